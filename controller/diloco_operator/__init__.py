@@ -1,0 +1,1 @@
+"""The control plane of Decoupled DiLoCo: what decides where learner units run and brings them back."""

@@ -1,0 +1,102 @@
+"""Group, resources, labels and annotations: every name that objects in a cluster carry."""
+
+from __future__ import annotations
+
+from diloco_operator.kube.client import Resource
+
+GROUP = "diloco.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "DiLoCoJob"
+
+DILOCO_JOBS = Resource(GROUP, VERSION, KIND, "dilocojobs")
+PODS = Resource("", "v1", "Pod", "pods")
+NODES = Resource("", "v1", "Node", "nodes", namespaced=False)
+SECRETS = Resource("", "v1", "Secret", "secrets")
+CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
+SERVICES = Resource("", "v1", "Service", "services")
+VOLUME_CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+EVENTS = Resource("", "v1", "Event", "events")
+NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
+CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
+
+MANAGER = "diloco.dev/operator"
+"""Default of spec.managedBy; a job with another value is left alone."""
+FIELD_MANAGER = "diloco-operator"
+"""Field manager of everything the operator writes."""
+
+# Labels, on every object the operator makes for a job.
+LABEL_JOB = "diloco.dev/job"
+"""Name of the job, for selectors."""
+LABEL_COMPONENT = "diloco.dev/component"
+"""COMPONENT_LEARNER or COMPONENT_SYNCER."""
+LABEL_UNIT = "diloco.dev/unit"
+"""Name of the learner unit, `<pool>-<index>`."""
+LABEL_POOL = "diloco.dev/pool"
+"""Name of the pool in spec.pools."""
+LABEL_ATTEMPT = "diloco.dev/attempt"
+"""Number of the unit's attempt, from 1."""
+LABEL_HOST = "diloco.dev/host"
+"""Index of the host within the unit, from 0."""
+
+COMPONENT_LEARNER = "learner"
+COMPONENT_SYNCER = "syncer"
+
+# Annotations.
+ANNOTATION_SLICE = "diloco.dev/slice"
+"""On a learner pod: the slice that placement chose."""
+ANNOTATION_TEMPLATE_HASH = "diloco.dev/template-hash"
+"""On a pod: hash of what it was made from; another one means that it must be made again."""
+ANNOTATION_RELATIVE_SPEED = "local.diloco.dev/relative-speed"
+"""On a pretend node: its speed relative to the real machine, in (0, 1]."""
+
+# Node labels and resources as clouds set them.
+NODE_TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
+NODE_TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+NODE_ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
+NODE_POOL = "cloud.google.com/gke-nodepool"
+NODE_SPOT = "cloud.google.com/gke-spot"
+NODE_RESERVATION = "cloud.google.com/reservation-name"
+NODE_GPU_TYPE = "cloud.google.com/gke-accelerator"
+NODE_GPU_PRODUCT = "nvidia.com/gpu.product"
+NODE_HOSTNAME = "kubernetes.io/hostname"
+RESOURCE_TPU = "google.com/tpu"
+RESOURCE_GPU = "nvidia.com/gpu"
+
+LEARNER_CONTAINER = "learner"
+"""The container of a pool's template that is the training program."""
+SYNCER_CONTAINER = "syncer"
+
+
+def unit_name(pool: str, index: int) -> str:
+    return f"{pool}-{index}"
+
+
+def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
+    """At most 63 characters, as a DNS label: CEL bounds the job's name to 32 and a pool's to 15."""
+    return f"{job}-{unit}-a{attempt}-{host}"
+
+
+def syncer_pod_name(job: str) -> str:
+    return f"{job}-syncer"
+
+
+def service_name(job: str) -> str:
+    """Headless service of the job: gives every pod a name `<pod>.<job>.<namespace>.svc`."""
+    return job
+
+
+def config_map_name(job: str) -> str:
+    return f"{job}-job"
+
+
+def secret_name(job: str) -> str:
+    return f"{job}-identity"
+
+
+def volume_claim_name(job: str) -> str:
+    return f"{job}-syncer"
+
+
+def pod_dns_name(pod: str, job: str, namespace: str) -> str:
+    return f"{pod}.{service_name(job)}.{namespace}.svc"

@@ -1,0 +1,176 @@
+"""The client protocol: the verbs of the Kubernetes API that the operator uses, on plain JSON objects.
+
+`kube.memory.MemoryApi` implements it now, a client of a real API server later; tests/kube holds both to one contract.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+type Obj = dict[str, Any]
+"""A Kubernetes object as JSON. What a client returns is the caller's own copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object and where the API serves it."""
+
+    group: str
+    """"" for the core group."""
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+class EventType(enum.StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    type: EventType
+    object: Obj
+    """For BOOKMARK only kind, apiVersion and metadata.resourceVersion are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjList:
+    items: list[Obj]
+    resource_version: str
+    continue_token: str = ""
+    """Not empty: more pages follow. A token outlived by compaction is refused with `Gone`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One wrong field of an `Invalid` object."""
+
+    field: str
+    """Path as Kubernetes writes it: `spec.pools[0].topology`."""
+    message: str
+
+
+@dataclass
+class ApiError(Exception):
+    """What the API server answered, as in a Kubernetes Status object."""
+
+    code: int
+    reason: str
+    message: str
+    causes: list[Cause] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.code}): {self.message}"
+
+
+class NotFound(ApiError):
+    """404."""
+
+
+class AlreadyExists(ApiError):
+    """409 on create."""
+
+
+class Conflict(ApiError):
+    """409: the resourceVersion or a precondition did not hold, or an apply met fields of another manager."""
+
+
+class Gone(ApiError):
+    """410: the resourceVersion or continue token is older than what the server still knows. List again."""
+
+
+class Invalid(ApiError):
+    """422: schema, CEL rule or immutability; `causes` names every field."""
+
+
+class BadRequest(ApiError):
+    """400."""
+
+
+class Unavailable(ApiError):
+    """503 or no connection: nothing is known of whether the request was carried out. Try again."""
+
+
+class PatchType(enum.StrEnum):
+    MERGE = "application/merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class Client(Protocol):
+    """Errors are `ApiError`s. `namespace` is "" for cluster-scoped objects and, in list and watch, for all namespaces.
+
+    Selectors are in Kubernetes' string form: labels `a=b,c!=d,e in (x,y),f,!g`; fields `metadata.name=x`, `spec.nodeName=n`.
+    """
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Obj: ...
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> ObjList: ...
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float,
+        allow_bookmarks: bool = True,
+    ) -> AsyncIterator[WatchEvent]:
+        """Changes after `resource_version`, in order. Ends after `timeout_seconds`. Raises `Gone` when that version is compacted."""
+        ...
+
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj: ...
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+        """Replace. With metadata.resourceVersion set it must be the current one, else `Conflict`."""
+        ...
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Obj,
+        *,
+        type: PatchType,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+    ) -> Obj:
+        """Merge patch, or server-side apply (which creates what does not exist, except through a subresource)."""
+        ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        """`uid` and `resource_version` are preconditions (`Conflict`). `propagation`: Background, Foreground or Orphan."""
+        ...

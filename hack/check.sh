@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+$bin/ruff format --check .
+$bin/ruff check .
+$bin/mypy
+$bin/lint-imports

@@ -1,0 +1,163 @@
+"""What the operator tells a pod and what a pod tells back. The only module both planes share besides the wire.
+
+A pod of a job is told who it is by environment variables, and what to do by two mounted files: the job file (JSON, `JobFile`)
+and the job's secret. It tells back by its exit status (`Exit`) and, the syncer only, by its termination message (`Result`).
+Everything in between is what the syncer reports over gRPC (`diloco.protocol`).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+# --- environment of every pod of a job --------------------------------------------------------------------------------
+ENV_JOB_FILE = "DILOCO_JOB_FILE"
+"""Path of the mounted job file, see `JobFile`."""
+ENV_SECRET_FILE = "DILOCO_SECRET_FILE"
+"""Path of the mounted file that holds the job's secret, which every RPC carries."""
+ENV_POD_IP = "DILOCO_POD_IP"
+"""The pod's own address (downward API `status.podIP`)."""
+
+# --- environment of a learner -----------------------------------------------------------------------------------------
+ENV_UNIT = "DILOCO_UNIT"
+"""Name of the learner unit, unique in the job: `<pool>-<index>`."""
+ENV_ATTEMPT = "DILOCO_ATTEMPT"
+"""Number of this unit's attempt, from 1. The syncer refuses whatever comes from an older attempt."""
+ENV_POOL = "DILOCO_POOL"
+"""Name of the pool that the unit belongs to."""
+ENV_HOST = "DILOCO_HOST"
+"""Index of this host within its unit, from 0. Host 0 speaks to the syncer."""
+ENV_HOSTS = "DILOCO_HOSTS"
+"""Number of hosts of the unit."""
+ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
+"""`host:port` of the job's syncer."""
+ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"
+"""Speed of a pretend node relative to the real machine, in (0, 1]; the learner driver stretches every step by its inverse.
+Set by the embedded default from the node's annotation, never in a cluster."""
+
+# --- environment of the syncer ----------------------------------------------------------------------------------------
+ENV_STATE_DIR = "DILOCO_STATE_DIR"
+"""Directory of the syncer's volume: snapshots and the ledger live here."""
+ENV_LISTEN_PORT = "DILOCO_LISTEN_PORT"
+"""Port on which the syncer serves, on `DILOCO_POD_IP`."""
+ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
+"""Path of the container's termination message, where the syncer leaves its `Result`."""
+
+SYNCER_PORT = 7077
+"""Port of the syncer's gRPC service."""
+MOUNT_JOB = "/etc/diloco/job"
+"""Where the job's ConfigMap is mounted; it has one key, `JOB_FILE_KEY`."""
+MOUNT_SECRET = "/etc/diloco/secret"
+"""Where the job's Secret is mounted; it has one key, `SECRET_KEY`."""
+MOUNT_STATE = "/var/lib/diloco"
+"""Where the syncer's volume is mounted."""
+TERMINATION_LOG = "/dev/termination-log"
+JOB_FILE_KEY = "job.json"
+SECRET_KEY = "token"
+
+
+class Exit(enum.IntEnum):
+    """Exit status of a pod of ours. The operator decides on these and on signals, nothing else."""
+
+    COMPLETE = 0
+    """The job reached its last step (learner: the syncer said so; syncer: the final snapshot is durable)."""
+    CRASHED = 1
+    """The training program raised."""
+    BAD_CONTRACT = 64
+    """The environment or the job file is missing or wrong."""
+    REFUSED_LAYOUT = 65
+    """The learner's parameters do not fit the job's: other names, shapes or fingerprint. Restarting does not help."""
+    REFUSED_NONFINITE = 66
+    """The learner sent NaN or infinite parameters."""
+    REFUSED_FENCED = 67
+    """A newer attempt of the unit exists, or another process holds this identity."""
+    REFUSED_UNAUTHENTICATED = 68
+    """The secret was wrong."""
+    BAD_STATE = 69
+    """Syncer: the volume holds state that cannot be used, e.g. of another model."""
+    DRAINED = 143
+    """SIGTERM was obeyed: state handed back, nothing lost."""
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+
+class Grace(_Wire):
+    """How long the syncer waits for more learners after the quorum is there (algorithm.md, quorum and adaptive grace)."""
+
+    max_steps: float = Field(1.0, ge=0, le=16, description="Upper bound of the grace window, in learner steps.")
+    safety_factor: float = Field(
+        0.8, ge=0, le=1, description="Share of the slack overlapSteps x step time - (quorum time + sync time) that may be used."
+    )
+
+
+class Merge(_Wire):
+    """How the learners' outer gradients become one."""
+
+    method: Literal["RDA", "Average"] = Field("RDA", description="Radial-directional averaging, or the plain weighted average.")
+    embeddings: Literal["RDA", "Average"] = Field("Average", description="The method for embedding tensors.")
+
+
+class OuterOptimizer(_Wire):
+    """SGD with Nesterov momentum on the merged outer gradient."""
+
+    learning_rate: float = Field(0.7, gt=0, le=10, description="Outer learning rate.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum.")
+
+
+class Checkpoint(_Wire):
+    """Snapshots of the syncer."""
+
+    every_steps: int = Field(240, ge=1, description="Outer steps between two snapshots.")
+    keep: int = Field(3, ge=1, le=100, description="Complete snapshots to keep.")
+    uri: str = Field("", description='Where snapshots go: "" is the syncer\'s volume; file://, s3://, gs:// through fsspec.')
+
+
+class Training(_Wire):
+    """`spec.training`: what is trained how, on the syncer's clock."""
+
+    steps: int = Field(ge=1, description="T, outer steps on the syncer's clock.")
+    sync_interval: int = Field(24, ge=1, le=10000, description="H, local steps between two syncs of one fragment.")
+    fragments: int = Field(24, ge=1, le=10000, description="P, number of fragments the parameters are cut into; at most syncInterval.")
+    overlap_steps: int = Field(2, ge=0, description="tau, outer steps that a fragment's exchange may take; less than syncInterval.")
+    quorum: int = Field(1, ge=1, description="K, learners whose new metadata an outer step waits for.")
+    grace: Grace = Field(default_factory=Grace)
+    merge: Merge = Field(default_factory=Merge)
+    outer_optimizer: OuterOptimizer = Field(default_factory=OuterOptimizer)
+    compression: Literal["None", "BFloat16", "Int4"] = Field("BFloat16", description="Coding of outer gradients on the wire.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+
+
+class JobFile(_Wire):
+    """The mounted job file. camelCase on disk."""
+
+    name: str
+    namespace: str
+    uid: str
+    training: Training
+
+
+class UnitResult(_Wire):
+    """What one unit did in the whole job."""
+
+    unit: str
+    tokens: int
+    steps: int
+    contributions: int
+    refused: dict[str, int] = Field(default_factory=dict)
+
+
+class Result(_Wire):
+    """The syncer's last word, its termination message (at most 4096 bytes as a kubelet keeps it)."""
+
+    step: int
+    steps: int
+    tokens: int
+    loss: float | None = None
+    held_out_loss: float | None = None
+    units: list[UnitResult] = Field(default_factory=list)
+    message: str = ""

@@ -1,0 +1,331 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FromLearner(_message.Message):
+    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    WORK_WANTED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    BYE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    progress: Progress
+    chunk: Chunk
+    work_wanted: WorkWanted
+    evaluation: Evaluation
+    bye: Bye
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ...) -> None: ...
+
+class ToLearner(_message.Message):
+    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    pull: Pull
+    chunk: Chunk
+    work: Work
+    done: Done
+    refused: Refused
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("name", "shape", "embedding")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    embedding: bool
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., embedding: _Optional[bool] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "epoch", "versions")
+    JOB_UID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FRAMEWORK_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    job_uid: str
+    unit: str
+    attempt: int
+    session: bytes
+    framework: str
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    fingerprint: str
+    epoch: bytes
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., epoch: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("epoch", "t", "steps", "seed_wanted", "fragments")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SEED_WANTED_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    epoch: bytes
+    t: int
+    steps: int
+    seed_wanted: bool
+    fragments: _containers.RepeatedCompositeFieldContainer[FragmentNames]
+    def __init__(self, epoch: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ...) -> None: ...
+
+class FragmentNames(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Chunk.Kind]
+        SEED: _ClassVar[Chunk.Kind]
+        PUSH: _ClassVar[Chunk.Kind]
+        BROADCAST: _ClassVar[Chunk.Kind]
+    KIND_UNSPECIFIED: Chunk.Kind
+    SEED: Chunk.Kind
+    PUSH: Chunk.Kind
+    BROADCAST: Chunk.Kind
+    class Coding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CODING_UNSPECIFIED: _ClassVar[Chunk.Coding]
+        FLOAT32: _ClassVar[Chunk.Coding]
+        BFLOAT16_DELTA: _ClassVar[Chunk.Coding]
+        INT4_DELTA: _ClassVar[Chunk.Coding]
+    CODING_UNSPECIFIED: Chunk.Coding
+    FLOAT32: Chunk.Coding
+    BFLOAT16_DELTA: Chunk.Coding
+    INT4_DELTA: Chunk.Coding
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    CODING_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    kind: Chunk.Kind
+    fragment: int
+    t: int
+    coding: Chunk.Coding
+    base: int
+    total: int
+    offset: int
+    data: bytes
+    steps: int
+    tokens: int
+    samples_done: int
+    tokens_done: int
+    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t")
+    LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    local_step: int
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    step_seconds: float
+    loss: float
+    samples_done: int
+    tokens_done: int
+    t: int
+    def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
+
+class WorkWanted(_message.Message):
+    __slots__ = ("samples",)
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    samples: int
+    def __init__(self, samples: _Optional[int] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("lease", "start", "end")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    start: int
+    end: int
+    def __init__(self, lease: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Pull(_message.Message):
+    __slots__ = ("fragment", "t")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    t: int
+    def __init__(self, fragment: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("t",)
+    T_FIELD_NUMBER: _ClassVar[int]
+    t: int
+    def __init__(self, t: _Optional[int] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("held_out_loss", "tokens", "t")
+    HELD_OUT_LOSS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    held_out_loss: float
+    tokens: int
+    t: int
+    def __init__(self, held_out_loss: _Optional[float] = ..., tokens: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
+
+class Bye(_message.Message):
+    __slots__ = ("drained", "samples_done", "tokens_done")
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    drained: bool
+    samples_done: int
+    tokens_done: int
+    def __init__(self, drained: _Optional[bool] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("code", "message")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CODE_UNSPECIFIED: _ClassVar[Refused.Code]
+        LAYOUT: _ClassVar[Refused.Code]
+        NONFINITE: _ClassVar[Refused.Code]
+        FENCED: _ClassVar[Refused.Code]
+        DUPLICATE_IDENTITY: _ClassVar[Refused.Code]
+        WRONG_JOB: _ClassVar[Refused.Code]
+        PROTOCOL: _ClassVar[Refused.Code]
+    CODE_UNSPECIFIED: Refused.Code
+    LAYOUT: Refused.Code
+    NONFINITE: Refused.Code
+    FENCED: Refused.Code
+    DUPLICATE_IDENTITY: Refused.Code
+    WRONG_JOB: Refused.Code
+    PROTOCOL: Refused.Code
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: Refused.Code
+    message: str
+    def __init__(self, code: _Optional[_Union[Refused.Code, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("interval_seconds",)
+    INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    interval_seconds: float
+    def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("epoch", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_LOSS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SEEDED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_T_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    epoch: bytes
+    t: int
+    steps: int
+    tokens: int
+    tokens_per_second: float
+    loss: float
+    held_out_loss: float
+    step_seconds: float
+    seeded: bool
+    done: bool
+    snapshot_t: int
+    snapshot_error: str
+    message: str
+    units: _containers.RepeatedCompositeFieldContainer[UnitReport]
+    draining: bool
+    def __init__(self, epoch: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class UnitReport(_message.Message):
+    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[UnitReport.State]
+        JOINING: _ClassVar[UnitReport.State]
+        CONTRIBUTING: _ClassVar[UnitReport.State]
+        DISCONNECTED: _ClassVar[UnitReport.State]
+        DONE: _ClassVar[UnitReport.State]
+        REFUSED: _ClassVar[UnitReport.State]
+    STATE_UNSPECIFIED: UnitReport.State
+    JOINING: UnitReport.State
+    CONTRIBUTING: UnitReport.State
+    DISCONNECTED: UnitReport.State
+    DONE: UnitReport.State
+    REFUSED: UnitReport.State
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_SINCE_HEARD_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECOVER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    attempt: int
+    state: UnitReport.State
+    steps: int
+    tokens: int
+    tokens_per_second: float
+    weight: float
+    staleness: int
+    contributions: int
+    seconds_since_heard: float
+    loss: float
+    refused: _containers.ScalarMap[str, int]
+    message: str
+    local_step: int
+    step_seconds: float
+    recover_seconds: float
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ...) -> None: ...
