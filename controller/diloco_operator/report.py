@@ -1,0 +1,63 @@
+"""What a job's syncer says of it, as plain data. `telemetry` makes it from the wire; reconcile reads it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class UnitPhase(enum.StrEnum):
+    """How the syncer sees the newest attempt of a unit."""
+
+    JOINING = "Joining"
+    CONTRIBUTING = "Contributing"
+    DISCONNECTED = "Disconnected"
+    DONE = "Done"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitReport:
+    unit: str
+    attempt: int
+    phase: UnitPhase
+    steps: int = 0
+    """Committed local steps, all attempts."""
+    tokens: int = 0
+    """Committed tokens, all attempts."""
+    tokens_per_second: float = 0.0
+    weight: float = 0.0
+    """Share of the merges it took part in lately, 0..1."""
+    staleness: int = 0
+    """Outer steps since its last contribution."""
+    contributions: int = 0
+    seconds_since_heard: float = 0.0
+    """At the time the report was made."""
+    loss: float | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)
+    message: str = ""
+    local_step: int = 0
+    step_seconds: float = 0.0
+    recover_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`received_at` is on the operator's clock, seconds; a report older than a minute says nothing about now."""
+
+    received_at: float
+    t: int
+    steps: int
+    tokens: int = 0
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    held_out_loss: float | None = None
+    step_seconds: float = 0.0
+    seeded: bool = False
+    done: bool = False
+    snapshot_t: int = -1
+    snapshot_error: str = ""
+    message: str = ""
+    draining: bool = False
+    units: Mapping[str, UnitReport] = field(default_factory=dict)
