@@ -1,0 +1,1 @@
+"""The figures that docs/results quotes; `python -m benchmarks [name...]`."""
