@@ -1,0 +1,139 @@
+"""What was sent to the API server and has not come back through the watch yet.
+
+A pass over a stale cache would create twice what exists and count again what is counted. So a job with open expectations is not
+looked at until the cache has shown them, or until they expired: a watch may compress a creation and a deletion into nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from diloco_operator.kube.client import Obj, Resource
+
+EXPIRY_SECONDS = 30.0
+"""After this long an expectation counts for nothing: whatever the watch missed, the cache is right by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    resource: Resource
+    namespace: str
+    name: str
+
+
+@dataclass(slots=True)
+class _Expectation[K]:
+    key: K
+    expires: float
+    gone_uid: str = ""
+    """Not empty: a deletion of the object with this uid. Empty: a creation, or with `version` a change."""
+    version: str = ""
+    """Not empty: the object at this resourceVersion or a later one."""
+
+
+class Expectations[K: Hashable]:
+    """Open expectations by job key. `time` gives seconds of a clock that does not go back."""
+
+    def __init__(self, time: Callable[[], float], *, expiry: float = EXPIRY_SECONDS) -> None:
+        self._time = time
+        self._expiry = expiry
+        self._sought: dict[_Sought, list[_Expectation[K]]] = {}
+        self._by_key: dict[K, dict[_Sought, float]] = {}
+        """Per key what it waits for, and until when at most."""
+
+    def expect_create(self, key: K, resource: Resource, namespace: str, name: str) -> None:
+        """Before the request is sent: `key` waits until the cache shows an object of this name."""
+        self._expect(_Sought(resource, namespace, name), _Expectation(key, self._time() + self._expiry))
+
+    def expect_delete(self, key: K, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """Before the request is sent: `key` waits until the cache shows this object terminating, replaced, or not at all."""
+        self._expect(_Sought(resource, namespace, name), _Expectation(key, self._time() + self._expiry, gone_uid=uid))
+
+    def expect_version(self, key: K, resource: Resource, shown: Obj | None, written: Obj) -> None:
+        """After a write was answered with `written`, and the cache shows `shown`: `key` waits until it shows that version."""
+        version = str(written["metadata"]["resourceVersion"])
+        if shown is not None and not _older(shown["metadata"].get("resourceVersion", ""), version):
+            return
+        meta = written["metadata"]
+        sought = _Sought(resource, meta.get("namespace", ""), meta["name"])
+        self._expect(sought, _Expectation(key, self._time() + self._expiry, version=version))
+
+    def cancel(self, key: K, resource: Resource, namespace: str, name: str) -> None:
+        """The request was refused or not sent: there is nothing to wait for."""
+        self._settle(_Sought(resource, namespace, name), lambda expectation: expectation.key == key)
+
+    def observe(self, resource: Resource, old: Obj | None, new: Obj | None) -> None:
+        """The cache changed from `old` to `new` (None: not there)."""
+        seen = new if new is not None else old
+        if seen is None or not self._sought:
+            return
+        meta = seen["metadata"]
+        sought = _Sought(resource, meta.get("namespace", ""), meta["name"])
+        if sought in self._sought:
+            self._settle(sought, lambda expectation: _met(expectation, new))
+
+    def open(self, key: K) -> bool:
+        """Whether `key` still waits for something."""
+        return self.expires_in(key) is not None
+
+    def expires_in(self, key: K) -> float | None:
+        """Seconds after which `key` waits for nothing any more, whatever happens; None: it does not wait now."""
+        waits = self._by_key.get(key)
+        if not waits:
+            return None
+        left = max(waits.values()) - self._time()
+        if left > 0:
+            return left
+        self.forget(key)
+        return None
+
+    def waiting_for(self, key: K) -> list[str]:
+        """What `key` waits for, for people: `Pod ns/name`."""
+        return sorted(f"{s.resource.kind} {s.namespace}/{s.name}" for s in self._by_key.get(key, ()))
+
+    def forget(self, key: K) -> None:
+        """`key` waits for nothing any more."""
+        for sought in list(self._by_key.get(key, ())):
+            self._settle(sought, lambda expectation: expectation.key == key)
+
+    def _expect(self, sought: _Sought, expectation: _Expectation[K]) -> None:
+        self._sought.setdefault(sought, []).append(expectation)
+        self._by_key.setdefault(expectation.key, {})[sought] = expectation.expires
+
+    def _settle(self, sought: _Sought, met: Callable[[_Expectation[K]], bool]) -> None:
+        still_open = []
+        settled: set[K] = set()
+        for expectation in self._sought.get(sought, ()):
+            if met(expectation):
+                settled.add(expectation.key)
+            else:
+                still_open.append(expectation)
+        if still_open:
+            self._sought[sought] = still_open
+        else:
+            self._sought.pop(sought, None)
+        for key in settled - {expectation.key for expectation in still_open}:
+            waits = self._by_key.get(key, {})
+            waits.pop(sought, None)
+            if not waits:
+                self._by_key.pop(key, None)
+
+
+def _met[K](expectation: _Expectation[K], new: Obj | None) -> bool:
+    if new is None:
+        return True  # a deletion is what was awaited, or overtook the creation or the change
+    meta = new["metadata"]
+    if expectation.gone_uid:
+        return meta.get("uid") != expectation.gone_uid or "deletionTimestamp" in meta
+    if expectation.version:
+        return not _older(meta.get("resourceVersion", ""), expectation.version)
+    return True
+
+
+def _older(version: str, than: str) -> bool:
+    """Whether a resourceVersion comes before another. Kubernetes promises since 1.35 that they compare as decimal numbers; for a
+    server that writes them otherwise every other version counts as older, and the expectation ends by expiry at the latest."""
+    if version.isdecimal() and than.isdecimal():
+        return int(version) < int(than)
+    return version != than
