@@ -1,0 +1,353 @@
+"""DiLoCoJob v1alpha1 as types. The CRD, its defaults and docs/api.md are generated from these models (`api.crd`).
+
+camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. Everything is
+immutable: a changed status is a new object (`model_copy(update=...)`). What CEL rules demand beyond the types is in `api.rules`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal
+
+from diloco.contract import Training
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from diloco_operator.accelerators import ACCELERATOR_NAMES, UnitShape, unit_shape
+from diloco_operator.api.durations import Duration
+from diloco_operator.api.names import API_VERSION, KIND, MANAGER
+from diloco_operator.api.timestamps import Timestamp
+from diloco_operator.kube.client import Cause, Obj
+
+MAX_LEARNERS = 1024
+"""Units of one job: four digits in a pod's name."""
+MAX_POOLS = 16
+
+
+class _Api(BaseModel):
+    # Unknown fields are ignored here: an operator must live with an object of a newer CRD. `diloco validate` refuses them.
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex")
+
+
+class ObjectMeta(_Api):
+    """What the operator reads of metadata."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: Timestamp | None = None
+    deletion_timestamp: Timestamp | None = None
+    finalizers: tuple[str, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+# --- spec -------------------------------------------------------------------------------------------------------------
+class Backoff(_Api):
+    """Pause before a unit's next attempt: doubles from `initial` to `max` with every failure within the window."""
+
+    initial: Duration = Field(5.0, description="Pause after the first failure.")
+    max: Duration = Field(300.0, description="Longest pause; not less than initial.")
+
+
+class Restart(_Api):
+    """Restart budget of each unit. Disruptions (pre-emption, eviction, a lost node) do not count."""
+
+    limit: int = Field(5, ge=0, le=1000, description="Failures within the window after which the unit is given up.")
+    window: Duration = Field(3600.0, description="Time after which a failure is forgotten.")
+    backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
+
+
+class Learners(_Api):
+    """How many learner units, and how patient the operator is with them."""
+
+    min: int = Field(
+        1,
+        ge=1,
+        le=MAX_LEARNERS,
+        description="Learners that placement guarantees. With fewer contributing the job is Degraded; outer steps go on as long as "
+        "training.quorum of them contribute.",
+    )
+    max: int = Field(ge=1, le=MAX_LEARNERS, description="Elastic upper bound over all pools; `kubectl scale` sets it.")
+    restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
+    join_timeout: Duration = Field(600.0, description="A unit that has not joined the syncer for so long after its start is replaced.")
+    stall_timeout: Duration = Field(120.0, description="A joined unit that the syncer has not heard from for so long is replaced.")
+
+
+class PoolLearners(_Api):
+    """How many units of this pool."""
+
+    min: int = Field(0, ge=0, le=MAX_LEARNERS, description="Units that must come from this pool.")
+    max: int = Field(ge=1, le=MAX_LEARNERS, description="Most units that may come from this pool.")
+
+
+class Capacity(enum.StrEnum):
+    """How the hardware is paid for, and who may take it away."""
+
+    RESERVED = "Reserved"
+    ON_DEMAND = "OnDemand"
+    SPOT = "Spot"
+    SCAVENGED = "Scavenged"
+
+
+class TemplateMetadata(_Api):
+    """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""
+
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")
+
+
+class PodTemplate(_Api):
+    """A pod template. The operator adds environment, mounts, placement and the accelerators' resources."""
+
+    metadata: TemplateMetadata = Field(default_factory=TemplateMetadata, description="Labels and annotations of the pods.")
+    spec: dict[str, Any] = Field(default_factory=dict, description="A PodSpec.")
+
+
+class Pool(_Api):
+    """One kind of hardware that a learner may run on."""
+
+    name: str = Field(
+        max_length=63, description='DNS label of at most 15 characters; units are called "<pool>-<index>". Unique within the job.'
+    )
+    accelerator: str = Field(
+        description="Kind of hardware, a name of the catalogue. Immutable.", json_schema_extra={"enum": list(ACCELERATOR_NAMES)}
+    )
+    topology: str = Field(
+        "", max_length=32, description="TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU."
+    )
+    chips_per_host: int | None = Field(
+        None,
+        ge=1,
+        le=8,
+        description="TPU only: chips of each host, needed where accelerator and topology alone do not tell "
+        "(v6e and v5e 2x4: one host of 8 or two of 4).",
+    )
+    hosts: int | None = Field(None, ge=1, le=512, description="GPU and cpu only: hosts of one unit. Default 1.")
+    accelerators_per_host: int | None = Field(
+        None, ge=1, le=16, description="GPU only: accelerators of each host. Default: all that a host of this kind has."
+    )
+    learners: PoolLearners = Field(description="How many units of this pool.")
+    capacity: Capacity = Field(
+        Capacity.ON_DEMAND,
+        description="How the hardware is held. Scavenged gives way to any other work; Spot may be taken away by the cloud.",
+    )
+    template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
+
+    @property
+    def shape(self) -> UnitShape:
+        """Hosts and accelerators of one unit of this pool. Raises ValueError if the CRD's rules do not hold."""
+        return unit_shape(
+            self.accelerator,
+            topology=self.topology,
+            chips_per_host=self.chips_per_host,
+            hosts=self.hosts,
+            accelerators_per_host=self.accelerators_per_host,
+        )
+
+
+class Storage(_Api):
+    """The syncer's volume. Immutable."""
+
+    size: str = Field("10Gi", max_length=16, description="Size of the volume claim, a Kubernetes quantity.")
+    class_name: str = Field("", max_length=253, description='Storage class; "" is the cluster\'s default.')
+
+
+class Syncer(_Api):
+    """The one logical syncer of the job."""
+
+    shards: int = Field(1, ge=1, le=64, description="Processes that the syncer is cut into; only 1 is supported so far. Immutable.")
+    storage: Storage = Field(default_factory=Storage, description="The syncer's volume. Immutable.")
+    template: PodTemplate | None = Field(
+        None, description='Pod template to start from; its container named "syncer", if there is one, is the syncer.'
+    )
+
+
+class Spec(_Api):
+    """What is wanted."""
+
+    suspend: bool = Field(False, description="Release every learner, keep the state; false again resumes where it stopped.")
+    managed_by: str = Field(
+        MANAGER,
+        min_length=1,
+        max_length=253,
+        description="The controller that works on this job; another value means hands off. Immutable.",
+    )
+    priority_class_name: str = Field("", max_length=253, description="Priority class: order between jobs, and on the pods.")
+    ttl_seconds_after_finished: int | None = Field(
+        None, ge=0, description="Delete the job so long after Complete or Failed; absent: never."
+    )
+    learners: Learners = Field(description="How many learner units, and how patient the operator is with them.")
+    pools: tuple[Pool, ...] = Field(
+        min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
+    )
+    training: Training = Field(description="What is trained how, on the syncer's clock.")
+    syncer: Syncer = Field(default_factory=Syncer, description="The syncer's pod and volume.")
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+class ConditionStatus(enum.StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(_Api):
+    """One statement about the job."""
+
+    type: str = Field(max_length=316, description="Accepted, Placed, Training, Degraded, Suspended, Complete or Failed.")
+    status: ConditionStatus = Field(description="True, False or Unknown.")
+    reason: str = Field(max_length=1024, description="Stable name of the cause, in CamelCase.")
+    message: str = Field("", max_length=32768, description="What it means and what to do, for people.")
+    observed_generation: int = Field(0, ge=0, description="The metadata.generation that this was decided on.")
+    last_transition_time: Timestamp = Field(description="When status last changed.")
+
+
+class UnitState(enum.StrEnum):
+    """Life of a learner unit."""
+
+    PENDING = "Pending"
+    """Wanted, has no hardware."""
+    STARTING = "Starting"
+    """Pods are made, not all of them run."""
+    JOINING = "Joining"
+    """Pods run; the syncer does not count on it yet."""
+    TRAINING = "Training"
+    """Contributes, as the syncer sees it."""
+    DRAINING = "Draining"
+    """Asked to hand back its state and go."""
+    BACKING_OFF = "BackingOff"
+    """Ended; the next attempt comes at notBefore."""
+    FAILED = "Failed"
+    """Given up: the restart budget is used up or a restart does not help."""
+    COMPLETED = "Completed"
+    """Ended because the job is done."""
+
+
+class UnitStatus(_Api):
+    """One learner unit."""
+
+    name: str = Field(max_length=63, description="<pool>-<index>.")
+    pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
+    slice: str = Field("", max_length=253, description='The slice or group of hosts that it occupies; "": none.')
+    state: UnitState = Field(description="Where the unit is in its life.")
+    attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
+    restarts: int = Field(0, ge=0, description="Attempts that were started after a failure or disruption.")
+    reason: str = Field("", max_length=1024, description="Why it is in this state, in CamelCase.")
+    message: str = Field("", max_length=4096, description="The same for people, and what to do.")
+    tokens_per_second: float = Field(0.0, ge=0, description="Moving average, as the syncer measures it.")
+    weight: float = Field(0.0, ge=0, description="Share of the merges it took part in lately, 0 to 1.")
+    staleness: int = Field(0, ge=0, description="Outer steps since its last contribution.")
+    tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
+    steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
+    since: Timestamp | None = Field(None, description="When it entered this state.")
+    recover_seconds: float | None = Field(
+        None, ge=0, description="From the last end of an attempt to contributing again; absent: never recovered."
+    )
+    failures: tuple[Timestamp, ...] = Field(
+        (), max_length=1000, description="When it failed, within the restart window; disruptions are not among them."
+    )
+    ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
+    ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
+    not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
+
+
+class PoolStatus(_Api):
+    """One pool."""
+
+    name: str = Field(max_length=63, description="The pool's name.")
+    placed: int = Field(0, ge=0, description="Units that have hardware of this pool.")
+    contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
+    reason: str = Field("", max_length=1024, description="Why there are not more, in CamelCase.")
+    message: str = Field("", max_length=4096, description="The same for people, and what to do.")
+
+
+class Progress(_Api):
+    """How far, how fast, how well."""
+
+    step: int = Field(0, ge=0, description="Outer steps done.")
+    steps: int = Field(0, ge=0, description="Outer steps in all.")
+    tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
+    loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
+    held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
+    tokens_per_second: float = Field(0.0, ge=0, description="Moving average over all learners.")
+    estimated_completion: Timestamp | None = Field(None, description="When the last step is reached at this speed.")
+
+
+class LearnersStatus(_Api):
+    """Numbers of learner units."""
+
+    desired: int = Field(0, ge=0, description="Units that the operator wants now.")
+    placed: int = Field(0, ge=0, description="Units that have hardware.")
+    contributing: int = Field(0, ge=0, description="Units that contribute, as the syncer sees it.")
+    min: int = Field(0, ge=0, description="spec.learners.min.")
+    max: int = Field(0, ge=0, description="spec.learners.max.")
+
+
+class Status(_Api):
+    """What is. Written by the operator only."""
+
+    observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
+    conditions: tuple[Condition, ...] = Field(
+        (), max_length=32, description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed."
+    )
+    progress: Progress = Field(default_factory=Progress, description="How far, how fast, how well.")
+    learners: LearnersStatus = Field(default_factory=LearnersStatus, description="Numbers of learner units.")
+    units: tuple[UnitStatus, ...] = Field((), max_length=2 * MAX_LEARNERS, description="Every learner unit.")
+    pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has not more units.")
+
+
+class DiLoCoJob(_Api):
+    """Trains one model by Decoupled DiLoCo: learner units on mixed hardware around one syncer."""
+
+    api_version: Literal["diloco.dev/v1alpha1"] = API_VERSION  # type: ignore[assignment]
+    kind: Literal["DiLoCoJob"] = KIND  # type: ignore[assignment]
+    metadata: ObjectMeta
+    spec: Spec = Field(description="What is wanted.")
+    status: Status = Field(default_factory=Status, description="What is. Written by the operator only.")
+
+    def pool(self, name: str) -> Pool | None:
+        """The pool of this name, if the spec has it."""
+        return next((pool for pool in self.spec.pools if pool.name == name), None)
+
+    def condition(self, type: str) -> Condition | None:
+        """The condition of this type, if status has it."""
+        return next((condition for condition in self.status.conditions if condition.type == type), None)
+
+
+class InvalidJob(ValueError):
+    """An object that is no DiLoCoJob of this version; `causes` names every field."""
+
+    def __init__(self, name: str, causes: tuple[Cause, ...]) -> None:
+        self.causes = causes
+        super().__init__(f"DiLoCoJob {name} cannot be read: " + "; ".join(f"{cause.field}: {cause.message}" for cause in causes))
+
+
+def load(obj: Obj) -> DiLoCoJob:
+    """The typed form of an API object, absent fields with their defaults. Raises `InvalidJob`.
+
+    Checks types only; the rules of the CRD hold for whatever an API server accepted (`kube.schema.validate` checks them).
+    """
+    try:
+        return DiLoCoJob.model_validate(obj)
+    except ValidationError as error:
+        metadata = obj.get("metadata")
+        name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+        raise InvalidJob(name, tuple(Cause(_path(problem["loc"]), problem["msg"]) for problem in error.errors())) from error
+
+
+def dump(job: DiLoCoJob) -> Obj:
+    """The API object of a job; absent optional fields are left out. `load(dump(job)) == job`."""
+    return job.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def dump_status(status: Status) -> dict[str, Any]:
+    """What goes into `.status`; absent optional fields are left out."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """A pydantic location in Kubernetes' notation: spec.pools[0].name."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")

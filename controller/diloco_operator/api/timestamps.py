@@ -1,0 +1,47 @@
+"""Points in time as the Kubernetes API writes them: RFC 3339 in UTC; seconds since the epoch in the program. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+
+@functools.lru_cache(maxsize=65536)
+def parse_timestamp(text: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time. Raises ValueError for anything else, also for a time without a zone."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-11-20T21:00:00Z") from error
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone: write it in UTC, such as 2026-11-20T21:00:00Z")
+    return moment.timestamp()
+
+
+@functools.lru_cache(maxsize=65536)
+def format_timestamp(seconds: float) -> str:
+    """RFC 3339 in UTC, to the millisecond; whole seconds as Kubernetes writes them, without a fraction."""
+    milliseconds = round(seconds * 1000)
+    whole, fraction = divmod(milliseconds, 1000)
+    text = datetime.datetime.fromtimestamp(whole, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:03d}Z" if fraction else f"{text}Z"
+
+
+def _from_api(value: object) -> float:
+    if isinstance(value, str):
+        return parse_timestamp(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError(f"{value!r} is not an RFC 3339 time such as 2026-11-20T21:00:00Z")
+
+
+type Timestamp = Annotated[
+    float,
+    BeforeValidator(_from_api),
+    PlainSerializer(format_timestamp, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""Seconds since the epoch in the program, an RFC 3339 string in the API."""
