@@ -1,0 +1,81 @@
+"""Events about a job, as `kubectl describe` shows them: one object for each thing that happens, with a count when it repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
+from diloco_operator.plan import Event
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 10.0
+"""Seconds that an event may take. Best effort: nothing waits for long to tell a story."""
+MESSAGE_LIMIT = 1024
+"""Characters of a message, the limit of the events API."""
+
+
+class EventRecorder:
+    """Writes events. `now` is the wall clock, timezone-aware."""
+
+    def __init__(self, client: Client, now: Callable[[], datetime]) -> None:
+        self._client = client
+        self._now = now
+
+    async def record(self, job: Obj, event: Event) -> None:
+        """Write `event` about `job`; a failure is logged and that is all. The name is derived from what the event says, so that the
+        same event, told again by another pass or after a restart, raises a count."""
+        obj = self._object(job, event)
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await self._write(obj)
+        except (ApiError, TimeoutError) as error:
+            meta = job["metadata"]
+            log.warning("event %s about %s/%s was not recorded: %s", event.reason, meta.get("namespace", ""), meta["name"], error)
+
+    async def _write(self, obj: Obj) -> None:
+        try:
+            await self._client.create(names.EVENTS, obj, field_manager=names.FIELD_MANAGER)
+        except AlreadyExists:
+            meta = obj["metadata"]
+            try:
+                there = await self._client.get(names.EVENTS, meta["namespace"], meta["name"])
+            except NotFound:  # expired just now; the next time makes it anew
+                return
+            again = {"count": int(there.get("count", 1)) + 1, "lastTimestamp": obj["lastTimestamp"]}
+            await self._client.patch(
+                names.EVENTS, meta["namespace"], meta["name"], again, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
+            )
+
+    def _object(self, job: Obj, event: Event) -> Obj:
+        meta = job["metadata"]
+        message = event.message[:MESSAGE_LIMIT]
+        told = "\0".join((str(meta["uid"]), event.type, event.reason, message))
+        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+        now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{meta['name']}.{digest}", "namespace": meta.get("namespace", "")},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": meta["name"],
+                "namespace": meta.get("namespace", ""),
+                "uid": meta["uid"],
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": message,
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": names.FIELD_MANAGER,
+            "reportingInstance": "",
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }

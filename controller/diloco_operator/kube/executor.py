@@ -1,0 +1,183 @@
+"""Carries out a `Plan`, stage by stage, with the meaning that `plan.py` gives it. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
+from diloco_operator.kube.events import EventRecorder
+from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONCURRENCY = 64
+"""Requests under way at once over all jobs."""
+REQUEST_TIMEOUT = 30.0
+"""Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An action that was not carried out."""
+
+    action: str
+    """For people: `create Pod ns/name`."""
+    error: ApiError
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same action may well succeed later: the server was away, busy or behind."""
+        return isinstance(self.error, Unavailable | Conflict) or self.error.code in (408, 429) or self.error.code >= 500
+
+    def __str__(self) -> str:
+        return f"{self.action}: {self.error.message}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a plan. Its actions can all be repeated, so with `failures` the job is simply looked at again later."""
+
+    created: int = 0
+    existed: int = 0
+    """Creates whose object was there already, made by an earlier pass."""
+    deleted: int = 0
+    gone: int = 0
+    """Deletes whose object was gone already."""
+    written: Obj | None = None
+    """The job as the API server has it after the status was applied."""
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every action but the events, which are best effort, was carried out."""
+        return not self.failures
+
+
+class Executor:
+    """Carries out plans with at most `concurrency` requests under way at once, over all jobs together.
+
+    `unsent` is called with (resource, namespace, name) of every create and delete that was refused or, because an earlier stage
+    failed, never sent: nobody needs to wait for its effect. It is not called when nothing is known of a request.
+    """
+
+    def __init__(self, client: Client, events: EventRecorder, *, concurrency: int = DEFAULT_CONCURRENCY) -> None:
+        self._client = client
+        self._events = events
+        self._slots = asyncio.Semaphore(concurrency)
+
+    async def execute(self, job: Obj, plan: Plan, *, unsent: Callable[[Resource, str, str], None] = lambda *_: None) -> Outcome:
+        """Creates, then the status, then deletes, then events. `job` is the object that the plan was made for."""
+        outcome = Outcome()
+        uid = str(job["metadata"]["uid"])
+        await _all([self._create(create, uid, outcome, unsent) for create in plan.creates])
+        if plan.status is not None and outcome.ok:
+            await self._apply_status(plan.status, outcome)
+        if outcome.ok:
+            await _all([self._delete(delete, outcome, unsent) for delete in plan.deletes])
+            for event in plan.events:
+                await self._events.record(job, event)
+        else:
+            for delete in plan.deletes:
+                unsent(delete.resource, delete.namespace, delete.name)
+        return outcome
+
+    async def _create(self, create: Create, uid: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
+        meta = create.obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        action = f"create {create.resource.kind} {namespace}/{name}"
+        try:
+            await self._request(lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER))
+            outcome.created += 1
+        except AlreadyExists:
+            await self._check_owner(create, uid, action, outcome, unsent)
+        except ApiError as error:
+            outcome.failures.append(Failure(action, error))
+            if not isinstance(error, Unavailable):
+                unsent(create.resource, namespace, name)
+
+    async def _check_owner(
+        self, create: Create, uid: str, action: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
+    ) -> None:
+        """The name is taken: by ourselves earlier, which is success, or by somebody else."""
+        meta = create.obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        try:
+            there = await self._request(lambda: self._client.get(create.resource, namespace, name))
+        except ApiError as error:  # also NotFound: it went away in between, so the create is worth another try
+            outcome.failures.append(Failure(action, error))
+            unsent(create.resource, namespace, name)
+            return
+        if any(owner.get("uid") == uid for owner in there["metadata"].get("ownerReferences", ())):
+            outcome.existed += 1
+            return
+        kind = create.resource.kind
+        message = (
+            f"{kind} {namespace}/{name} exists and does not belong to this job; delete or rename that {kind}, or give the job another name"
+        )
+        outcome.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message)))
+        unsent(create.resource, namespace, name)
+
+    async def _apply_status(self, apply: ApplyStatus, outcome: Outcome) -> None:
+        """The uid makes the server refuse the status if the job was deleted and made anew under the same name."""
+        body: Obj = {
+            "apiVersion": apply.resource.api_version,
+            "kind": apply.resource.kind,
+            "metadata": {"name": apply.name, "namespace": apply.namespace, "uid": apply.uid},
+            "status": apply.status,
+        }
+        try:
+            outcome.written = await self._request(
+                lambda: self._client.patch(
+                    apply.resource,
+                    apply.namespace,
+                    apply.name,
+                    body,
+                    type=PatchType.APPLY,
+                    subresource="status",
+                    field_manager=names.FIELD_MANAGER,
+                    force=True,
+                )
+            )
+        except ApiError as error:
+            outcome.failures.append(Failure(f"apply status of {apply.resource.kind} {apply.namespace}/{apply.name}", error))
+
+    async def _delete(self, delete: Delete, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
+        action = f"delete {delete.resource.kind} {delete.namespace}/{delete.name}"
+        if delete.why:
+            log.info("%s: %s", action, delete.why)
+        try:
+            await self._request(
+                lambda: self._client.delete(
+                    delete.resource, delete.namespace, delete.name, grace_seconds=delete.grace_seconds, uid=delete.uid
+                )
+            )
+            outcome.deleted += 1
+        except (NotFound, Conflict):  # gone, or another object under the same name: either way the one we meant is no more
+            outcome.gone += 1
+        except ApiError as error:
+            outcome.failures.append(Failure(action, error))
+            if not isinstance(error, Unavailable):
+                unsent(delete.resource, delete.namespace, delete.name)
+
+    async def _request[T](self, send: Callable[[], Awaitable[T]]) -> T:
+        """One request, in its turn. No answer in time is the same as no connection: nothing is known of it."""
+        async with self._slots:
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    return await send()
+            except TimeoutError:
+                raise Unavailable(504, "Timeout", f"no answer within {REQUEST_TIMEOUT:.0f} s") from None
+
+
+async def _all(actions: Sequence[Coroutine[None, None, None]]) -> None:
+    """Carry out concurrently. No action raises `ApiError`; any other exception is a defect and ends the pass."""
+    if len(actions) == 1:
+        await actions[0]
+    elif actions:
+        async with asyncio.TaskGroup() as group:
+            for action in actions:
+                group.create_task(action)
