@@ -1,0 +1,100 @@
+"""The canonical form of a model's parameters, and how a framework's own layout maps to it.
+
+Learners of one job may use different frameworks, as long as they name the same tensors with the same shapes. `Canonical` says for one
+parameter of a framework what it is called canonically, how its axes lie, and whether it stacks the tensors of several layers;
+`lay_out` turns such a mapping into `Part`s, which translate values in both directions. Knows numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.layout import TensorSpec
+
+LAYER = "{layer}"
+"""Stands for the layer's index, from 0, in the canonical name of a stacked parameter."""
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """How one parameter of a framework appears in canonical form."""
+
+    name: str
+    """Canonical name. That of a stacked parameter contains `{layer}`."""
+    axes: tuple[int, ...] | None = None
+    """Canonical value = `numpy.transpose(value, axes)`; of a stacked parameter, of each layer's slice. None: as it lies."""
+    stacked: bool = False
+    """The leading axis counts layers (as `jax.lax.scan` wants it); every layer's slice is a canonical tensor of its own."""
+    embedding: bool | None = None
+    """Whether the merge treats it as an embedding (plain average). None: the adapter's own rule decides."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One canonical tensor and where it lies in the framework's parameters."""
+
+    spec: TensorSpec
+    parameter: str
+    """Name of the framework's parameter."""
+    layer: int | None
+    """Index along the parameter's leading axis; None: the whole parameter."""
+    axes: tuple[int, ...] | None
+
+    def to_canonical(self, value: NDArray[np.generic]) -> NDArray[np.float32]:
+        """A new C-contiguous float32 array in canonical shape from the parameter's value, or from its layer's slice. Never a view."""
+        turned = value if self.axes is None else np.transpose(value, self.axes)
+        return np.array(turned, dtype=np.float32, order="C")
+
+    def to_native(self, value: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A view of a canonical value with the axes as the framework has them. Raises ValueError for another shape than `spec`'s."""
+        if value.shape != tuple(self.spec.shape):
+            raise ValueError(f"tensor {self.spec.name!r} has shape {tuple(self.spec.shape)}, got {value.shape}")
+        return value if self.axes is None else np.transpose(value, np.argsort(self.axes))
+
+
+def lay_out(
+    shapes: Mapping[str, tuple[int, ...]],
+    canonical: Mapping[str, Canonical | str],
+    is_embedding: Callable[[str], bool],
+) -> dict[str, Part]:
+    """The canonical tensors of a model, by canonical name, sorted.
+
+    `shapes`: the framework's parameters. `canonical`: for some of them, their canonical form or only name; the others keep their own
+    name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None. Raises ValueError, naming the
+    parameter, for a mapping that does not fit the model and for two tensors of one canonical name.
+    """
+    if unknown := sorted(set(canonical) - set(shapes)):
+        raise ValueError(
+            f"canonical maps parameters that the model does not have: {', '.join(unknown)} (it has {', '.join(sorted(shapes))}; "
+            "of tied parameters only the first name counts)"
+        )
+    parts: dict[str, Part] = {}
+    for parameter, shape in shapes.items():
+        given = canonical.get(parameter, parameter)
+        rule = Canonical(given) if isinstance(given, str) else given
+        for part in _parts(parameter, shape, rule, is_embedding):
+            if (other := parts.get(part.spec.name)) is not None:
+                raise ValueError(f"parameters {other.parameter!r} and {parameter!r} have the same canonical name {part.spec.name!r}")
+            parts[part.spec.name] = part
+    return dict(sorted(parts.items()))
+
+
+def _parts(parameter: str, shape: tuple[int, ...], rule: Canonical, is_embedding: Callable[[str], bool]) -> list[Part]:
+    if rule.stacked != (LAYER in rule.name):
+        raise ValueError(f"parameter {parameter!r}: a stacked parameter's canonical name contains {LAYER}, and no other's does; got {rule}")
+    if rule.stacked and not shape:
+        raise ValueError(f"parameter {parameter!r} is a scalar and cannot stack layers")
+    own = shape[1:] if rule.stacked else shape
+    if rule.axes is not None and sorted(rule.axes) != list(range(len(own))):
+        raise ValueError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {own}")
+    turned = own if rule.axes is None else tuple(own[axis] for axis in rule.axes)
+    embedding = is_embedding(parameter) if rule.embedding is None else rule.embedding
+    if not rule.stacked:
+        return [Part(TensorSpec(rule.name, turned, embedding), parameter, None, rule.axes)]
+    return [
+        Part(TensorSpec(rule.name.replace(LAYER, str(layer)), turned, embedding), parameter, layer, rule.axes) for layer in range(shape[0])
+    ]

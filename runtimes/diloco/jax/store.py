@@ -1,0 +1,120 @@
+"""A JAX pytree's arrays in canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diloco.algorithm.layout import TensorSpec
+from diloco.canonical import Canonical, Part, lay_out
+from diloco.learner.store import Float32Array
+
+
+class TreeStore[Tree]:
+    """A `ParameterStore` over a pytree of floating arrays, on any devices of this process.
+
+    The store holds the current leaves; `params` gives the tree and takes the next one. A write makes new arrays for the leaves that it
+    touches, with the type and placement of the old ones, and leaves every other leaf the same object. Leaves are named by their
+    path, joined with "/": `{"blocks": {"query": …}}` has "blocks/query".
+
+    A leaf that stacks the layers of a `lax.scan` is mapped with `Canonical("block.{layer}.query", stacked=True)`: each layer's slice is
+    then exchanged by itself, and the layout equals that of a framework that keeps layers apart.
+    """
+
+    def __init__(
+        self,
+        params: Tree,
+        *,
+        canonical: Mapping[str, Canonical | str] | None = None,
+        embeddings: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
+
+        Raises TypeError for a leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), ValueError
+        for a mapping that does not fit.
+        """
+        named, self._structure = jax.tree_util.tree_flatten_with_path(params)
+        self._paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
+        self._leaves: dict[str, jax.Array] = {path: _array(path, leaf) for path, (_, leaf) in zip(self._paths, named, strict=True)}
+        shapes = {path: leaf.shape for path, leaf in self._leaves.items()}
+        self._parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding)
+
+    @property
+    def params(self) -> Tree:
+        """The tree as it is now."""
+        tree: Tree = jax.tree_util.tree_unflatten(self._structure, [self._leaves[path] for path in self._paths])
+        return tree
+
+    @params.setter
+    def params(self, params: Tree) -> None:
+        """The tree after a step. Raises ValueError when its structure, a shape or a type is another than before."""
+        leaves, structure = jax.tree_util.tree_flatten(params)
+        if structure != self._structure:
+            raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
+        for path, leaf in zip(self._paths, leaves, strict=True):
+            old = self._leaves[path]
+            if leaf.shape != old.shape or leaf.dtype != old.dtype:
+                raise ValueError(f"parameter {path!r} was {old.dtype}{list(old.shape)} and became {leaf.dtype}{list(leaf.shape)}")
+        self._leaves = {path: _array(path, leaf) for path, leaf in zip(self._paths, leaves, strict=True)}
+
+    def specs(self) -> Sequence[TensorSpec]:
+        return [part.spec for part in self._parts.values()]
+
+    def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
+        parts = {name: self._parts[name] for name in names}
+        slices = {name: self._slice(part) for name, part in parts.items()}
+        for piece in slices.values():
+            piece.copy_to_host_async()  # all transfers under way before the first is waited for
+        return {name: parts[name].to_canonical(np.asarray(piece)) for name, piece in slices.items()}
+
+    def write(self, values: Mapping[str, Float32Array]) -> None:
+        for name, value in values.items():
+            part = self._parts[name]
+            leaf = self._leaves[part.parameter]
+            # A copy of its own: on CPU the array may otherwise share the caller's memory.
+            native = np.array(part.to_native(value), dtype=leaf.dtype, order="C")
+            if part.layer is None:
+                self._leaves[part.parameter] = jax.device_put(native, leaf.sharding) if leaf.committed else jnp.asarray(native)
+            else:
+                self._leaves[part.parameter] = _set_layer(leaf, native, part.layer)
+
+    def _slice(self, part: Part) -> jax.Array:
+        leaf = self._leaves[part.parameter]
+        return leaf if part.layer is None else _get_layer(leaf, part.layer)
+
+
+@jax.jit
+def _get_layer(leaf: jax.Array, layer: int) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False)
+
+
+@partial(jax.jit, static_argnames="sharding")
+def _update_layer(leaf: jax.Array, value: jax.Array, layer: int, sharding: jax.sharding.Sharding | None) -> jax.Array:
+    updated = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
+    return updated if sharding is None else jax.lax.with_sharding_constraint(updated, sharding)
+
+
+def _set_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax.Array:
+    """`leaf` with one slice along its first axis replaced and its placement kept. Compiled once per shape, type and placement: the
+    layer is an argument, not a constant. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
+    spread = len(leaf.sharding.device_set) > 1
+    return _update_layer(leaf, value, layer, leaf.sharding if spread else None)
+
+
+def _array(path: str, leaf: object) -> jax.Array:
+    array = jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+    if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.floating):
+        kind = getattr(leaf, "dtype", type(leaf).__name__)
+        raise TypeError(f"parameter {path!r} is {kind}: only floating-point arrays can be merged; keep other state out of the parameters")
+    if not array.is_fully_addressable:
+        raise TypeError(f"parameter {path!r} is spread over several processes: join with arrays that this process holds whole")
+    return array
+
+
+def _named_embedding(path: str) -> bool:
+    return "embed" in path.lower()
