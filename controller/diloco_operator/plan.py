@@ -61,6 +61,9 @@ class Plan:
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
     """Seconds until the job must be looked at again although nothing changed; None: not before something changes."""
+    holds: frozenset[str] = frozenset()
+    """Names of the nodes that the job holds from now on. The operator notes them in the inventory (`Inventory.set_holds`)
+    in the same breath as it called reconcile, before anything is awaited, so that two jobs never choose one host."""
 
     @property
     def empty(self) -> bool:

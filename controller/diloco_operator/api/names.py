@@ -45,6 +45,8 @@ COMPONENT_SYNCER = "syncer"
 # Annotations.
 ANNOTATION_SLICE = "diloco.dev/slice"
 """On a learner pod: the slice that placement chose."""
+ANNOTATION_NODE = "diloco.dev/node"
+"""On a learner pod: the name of the node that it is pinned to."""
 ANNOTATION_TEMPLATE_HASH = "diloco.dev/template-hash"
 """On a pod: hash of what it was made from; another one means that it must be made again."""
 ANNOTATION_RELATIVE_SPEED = "local.diloco.dev/relative-speed"

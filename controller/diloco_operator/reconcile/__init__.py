@@ -1,0 +1,26 @@
+"""PURE: `reconcile(snapshot, now) -> Plan`. The life of a job and of its learner units, decided from what is, never from what happened.
+
+The operator calls it like this, with nothing awaited between the three lines:
+
+    plan = reconcile(snapshot, now)
+    inventory.set_holds(snapshot.job.key, plan.holds)
+    queue the plan for the executor
+"""
+
+from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.reconcile.engine import holds, reconcile
+from diloco_operator.reconcile.snapshot import Child, Children, Job, PodView, Snapshot, parse_job, project_child, project_pod
+
+__all__ = [
+    "Child",
+    "Children",
+    "Job",
+    "OperatorConfig",
+    "PodView",
+    "Snapshot",
+    "holds",
+    "parse_job",
+    "project_child",
+    "project_pod",
+    "reconcile",
+]

@@ -1,0 +1,298 @@
+"""What one pass sees: the job, its pods and children, the fleet, the syncer's report. Plain data, projected once from raw JSON.
+
+The operator keeps `PodView`s, `Child`ren and a parsed `Job` in its caches instead of raw objects, and assembles a `Snapshot` for
+every pass. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.job import InvalidJob, Spec, load
+from diloco_operator.api.timestamps import parse_timestamp
+from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slices import Fleet
+from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.report import Report
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A DiLoCoJob, its spec parsed, its status raw."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: float
+    deleting: bool
+    managed_by: str
+    spec: Spec | None
+    """None: not readable, see `problems`."""
+    problems: tuple[Cause, ...]
+    """What is wrong with the spec although the API server took it: an object that a CRD of another version let through."""
+    status: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """For `Inventory.set_holds`; another object of the same name is another job."""
+        return f"{self.namespace}/{self.name}/{self.uid}"
+
+
+def parse_job(obj: Obj, previous: Job | None = None) -> Job:
+    """The job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`."""
+    meta = obj["metadata"]
+    uid, generation = str(meta.get("uid", "")), int(meta.get("generation", 0))
+    spec: Spec | None
+    problems: tuple[Cause, ...]
+    if previous is not None and (previous.uid, previous.generation) == (uid, generation):
+        spec, problems = previous.spec, previous.problems
+    else:
+        spec, problems = _parse_spec(obj)
+    raw_spec = obj.get("spec")
+    return Job(
+        namespace=str(meta.get("namespace", "default")),
+        name=str(meta["name"]),
+        uid=uid,
+        generation=generation,
+        created=_time(meta.get("creationTimestamp")) or 0.0,
+        deleting=bool(meta.get("deletionTimestamp")),
+        managed_by=str(raw_spec.get("managedBy", names.MANAGER)) if isinstance(raw_spec, dict) else names.MANAGER,
+        spec=spec,
+        problems=problems,
+        status=obj.get("status") or {},
+    )
+
+
+def _parse_spec(obj: Obj) -> tuple[Spec | None, tuple[Cause, ...]]:
+    try:
+        spec = load({k: v for k, v in obj.items() if k != "status"}).spec
+    except InvalidJob as error:
+        return None, error.causes
+    problems = tuple(_contradictions(spec))
+    return (None if problems else spec), problems
+
+
+def _contradictions(spec: Spec) -> list[Cause]:
+    """What reconcile cannot work with; everything else is for the CRD's rules to refuse."""
+    found: list[Cause] = []
+    seen: set[str] = set()
+    for index, pool in enumerate(spec.pools):
+        where = f"spec.pools[{index}]"
+        if pool.name in seen:
+            found.append(Cause(f"{where}.name", f"another pool is called {pool.name!r} already"))
+        seen.add(pool.name)
+        try:
+            shape_of(pool)
+        except ValueError as error:
+            found.append(Cause(where, str(error)))
+        containers = pool.template.spec.get("containers")
+        if not isinstance(containers, list) or not any(
+            isinstance(c, dict) and c.get("name") == names.LEARNER_CONTAINER for c in containers
+        ):
+            found.append(Cause(f"{where}.template.spec.containers", f"needs a container named {names.LEARNER_CONTAINER!r}"))
+        if pool.learners.min > pool.learners.max:
+            found.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
+    if spec.learners.min > spec.learners.max:
+        found.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
+    if spec.training.quorum > spec.learners.max:
+        found.append(
+            Cause("spec.training.quorum", f"{spec.training.quorum} learners can never contribute: learners.max is {spec.learners.max}")
+        )
+    return found
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """How the pod's main container ended."""
+
+    exit_code: int
+    signal: int = 0
+    reason: str = ""
+    """As a kubelet says it: Completed, Error, OOMKilled, …"""
+    message: str = ""
+    """The termination message."""
+    finished: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of a job, as much of it as reconcile needs."""
+
+    namespace: str
+    name: str
+    uid: str
+    job: str
+    owner: str
+    """uid of the job that owns it."""
+    component: str
+    unit: str
+    pool: str
+    attempt: int
+    host: int
+    slice: str
+    template_hash: str
+    node: str
+    """Where it runs, or must run: spec.nodeName, before that the host it is pinned to."""
+    phase: str
+    """Pending, Running, Succeeded, Failed, Unknown."""
+    reason: str
+    message: str
+    """status.reason and status.message of the pod itself, such as Evicted."""
+    ip: str
+    created: float
+    deletion: float | None
+    """metadata.deletionTimestamp: when it should be gone, None while nobody has asked."""
+    running_since: float | None
+    """When the main container started, None while it does not run."""
+    waiting: str
+    """Why the main container does not run yet, such as `ImagePullBackOff: …`."""
+    unschedulable: str
+    """The scheduler's message while it finds no place."""
+    disruption: str
+    """Condition DisruptionTarget: `<reason>: <message>`, "" without it."""
+    termination: Termination | None
+    """Of the main container: the present state, or the last one while it is being restarted."""
+    restarts: int
+    ready: bool
+
+    @property
+    def ended(self) -> bool:
+        """No process of it runs any more, and none will."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def project_pod(obj: Obj) -> PodView:
+    """From the raw Pod object."""
+    meta = obj["metadata"]
+    spec = obj.get("spec") or {}
+    status = obj.get("status") or {}
+    labels = meta.get("labels") or {}
+    annotations = meta.get("annotations") or {}
+    component = labels.get(names.LABEL_COMPONENT, "")
+    main = names.SYNCER_CONTAINER if component == names.COMPONENT_SYNCER else names.LEARNER_CONTAINER
+    container = next((c for c in status.get("containerStatuses") or () if c.get("name") == main), {})
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    running = state.get("running")
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    target = conditions.get("DisruptionTarget", {})
+    return PodView(
+        namespace=meta.get("namespace", "default"),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        job=labels.get(names.LABEL_JOB, ""),
+        owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
+        component=component,
+        unit=labels.get(names.LABEL_UNIT, ""),
+        pool=labels.get(names.LABEL_POOL, ""),
+        attempt=_number(labels.get(names.LABEL_ATTEMPT)),
+        host=_number(labels.get(names.LABEL_HOST)),
+        slice=annotations.get(names.ANNOTATION_SLICE, ""),
+        template_hash=annotations.get(names.ANNOTATION_TEMPLATE_HASH, ""),
+        node=spec.get("nodeName") or annotations.get(names.ANNOTATION_NODE, ""),
+        phase=status.get("phase", "Pending"),
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        ip=status.get("podIP", ""),
+        created=_time(meta.get("creationTimestamp")) or 0.0,
+        deletion=_time(meta.get("deletionTimestamp")),
+        running_since=_time(running.get("startedAt")) if running is not None else None,
+        waiting=_join(waiting.get("reason", ""), waiting.get("message", "")),
+        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        disruption=_join(target.get("reason", ""), target.get("message", "")) if target.get("status") == "True" else "",
+        termination=_termination(state.get("terminated") or (container.get("lastState") or {}).get("terminated")),
+        restarts=int(container.get("restartCount", 0)),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+    )
+
+
+def _termination(raw: Mapping[str, Any] | None) -> Termination | None:
+    if not raw:
+        return None
+    return Termination(
+        exit_code=int(raw.get("exitCode", 0)),
+        signal=int(raw.get("signal", 0)),
+        reason=raw.get("reason", ""),
+        message=raw.get("message", ""),
+        finished=_time(raw.get("finishedAt")),
+    )
+
+
+# --- the other objects of a job ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A ConfigMap, Secret, Service or PersistentVolumeClaim of the job."""
+
+    name: str
+    uid: str
+    owner: str
+    content: str
+    """Digest of its data, "" for kinds without."""
+    deleting: bool
+
+
+def project_child(obj: Obj) -> Child:
+    meta = obj["metadata"]
+    return Child(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
+        content=digest(obj["data"]) if obj.get("data") and obj.get("kind") != names.SECRETS.kind else "",
+        deleting=bool(meta.get("deletionTimestamp")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Those that exist under the names that the job uses (api.names), whoever owns them; None: there is none."""
+
+    config_map: Child | None = None
+    secret: Child | None = None
+    service: Child | None = None
+    volume_claim: Child | None = None
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a pass decides on, besides the time."""
+
+    job: Job
+    fleet: Fleet
+    """The operator's inventory. Not changed during the pass; `Plan.holds` goes back into it right after."""
+    config: OperatorConfig
+    secret_token: str
+    """A fresh random token, used if the job's Secret has to be made now. 32 bytes or more of entropy, as text."""
+    pods: tuple[PodView, ...] = ()
+    """All with the label of this job in its namespace."""
+    children: Children = field(default_factory=Children)
+    report: Report | None = None
+    """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not been heard."""
+
+
+def digest(value: object) -> str:
+    """A short stable hash of JSON-like data."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _time(text: str | None) -> float | None:
+    return parse_timestamp(text) if text else None
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0
+
+
+def _join(reason: str, message: str) -> str:
+    return f"{reason}: {message}" if reason and message else reason or message
