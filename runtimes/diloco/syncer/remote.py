@@ -1,0 +1,101 @@
+"""Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://`, whatever fsspec has a driver for.
+
+An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, Skipped, SnapshotError, SnapshotStore, Unusable, generation_of
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteSnapshots:
+    """The snapshots under one URI. Blocking, so call it from a thread."""
+
+    def __init__(self, uri: str, keep: int) -> None:
+        """`uri` must belong to one job alone (append its uid). Raises `SnapshotError` if there is no driver for it."""
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self._uri = uri
+        self._keep = keep
+        try:
+            self._fs: Any
+            self._fs, self._base = fsspec.core.url_to_fs(uri)
+        except (ImportError, ValueError) as error:
+            raise SnapshotError(
+                f"snapshots cannot be copied to {uri} (spec.training.checkpoint.uri): {error}. Install the driver in the syncer's image "
+                "(s3fs for s3://, gcsfs for gs://) or correct the URI."
+            ) from error
+
+    def upload(self, path: Path) -> None:
+        """Copy one complete local snapshot, then drop what is beyond `keep`. Repeating it is harmless. Raises `SnapshotError`."""
+        target = f"{self._base}/{path.name}"
+        try:
+            self._fs.makedirs(target, exist_ok=True)
+            for file in (TENSORS_FILE, MANIFEST_FILE):
+                self._fs.put_file(str(path / file), f"{target}/{file}")
+            self._fs.invalidate_cache()
+            for name in self._old(newest=path.name):
+                # The manifest first: half a removal must not look like a damaged snapshot.
+                if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
+                    self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
+                self._fs.rm(f"{self._base}/{name}", recursive=True)
+        except OSError as error:
+            raise SnapshotError(
+                f"snapshot {path.name} could not be copied to {self._uri} (spec.training.checkpoint.uri): {error}. "
+                "The one on the syncer's volume is intact."
+            ) from error
+
+    def restore(self, store: SnapshotStore) -> Path | None:
+        """Copy the newest usable snapshot into an empty local store; None if there is none here, or the store is not empty.
+
+        Raises `SnapshotError` if there are some and none can be used.
+        """
+        if store.paths():
+            return None
+        skipped: list[Skipped] = []
+        try:
+            for name in self._complete():
+                try:
+                    return store.adopt(name, lambda folder, name=name: self._download(name, folder))  # type: ignore[misc]
+                except Unusable as reason:
+                    _log.warning("snapshot %s/%s cannot be used: %s", self._uri, name, reason)
+                    skipped.append(Skipped(Path(name), str(reason)))
+        except OSError as error:
+            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {error}") from error
+        if skipped:
+            reasons = "; ".join(f"{one.path}: {one.why}" for one in skipped)
+            raise SnapshotError(
+                f"none of the {len(skipped)} snapshots in {self._uri} can be used ({reasons}). Put a good copy back in its place, or "
+                "empty it if the job shall start afresh."
+            )
+        return None
+
+    def _download(self, name: str, folder: Path) -> None:
+        for file in (TENSORS_FILE, MANIFEST_FILE):
+            self._fs.get_file(f"{self._base}/{name}/{file}", str(folder / file))
+
+    def _names(self) -> list[str]:
+        """Folders that are named like snapshots, newest first."""
+        if not self._fs.exists(self._base):
+            return []
+        names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self._fs.ls(self._base, detail=False)}
+        numbered = [(generation, name) for name in names if (generation := generation_of(name)) is not None]
+        return [name for _, name in sorted(numbered, reverse=True)]
+
+    def _complete(self) -> list[str]:
+        return [name for name in self._names() if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]
+
+    def _old(self, newest: str) -> list[str]:
+        """What may go: beyond `keep`, and what an interrupted upload left before `newest`."""
+        names = [name for name in self._names() if name <= newest]
+        complete = [name for name in names if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]
+        kept = set(complete[: self._keep])
+        return [name for name in names if name not in kept]

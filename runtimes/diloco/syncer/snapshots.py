@@ -1,0 +1,290 @@
+"""Durable snapshots of the syncer: safetensors + manifest, written aside, fsynced, renamed into place, checked when read.
+
+    <root>/snapshot-00000007-t240/tensors.safetensors
+    <root>/snapshot-00000007-t240/manifest.json
+
+The first number counts saves and orders them: after a roll-back an older step may be saved after a newer one. A folder of that
+name is complete by construction; whatever a crash left behind begins with `.tmp-` and is removed by the next save.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.numpy
+
+from diloco.syncer.tensor_file import Array, checksum, write_tensors
+
+FORMAT_VERSION = 1
+TENSORS_FILE = "tensors.safetensors"
+MANIFEST_FILE = "manifest.json"
+TEMPORARY_PREFIX = ".tmp-"
+
+type Json = bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None
+
+_NAME = re.compile(r"^snapshot-(\d{8,})-t(\d+)$")
+_log = logging.getLogger(__name__)
+
+
+class SnapshotError(Exception):
+    """A snapshot could not be written or none can be used. The message says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A snapshot that cannot be used."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The newest usable snapshot. `skipped`: newer ones that were passed over, newest first."""
+
+    t: int
+    tensors: dict[str, Array]
+    meta: dict[str, Any]
+    path: Path
+    skipped: list[Skipped]
+
+
+class Unusable(Exception):
+    """Why one snapshot cannot be used."""
+
+
+class SnapshotStore:
+    """The snapshots in one directory. One process at a time; blocking, so call it from a thread."""
+
+    def __init__(self, root: Path, keep: int) -> None:
+        """`keep` complete snapshots stay, at least 1. The directory is made by the first save."""
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self._root = root
+        self._keep = keep
+        self._unusable: set[Path] = set()
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    def save(self, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> Path:
+        """Make the state after outer step `t` durable and return its folder; then drop what is beyond `keep`.
+
+        `tensors` (float32, int64) must not change meanwhile. `meta` is JSON without NaN and infinities. When this returns, file,
+        manifest and folder are on disk. Raises `SnapshotError` when the operating system refuses (earlier snapshots are intact,
+        nothing partial stays), ValueError for tensors or meta that the format cannot hold.
+        """
+        generation = 1 + max((number for number, _ in self._complete()), default=0)
+        path = self._root / snapshot_name(generation, t)
+        temporary = self._root / f"{TEMPORARY_PREFIX}{path.name}"
+        try:
+            self._make_root()
+            # Before writing: what a crash left behind may be the very space that is missing now.
+            self._remove_temporaries()
+            temporary.mkdir()
+            _write_snapshot(temporary, t, tensors, meta)
+            temporary.replace(path)
+            fsync_directory(self._root)
+        except OSError as error:
+            raise SnapshotError(self._refusal(t, error)) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._drop_old()
+        return path
+
+    def load_newest(self) -> Loaded | None:
+        """The newest snapshot whose size and checksums hold; None if there is none at all.
+
+        Raises `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
+        """
+        skipped: list[Skipped] = []
+        for _, path in sorted(self._complete(), reverse=True):
+            try:
+                t, tensors, meta = read_snapshot(path)
+            except Unusable as reason:
+                _log.warning("snapshot %s cannot be used: %s", path, reason)
+                self._unusable.add(path)
+                skipped.append(Skipped(path, str(reason)))
+                continue
+            return Loaded(t, tensors, meta, path, skipped)
+        if skipped:
+            reasons = "; ".join(f"{one.path.name}: {one.why}" for one in skipped)
+            raise SnapshotError(
+                f"none of the {len(skipped)} snapshots in {self._root} can be used ({reasons}). Nothing was overwritten. Put a good copy "
+                "back in its place, or empty the directory if the job shall start afresh."
+            )
+        return None
+
+    def paths(self) -> list[Path]:
+        """Folders of the complete snapshots, newest first, unchecked."""
+        return [path for _, path in sorted(self._complete(), reverse=True)]
+
+    def adopt(self, name: str, fill: Callable[[Path], None]) -> Path:
+        """Add a snapshot that comes from elsewhere: `fill` writes its two files into an empty folder, which is checked first.
+
+        Raises `Unusable` if it does not hold what its manifest says, `SnapshotError` when the operating system refuses.
+        """
+        if not _NAME.match(name):
+            raise Unusable(f"{name!r} is not the name of a snapshot")
+        temporary = self._root / f"{TEMPORARY_PREFIX}{name}"
+        try:
+            self._make_root()
+            self._remove_temporaries()
+            temporary.mkdir()
+            fill(temporary)
+            check_snapshot(temporary)
+            for file in (TENSORS_FILE, MANIFEST_FILE):
+                with (temporary / file).open("rb+") as opened:
+                    os.fsync(opened.fileno())
+            fsync_directory(temporary)
+            temporary.replace(self._root / name)
+            fsync_directory(self._root)
+        except OSError as error:
+            raise SnapshotError(f"snapshot {name} could not be copied to {self._root}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return self._root / name
+
+    def _complete(self) -> list[tuple[int, Path]]:
+        if not self._root.is_dir():
+            return []
+        found = ((_NAME.match(entry.name), entry) for entry in self._root.iterdir())
+        return [(int(match[1]), entry) for match, entry in found if match]
+
+    def _make_root(self) -> None:
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True, exist_ok=True)
+            fsync_directory(self._root.parent)
+
+    def _remove_temporaries(self) -> None:
+        for entry in self._root.iterdir():
+            if entry.name.startswith(TEMPORARY_PREFIX):
+                shutil.rmtree(entry)
+
+    def _drop_old(self) -> None:
+        """Remove what is older than the `keep` newest; those known to be unusable do not count as kept."""
+        good = 0
+        for path in self.paths():
+            if good >= self._keep:
+                # Renamed first: a crash half-way through must not leave something that looks like a damaged snapshot.
+                doomed = self._root / f"{TEMPORARY_PREFIX}old-{path.name}"
+                try:
+                    path.replace(doomed)
+                    shutil.rmtree(doomed)
+                except OSError as error:
+                    # The new snapshot is safe; only room is lost, and the next save tries again.
+                    _log.warning("old snapshot %s could not be removed: %s", path, error)
+            elif path not in self._unusable:
+                good += 1
+
+    def _refusal(self, t: int, error: OSError) -> str:
+        remedy = "Check the syncer's volume"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "Give the syncer's volume more room (spec.syncer.storage.size) or keep fewer (spec.training.checkpoint.keep)"
+        kept = len(self._complete())
+        before = f"the {kept} before it are intact" if kept else "there is none before it"
+        return f"the snapshot of step {t} could not be written to {self._root}: {error.strerror or error}; {before}. {remedy}."
+
+
+def snapshot_name(generation: int, t: int) -> str:
+    return f"snapshot-{generation:08d}-t{t}"
+
+
+def generation_of(name: str) -> int | None:
+    """The save counter in a snapshot's folder name; None if it is no such name."""
+    match = _NAME.match(name)
+    return int(match[1]) if match else None
+
+
+def read_snapshot(path: Path) -> tuple[int, dict[str, Array], dict[str, Any]]:
+    """Step, tensors (writable) and meta of one snapshot, after checking it. Raises `Unusable`."""
+    manifest = check_snapshot(path)
+    try:
+        tensors = safetensors.numpy.load_file(path / TENSORS_FILE)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise Unusable(f"{TENSORS_FILE} cannot be read: {error}") from error
+    return manifest["t"], {name: tensor if tensor.flags.writeable else tensor.copy() for name, tensor in tensors.items()}, manifest["meta"]
+
+
+def check_snapshot(path: Path) -> dict[str, Any]:
+    """The manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
+    manifest = _read_manifest(path)
+    try:
+        with (path / TENSORS_FILE).open("rb") as file:
+            found = checksum(file)
+    except FileNotFoundError as error:
+        raise Unusable(f"{TENSORS_FILE} is missing") from error
+    except OSError as error:
+        raise Unusable(f"{TENSORS_FILE} cannot be read: {error.strerror or error}") from error
+    if found.bytes != manifest["bytes"]:
+        raise Unusable(f"{TENSORS_FILE} has {found.bytes} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
+    if found.sha256 != manifest["sha256"]:
+        raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
+    return manifest
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / MANIFEST_FILE).read_bytes())
+    except FileNotFoundError as error:
+        raise Unusable(f"{MANIFEST_FILE} is missing") from error
+    except OSError as error:
+        raise Unusable(f"{MANIFEST_FILE} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise Unusable(f"{MANIFEST_FILE} is not JSON: {error}") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("formatVersion"), int):
+        raise Unusable(f"{MANIFEST_FILE} names no format version")
+    # Before the checksum: another version may compute it differently.
+    if manifest["formatVersion"] != FORMAT_VERSION:
+        raise Unusable(f"its format version is {manifest['formatVersion']}, this program reads {FORMAT_VERSION}")
+    claimed = manifest.pop("manifestSha256", None)
+    if claimed != _manifest_checksum(manifest):
+        raise Unusable(f"{MANIFEST_FILE} does not have its own checksum: its content has changed")
+    return manifest
+
+
+def _manifest_checksum(manifest: Mapping[str, Json]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
+
+
+def _write_snapshot(folder: Path, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> None:
+    with (folder / TENSORS_FILE).open("xb") as file:
+        written = write_tensors(file, tensors)
+        file.flush()
+        os.fsync(file.fileno())
+    manifest: dict[str, Json] = {
+        "formatVersion": FORMAT_VERSION,
+        "t": t,
+        "bytes": written.bytes,
+        "sha256": written.sha256,
+        "meta": meta,
+    }
+    # Through JSON once, so that the checksum is of what a reader gets: tuples become lists, keys become strings.
+    manifest = json.loads(json.dumps(manifest, allow_nan=False))
+    manifest["manifestSha256"] = _manifest_checksum(manifest)
+    with (folder / MANIFEST_FILE).open("x", encoding="utf-8") as text:
+        json.dump(manifest, text, indent=1)
+        text.flush()
+        os.fsync(text.fileno())
+    fsync_directory(folder)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a directory durable; renaming alone is not."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
