@@ -1,0 +1,275 @@
+"""What the jobs' syncers say, as it comes: one `Watch` stream for each job whose syncer runs.
+
+The operator tells where each job's syncer is (`Telemetry.follow`), and is told when a report says something that it should look at.
+Nothing is decided here, and a report that is missing is missing: what its age means is reconcile's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import grpc
+import grpc.aio
+from diloco.contract import SYNCER_PORT
+from diloco.protocol import diloco_pb2
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+
+from diloco_operator.kube.backoff import Backoff
+from diloco_operator.report import Report, UnitPhase, UnitReport
+
+log = logging.getLogger(__name__)
+
+TOKEN_METADATA = "diloco-token"
+"""Metadata key of the job's secret, see diloco.proto."""
+
+type JobKey = tuple[str, str]
+"""(namespace, name)."""
+type ChannelFactory = Callable[[str], grpc.aio.Channel]
+"""Address to channel. The one place where encryption will be added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a job's syncer listens, and what it wants to be told."""
+
+    pod_uid: str
+    """Another syncer pod may come up on the same address."""
+    host: str
+    token: str
+    port: int = SYNCER_PORT
+
+    @property
+    def address(self) -> str:
+        """`host:port` as gRPC wants it; an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Telemetry(Protocol):
+    """Where the operator has its reports from."""
+
+    def on_change(self, notify: Callable[[JobKey], None]) -> None:
+        """Call `notify` with the key of a job whose report changed."""
+        ...
+
+    def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
+        """The job's syncer is at `endpoint` from now on; None: it does not run. Idempotent, to be called at every pass."""
+        ...
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        ...
+
+    def latest(self, key: JobKey) -> Report | None:
+        """The newest report of the job's syncer, however old it is; None: none since this operator started."""
+        ...
+
+    async def close(self) -> None:
+        """End every stream."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTiming:
+    """Seconds. A syncer reports at least once an interval, so one that is silent for `read_timeout` is not heard any more."""
+
+    interval: float = 2.0
+    """How often the syncer is asked to report although nothing changed."""
+    notify_interval: float = 5.0
+    """How often a job is looked at when only its progress moved."""
+    read_timeout: float = 15.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, ceiling=10.0))
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval < self.read_timeout:
+            raise ValueError(f"telemetry needs 0 < interval < read_timeout, not {self.interval} s and {self.read_timeout} s")
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel of its own to each syncer: reconnects are paced by us, and a proxy in the environment must not see them."""
+    return grpc.aio.insecure_channel(
+        address,
+        options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 16 << 20)],
+    )
+
+
+class SyncerWatcher:
+    """`Telemetry` over gRPC. Lives in one event loop; `now` is the operator's wall clock in seconds, `chance` draws jitter from [0, 1)."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float],
+        chance: Callable[[], float],
+        timing: StreamTiming | None = None,
+        channel: ChannelFactory = open_channel,
+    ) -> None:
+        self._now = now
+        self._chance = chance
+        self._timing = timing or StreamTiming()
+        self._channel = channel
+        self._notify: list[Callable[[JobKey], None]] = []
+        self._streams: dict[JobKey, _Stream] = {}
+        self._reports: dict[JobKey, Report] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def on_change(self, notify: Callable[[JobKey], None]) -> None:
+        self._notify.append(notify)
+
+    def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
+        stream = self._streams.get(key)
+        if stream is not None:
+            if stream.endpoint == endpoint:
+                return
+            self._end(key)
+        if endpoint is not None:
+            task = asyncio.get_running_loop().create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")
+            self._streams[key] = _Stream(endpoint, task)
+
+    def forget(self, key: JobKey) -> None:
+        self._end(key)
+        self._reports.pop(key, None)
+
+    def latest(self, key: JobKey) -> Report | None:
+        return self._reports.get(key)
+
+    async def close(self) -> None:
+        for key in list(self._streams):
+            self._end(key)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _end(self, key: JobKey) -> None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            stream.task.cancel()
+            self._ending.add(stream.task)
+            stream.task.add_done_callback(self._ending.discard)
+
+    async def _run(self, key: JobKey, endpoint: Endpoint) -> None:
+        """Follow one syncer until cancelled, whatever becomes of its connections."""
+        failures = 0
+        while True:
+            try:
+                async with self._channel(endpoint.address) as channel:
+                    async for report in self._reports_of(channel, endpoint):
+                        failures = 0
+                        self._take(key, report)
+                why = "the stream ended"
+            except TimeoutError:
+                why = f"nothing heard for {self._timing.read_timeout:.0f} s"
+            except grpc.aio.AioRpcError as error:
+                why = f"{error.code().name}: {error.details()}"
+            except UnreadableReport as error:
+                why = str(error)
+            failures += 1
+            delay = self._timing.backoff.delay(failures, self._chance())
+            # A syncer that starts refuses connections for a while: worth a word only when it goes on.
+            log.log(
+                logging.WARNING if failures == 5 else logging.DEBUG,
+                "the syncer of %s/%s at %s: %s; asking again in %.1f s",
+                *key,
+                endpoint.address,
+                why,
+                delay,
+            )
+            await asyncio.sleep(delay)
+
+    async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
+        request = diloco_pb2.WatchRequest(interval_seconds=self._timing.interval)
+        call = SyncerStub(channel).Watch(request, metadata=((TOKEN_METADATA, endpoint.token),))
+        while True:
+            async with asyncio.timeout(self._timing.read_timeout):
+                wire = await call.read()
+            if wire is grpc.aio.EOF:
+                return
+            yield report_of(wire, self._now())
+
+    def _take(self, key: JobKey, report: Report) -> None:
+        before = self._reports.get(key)
+        self._reports[key] = report
+        stream = self._streams[key]
+        urgent = before is None or matters(before) != matters(report)
+        loop_now = asyncio.get_running_loop().time()
+        if urgent or loop_now - stream.notified >= self._timing.notify_interval:
+            stream.notified = loop_now
+            for notify in self._notify:
+                notify(key)
+
+
+@dataclass(slots=True)
+class _Stream:
+    endpoint: Endpoint
+    task: asyncio.Task[None]
+    notified: float = float("-inf")
+    """When the operator was last told to look, on the event loop's clock."""
+
+
+class UnreadableReport(ValueError):
+    """The syncer said something that this operator does not know, e.g. because it is newer."""
+
+
+def matters(report: Report) -> object:
+    """What of a report reconcile must see at once; the rest is progress, which can wait for a moment."""
+    units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message) for u in report.units.values())
+    return units, report.seeded, report.done, report.draining, report.snapshot_error, report.message
+
+
+_PHASES = {
+    diloco_pb2.UnitReport.JOINING: UnitPhase.JOINING,
+    diloco_pb2.UnitReport.CONTRIBUTING: UnitPhase.CONTRIBUTING,
+    diloco_pb2.UnitReport.DISCONNECTED: UnitPhase.DISCONNECTED,
+    diloco_pb2.UnitReport.DONE: UnitPhase.DONE,
+    diloco_pb2.UnitReport.REFUSED: UnitPhase.REFUSED,
+}
+
+
+def report_of(wire: diloco_pb2.Report, received_at: float) -> Report:
+    """The wire's report as plain data. Raises `UnreadableReport`."""
+    return Report(
+        received_at=received_at,
+        t=wire.t,
+        steps=wire.steps,
+        tokens=wire.tokens,
+        tokens_per_second=wire.tokens_per_second,
+        loss=wire.loss if wire.HasField("loss") else None,
+        held_out_loss=wire.held_out_loss if wire.HasField("held_out_loss") else None,
+        step_seconds=wire.step_seconds,
+        seeded=wire.seeded,
+        done=wire.done,
+        snapshot_t=wire.snapshot_t,
+        snapshot_error=wire.snapshot_error,
+        message=wire.message,
+        draining=wire.draining,
+        units={unit.unit: _unit_of(unit) for unit in wire.units},
+    )
+
+
+def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
+    phase = _PHASES.get(wire.state)
+    if phase is None:
+        raise UnreadableReport(
+            f"the syncer reports state {wire.state} of unit {wire.unit}, which this operator does not know; update the operator"
+        )
+    return UnitReport(
+        unit=wire.unit,
+        attempt=wire.attempt,
+        phase=phase,
+        steps=wire.steps,
+        tokens=wire.tokens,
+        tokens_per_second=wire.tokens_per_second,
+        weight=wire.weight,
+        staleness=wire.staleness,
+        contributions=wire.contributions,
+        seconds_since_heard=wire.seconds_since_heard,
+        loss=wire.loss if wire.HasField("loss") else None,
+        refused=dict(wire.refused),
+        message=wire.message,
+        local_step=wire.local_step,
+        step_seconds=wire.step_seconds,
+        recover_seconds=wire.recover_seconds,
+    )

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from builders.virtual_time import run_virtual
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from diloco_operator.kube.backoff import Backoff
+from diloco_operator.kube.workqueue import KeyQueue, ShutDown, WorkQueue
+
+KEYS = st.sampled_from("abcd")
+
+
+class KeyQueueMachine(RuleBasedStateMachine):
+    """Against a model that keeps for each key only: must it be processed (when), and is it being processed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: KeyQueue[str] = KeyQueue()
+        self.now = 0.0
+        self.wanted: dict[str, float] = {}  # since when a pass is owed
+        self.delayed: dict[str, float] = {}
+        self.held: set[str] = set()
+
+    @rule(key=KEYS)
+    def add(self, key: str) -> None:
+        self.queue.add(key)
+        self.wanted.setdefault(key, self.now)
+
+    @rule(key=KEYS, delay=st.integers(0, 5))
+    def add_later(self, key: str, delay: int) -> None:
+        when = self.now + delay
+        self.queue.add_at(key, when)
+        self.delayed[key] = min(self.delayed.get(key, when), when)
+
+    @rule(seconds=st.integers(1, 3))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule()
+    def take(self) -> None:
+        for key, when in list(self.delayed.items()):
+            if when <= self.now:
+                del self.delayed[key]
+                self.wanted.setdefault(key, when)
+        key = self.queue.take(self.now)
+        candidates = self.wanted.keys() - self.held
+        if key is None:
+            assert not candidates, "a key that is owed a pass was not handed out"
+            return
+        assert key in candidates, "a key was handed out that nobody wanted, or to a second worker"
+        del self.wanted[key]
+        self.held.add(key)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.held)))
+        self.queue.done(key)
+        self.held.discard(key)
+
+    @invariant()
+    def the_next_timer_is_the_earliest_delay(self) -> None:
+        assert self.queue.next_due() == min(self.delayed.values(), default=None)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.queue.processing == len(self.held)
+        assert self.queue.pending == len(self.wanted.keys() | self.held | self.delayed.keys())
+
+
+KeyQueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestKeyQueue = KeyQueueMachine.TestCase
+
+
+def a_queue() -> WorkQueue[str]:
+    return WorkQueue(Backoff(initial=1, ceiling=60, jitter=0), chance=lambda: 0.0)
+
+
+def test_keys_come_in_the_order_in_which_they_were_added():
+    queue: KeyQueue[str] = KeyQueue()
+    for key in "cab":
+        queue.add(key)
+    assert [queue.take(0) for _ in range(3)] == ["c", "a", "b"]
+
+
+def test_done_without_a_pass_is_a_defect():
+    with pytest.raises(ValueError, match="nobody is processing"):
+        KeyQueue[str]().done("a")
+
+
+def test_a_worker_waits_for_a_delayed_key():
+    async def scenario() -> float:
+        queue = a_queue()
+        queue.add_after("a", 5)
+        queue.add_after("a", 3)
+        queue.add_after("a", 9)
+        assert await queue.get() == "a"
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(scenario()) == pytest.approx(3)
+
+
+def test_keys_that_are_due_together_wake_a_worker_each():
+    async def scenario() -> set[str]:
+        queue = a_queue()
+        workers = [asyncio.create_task(queue.get()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for key in "abc":
+            queue.add_after(key, 2)
+        return set(await asyncio.gather(*workers))
+
+    assert run_virtual(scenario()) == set("abc")
+
+
+def test_each_key_backs_off_alone_until_it_is_forgotten():
+    async def scenario() -> None:
+        queue = a_queue()
+        assert [queue.add_rate_limited("a") for _ in range(3)] == [1, 2, 4]
+        assert queue.add_rate_limited("b") == 1
+        assert queue.failures("a") == 3
+        queue.forget("a")
+        assert queue.add_rate_limited("a") == 1
+
+    run_virtual(scenario())
+
+
+def test_a_cancelled_worker_hands_its_wake_up_on():
+    async def scenario() -> str:
+        queue = a_queue()
+        first = asyncio.create_task(queue.get())
+        second = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        queue.add("a")  # wakes the first
+        first.cancel()
+        return await second
+
+    assert run_virtual(scenario()) == "a"
+
+
+def test_a_worker_that_was_cancelled_while_it_waited_is_not_woken():
+    async def scenario() -> str:
+        queue = a_queue()
+        first = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        queue.add("a")
+        return await queue.get()
+
+    assert run_virtual(scenario()) == "a"
+
+
+def test_shut_down_hands_out_what_is_ready_and_drops_the_rest():
+    async def scenario() -> None:
+        queue = a_queue()
+        queue.add("a")
+        queue.add_after("later", 1)
+        queue.shut_down()
+        queue.add("too late")
+        queue.add_after("too late", 1)
+        assert await queue.get() == "a"
+        with pytest.raises(ShutDown):
+            await queue.get()
+        queue.done("a")
+        assert queue.idle
+
+    run_virtual(scenario())
+
+
+def test_shut_down_wakes_every_waiting_worker():
+    async def scenario() -> list[object]:
+        queue = a_queue()
+        workers = [asyncio.create_task(queue.get()) for _ in range(3)]
+        await asyncio.sleep(0)
+        queue.shut_down()
+        return await asyncio.gather(*workers, return_exceptions=True)
+
+    assert all(isinstance(end, ShutDown) for end in run_virtual(scenario()))
+
+
+def test_a_key_added_while_it_is_processed_is_processed_once_more():
+    async def scenario() -> None:
+        queue = a_queue()
+        queue.add("a")
+        assert await queue.get() == "a"
+        queue.add("a")
+        queue.add("a")
+        assert queue.depth == 0  # nobody else may take it meanwhile
+        queue.done("a")
+        assert await queue.get() == "a"
+        queue.done("a")
+        assert queue.idle
+
+    run_virtual(scenario())
