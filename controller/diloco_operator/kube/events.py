@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from diloco_operator.api import names
@@ -20,6 +21,18 @@ MESSAGE_LIMIT = 1024
 """Characters of a message, the limit of the events API."""
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The job that something is about."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 class EventRecorder:
     """Writes events. `now` is the wall clock, timezone-aware."""
 
@@ -27,7 +40,7 @@ class EventRecorder:
         self._client = client
         self._now = now
 
-    async def record(self, job: Obj, event: Event) -> None:
+    async def record(self, job: Subject, event: Event) -> None:
         """Write `event` about `job`; a failure is logged and that is all. The name is derived from what the event says, so that the
         same event, told again by another pass or after a restart, raises a count."""
         obj = self._object(job, event)
@@ -35,8 +48,7 @@ class EventRecorder:
             async with asyncio.timeout(TIMEOUT):
                 await self._write(obj)
         except (ApiError, TimeoutError) as error:
-            meta = job["metadata"]
-            log.warning("event %s about %s/%s was not recorded: %s", event.reason, meta.get("namespace", ""), meta["name"], error)
+            log.warning("event %s about %s was not recorded: %s", event.reason, job, error)
 
     async def _write(self, obj: Obj) -> None:
         try:
@@ -52,22 +64,21 @@ class EventRecorder:
                 names.EVENTS, meta["namespace"], meta["name"], again, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
             )
 
-    def _object(self, job: Obj, event: Event) -> Obj:
-        meta = job["metadata"]
+    def _object(self, job: Subject, event: Event) -> Obj:
         message = event.message[:MESSAGE_LIMIT]
-        told = "\0".join((str(meta["uid"]), event.type, event.reason, message))
+        told = "\0".join((job.uid, event.type, event.reason, message))
         digest = hashlib.sha256(told.encode()).hexdigest()[:16]
         now = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{meta['name']}.{digest}", "namespace": meta.get("namespace", "")},
+            "metadata": {"name": f"{job.name}.{digest}", "namespace": job.namespace},
             "involvedObject": {
                 "apiVersion": names.API_VERSION,
                 "kind": names.KIND,
-                "name": meta["name"],
-                "namespace": meta.get("namespace", ""),
-                "uid": meta["uid"],
+                "name": job.name,
+                "namespace": job.namespace,
+                "uid": job.uid,
             },
             "type": event.type,
             "reason": event.reason,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
-from diloco_operator.kube.events import EventRecorder
+from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
 
 log = logging.getLogger(__name__)
@@ -69,11 +69,10 @@ class Executor:
         self._events = events
         self._slots = asyncio.Semaphore(concurrency)
 
-    async def execute(self, job: Obj, plan: Plan, *, unsent: Callable[[Resource, str, str], None] = lambda *_: None) -> Outcome:
-        """Creates, then the status, then deletes, then events. `job` is the object that the plan was made for."""
+    async def execute(self, job: Subject, plan: Plan, *, unsent: Callable[[Resource, str, str], None] = lambda *_: None) -> Outcome:
+        """Creates, then the status, then deletes, then events. `job` is what the plan was made for."""
         outcome = Outcome()
-        uid = str(job["metadata"]["uid"])
-        await _all([self._create(create, uid, outcome, unsent) for create in plan.creates])
+        await _all([self._create(create, job.uid, outcome, unsent) for create in plan.creates])
         if plan.status is not None and outcome.ok:
             await self._apply_status(plan.status, outcome)
         if outcome.ok:

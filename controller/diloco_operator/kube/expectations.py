@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.reflector import Held
 
 EXPIRY_SECONDS = 30.0
 """After this long an expectation counts for nothing: whatever the watch missed, the cache is right by now."""
@@ -50,10 +52,10 @@ class Expectations[K: Hashable]:
         """Before the request is sent: `key` waits until the cache shows this object terminating, replaced, or not at all."""
         self._expect(_Sought(resource, namespace, name), _Expectation(key, self._time() + self._expiry, gone_uid=uid))
 
-    def expect_version(self, key: K, resource: Resource, shown: Obj | None, written: Obj) -> None:
+    def expect_version(self, key: K, resource: Resource, shown: Held[Any] | None, written: Obj) -> None:
         """After a write was answered with `written`, and the cache shows `shown`: `key` waits until it shows that version."""
         version = str(written["metadata"]["resourceVersion"])
-        if shown is not None and not _older(shown["metadata"].get("resourceVersion", ""), version):
+        if shown is not None and not _older(shown.version, version):
             return
         meta = written["metadata"]
         sought = _Sought(resource, meta.get("namespace", ""), meta["name"])
@@ -63,13 +65,12 @@ class Expectations[K: Hashable]:
         """The request was refused or not sent: there is nothing to wait for."""
         self._settle(_Sought(resource, namespace, name), lambda expectation: expectation.key == key)
 
-    def observe(self, resource: Resource, old: Obj | None, new: Obj | None) -> None:
+    def observe(self, resource: Resource, old: Held[Any] | None, new: Held[Any] | None) -> None:
         """The cache changed from `old` to `new` (None: not there)."""
         seen = new if new is not None else old
         if seen is None or not self._sought:
             return
-        meta = seen["metadata"]
-        sought = _Sought(resource, meta.get("namespace", ""), meta["name"])
+        sought = _Sought(resource, seen.namespace, seen.name)
         if sought in self._sought:
             self._settle(sought, lambda expectation: _met(expectation, new))
 
@@ -120,14 +121,13 @@ class Expectations[K: Hashable]:
                 self._by_key.pop(key, None)
 
 
-def _met[K](expectation: _Expectation[K], new: Obj | None) -> bool:
+def _met[K](expectation: _Expectation[K], new: Held[Any] | None) -> bool:
     if new is None:
         return True  # a deletion is what was awaited, or overtook the creation or the change
-    meta = new["metadata"]
     if expectation.gone_uid:
-        return meta.get("uid") != expectation.gone_uid or "deletionTimestamp" in meta
+        return new.uid != expectation.gone_uid or new.deleting
     if expectation.version:
-        return not _older(meta.get("resourceVersion", ""), expectation.version)
+        return not _older(new.version, expectation.version)
     return True
 
 

@@ -19,62 +19,80 @@ from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, 
 
 log = logging.getLogger(__name__)
 
-type Handler = Callable[[Obj | None, Obj | None], None]
-"""Called with what the cache held and what it holds now; None: not there. Must not block, must not change the objects."""
-type Indexer = Callable[[Obj], Iterable[str]]
-"""Under which values an object is found."""
 type ObjectKey = tuple[str, str]
-"""(namespace, name)."""
+"""(namespace, name); namespace is "" for a cluster-scoped object."""
 
 
-def object_key(obj: Obj) -> ObjectKey:
-    """(namespace, name); namespace is "" for a cluster-scoped object."""
-    metadata = obj["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+@dataclass(frozen=True, slots=True)
+class Held[T]:
+    """What a cache holds of one object. Belongs to everybody: nobody may change it."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    """resourceVersion."""
+    deleting: bool
+    """Its deletion was asked for."""
+    value: T
+    """The projection: as much of the object as somebody reads. Whole objects are a hundred times as big."""
+
+    @property
+    def key(self) -> ObjectKey:
+        return self.namespace, self.name
 
 
-class Cache:
-    """Objects by (namespace, name) and by indexes. What it hands out belongs to everybody: nobody may change it."""
+type Projection[T] = Callable[[Obj, T | None], T]
+"""From the API's object, and what was projected from the object before it if there was one."""
+type Handler[T] = Callable[[Held[T] | None, Held[T] | None], None]
+"""Called with what the cache held and what it holds now; None: not there. Must not block."""
+type Indexer[T] = Callable[[Held[T]], Iterable[str]]
+"""Under which values an object is found."""
 
-    def __init__(self, indexers: Mapping[str, Indexer] | None = None) -> None:
-        self._objects: dict[ObjectKey, Obj] = {}
+
+def as_it_is(obj: Obj, _previous: Obj | None) -> Obj:
+    """The projection that keeps everything."""
+    return obj
+
+
+class Cache[T]:
+    """Objects by (namespace, name) and by indexes."""
+
+    def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
+        self._objects: dict[ObjectKey, Held[T]] = {}
         self._indexers = dict(indexers or {})
-        self._indexes: dict[str, dict[str, dict[ObjectKey, Obj]]] = {name: {} for name in self._indexers}
+        self._indexes: dict[str, dict[str, dict[ObjectKey, Held[T]]]] = {name: {} for name in self._indexers}
 
-    def get(self, namespace: str, name: str) -> Obj | None:
+    def get(self, namespace: str, name: str) -> Held[T] | None:
         """The object, or None."""
         return self._objects.get((namespace, name))
 
-    def by_index(self, index: str, value: str) -> list[Obj]:
-        """All objects that `index` files under `value`."""
+    def by_index(self, index: str, value: str) -> list[Held[T]]:
+        """All objects that `index` files under `value`, in the order in which they came."""
         return list(self._indexes[index].get(value, {}).values())
 
-    def __iter__(self) -> Iterator[ObjectKey]:
-        """The key of every object as of now: the cache may change while the caller goes through them."""
-        return iter(list(self._objects))
-
-    def values(self) -> list[Obj]:
-        """Every object."""
-        return list(self._objects.values())
+    def __iter__(self) -> Iterator[Held[T]]:
+        """Every object as of now: the cache may change while the caller goes through them."""
+        return iter(list(self._objects.values()))
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def put(self, obj: Obj) -> Obj | None:
-        """Hold `obj`; gives what was held under its key before."""
-        key = object_key(obj)
+    def put(self, held: Held[T]) -> Held[T] | None:
+        """Hold it; gives what was held under its key before."""
+        key = held.key
         old = self._objects.get(key)
-        self._objects[key] = obj
+        self._objects[key] = held
         for name, indexer in self._indexers.items():
             index = self._indexes[name]
-            values = set(indexer(obj))
+            values = set(indexer(held))
             if old is not None:
                 self._unfile(index, set(indexer(old)) - values, key)
             for value in values:
-                index.setdefault(value, {})[key] = obj
+                index.setdefault(value, {})[key] = held
         return old
 
-    def drop(self, key: ObjectKey) -> Obj | None:
+    def drop(self, key: ObjectKey) -> Held[T] | None:
         """Hold it no longer; gives what was held."""
         old = self._objects.pop(key, None)
         if old is not None:
@@ -83,7 +101,7 @@ class Cache:
         return old
 
     @staticmethod
-    def _unfile(index: dict[str, dict[ObjectKey, Obj]], values: Iterable[str], key: ObjectKey) -> None:
+    def _unfile(index: dict[str, dict[ObjectKey, Held[T]]], values: Iterable[str], key: ObjectKey) -> None:
         for value in values:
             filed = index.get(value)
             if filed is not None:
@@ -117,26 +135,26 @@ class Timing:
             )
 
 
-class Reflector:
+class Reflector[T]:
     """Keeps `cache` equal to what the API server has of `resource`.
 
-    `project` reduces an object before it is held. `chance` draws jitter from [0, 1). Time is the event loop's.
+    `project` reduces an object to what is held. `chance` draws jitter from [0, 1). Time is the event loop's.
     """
 
     def __init__(
         self,
         client: Client,
         resource: Resource,
+        project: Projection[T],
         *,
         chance: Callable[[], float],
         namespace: str = "",
         label_selector: str = "",
-        project: Callable[[Obj], Obj] = lambda obj: obj,
-        indexers: Mapping[str, Indexer] | None = None,
+        indexers: Mapping[str, Indexer[T]] | None = None,
         timing: Timing | None = None,
     ) -> None:
         self.resource = resource
-        self.cache = Cache(indexers)
+        self.cache: Cache[T] = Cache(indexers)
         self.last_heard: float | None = None
         """When the server last answered or sent anything, on the event loop's clock; None: never yet."""
         self._client = client
@@ -145,12 +163,12 @@ class Reflector:
         self._label_selector = label_selector
         self._project = project
         self._timing = timing or Timing()
-        self._handlers: list[Handler] = []
+        self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
         """Up to which version the cache is right; None: it must be listed."""
 
-    def on_change(self, handler: Handler) -> None:
+    def on_change(self, handler: Handler[T]) -> None:
         """Call `handler` at every change from now on. An exception of a handler is a defect and ends `run`."""
         self._handlers.append(handler)
 
@@ -200,7 +218,7 @@ class Reflector:
 
     async def _list(self) -> None:
         """Take in everything. The cache changes only once all pages are there."""
-        listed: dict[ObjectKey, Obj] = {}
+        listed: dict[ObjectKey, Held[T]] = {}
         token = ""
         while True:
             async with asyncio.timeout(self._timing.list_timeout):
@@ -213,16 +231,16 @@ class Reflector:
                 )
             self._hear()
             for obj in page.items:
-                projected = self._project(obj)
-                listed[object_key(projected)] = projected
+                held = self._hold(obj)
+                listed[held.key] = held
             token = page.continue_token
             if not token:
                 break
-        for key in self.cache:
-            if key not in listed:
-                self._take_out(key)
-        for obj in listed.values():
-            self._take_in(obj)
+        for old in self.cache:
+            if old.key not in listed:
+                self._take_out(old)
+        for held in listed.values():
+            self._take_in(held)
         self._version = page.resource_version
         self._synced.set()
 
@@ -247,22 +265,35 @@ class Reflector:
         return heard or loop.time() - started >= self._timing.short_watch
 
     def _apply(self, event: WatchEvent) -> None:
-        if event.type is EventType.DELETED:
-            self._take_out(object_key(event.object), last=self._project(event.object))
-        elif event.type is not EventType.BOOKMARK:
-            self._take_in(self._project(event.object))
+        if event.type is not EventType.BOOKMARK:
+            held = self._hold(event.object)
+            if event.type is EventType.DELETED:
+                self._take_out(held)
+            else:
+                self._take_in(held)
         self._version = event.object["metadata"]["resourceVersion"]
 
-    def _take_in(self, obj: Obj) -> None:
-        old = self.cache.put(obj)
-        if old is not None and old["metadata"].get("resourceVersion") == obj["metadata"].get("resourceVersion"):
-            return
-        for handler in self._handlers:
-            handler(old, obj)
+    def _hold(self, obj: Obj) -> Held[T]:
+        meta = obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        old = self.cache.get(namespace, name)
+        return Held(
+            namespace=namespace,
+            name=name,
+            uid=meta["uid"],
+            version=meta["resourceVersion"],
+            deleting="deletionTimestamp" in meta,
+            value=self._project(obj, old.value if old is not None else None),
+        )
 
-    def _take_out(self, key: ObjectKey, last: Obj | None = None) -> None:
-        old = self.cache.drop(key)
-        if old is None:
+    def _take_in(self, held: Held[T]) -> None:
+        old = self.cache.put(held)
+        if old is not None and old.version == held.version:
             return
         for handler in self._handlers:
-            handler(last or old, None)
+            handler(old, held)
+
+    def _take_out(self, last: Held[T]) -> None:
+        if self.cache.drop(last.key) is not None:
+            for handler in self._handlers:
+                handler(last, None)
