@@ -1,0 +1,99 @@
+"""Loopback addresses for pods: every pod has an IP of its own in 127/8, so ports are as in a cluster.
+
+One control plane takes one /16 of 127/8, held by a lock on a file in the temporary directory so that two on one machine do not
+collide. 127.0.0.0/16 is never used: other programs live there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import re
+import tempfile
+from pathlib import Path
+
+_NETWORKS = range(1, 255)
+_FIRST, _LAST = 2, 0xFFFE
+_NAME = re.compile(
+    r"(?<![\w.-])(?P<pod>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)\.(?P<subdomain>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)"
+    r"\.(?P<namespace>[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)\.svc(?:\.cluster\.local)?(?![\w-]|\.\w)"
+)
+
+
+class NoAddressLeft(RuntimeError):
+    """Every network or every address of the network is taken."""
+
+
+class Network:
+    """A /16 of 127/8, ours as long as this object is open."""
+
+    def __init__(self, second: int, lock: int) -> None:
+        self.second = second
+        self._lock = lock
+
+    @classmethod
+    def reserve(cls, chance: random.Random, folder: Path | None = None) -> Network:
+        """Take a free network. Raises NoAddressLeft."""
+        folder = folder or Path(tempfile.gettempdir())
+        for second in chance.sample(_NETWORKS, len(_NETWORKS)):
+            try:
+                lock = os.open(folder / f"diloco-loopback-127.{second}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            except PermissionError:
+                continue  # another user's
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            return cls(second, lock)
+        raise NoAddressLeft(f"All networks 127.1.0.0/16 to 127.254.0.0/16 are taken, see the lock files in {folder}.")
+
+    def close(self) -> None:
+        """Give it back. The file stays: deleting it would let two hold locks on two files of one name."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+class Addresses:
+    """Who has which address of one /16. Pure."""
+
+    def __init__(self, second: int) -> None:
+        self._prefix = f"127.{second}"
+        self._next = _FIRST
+        self._of_owner: dict[str, str] = {}
+        self._of_name: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def of_name(self, host: str, subdomain: str, namespace: str) -> str:
+        """The address of a DNS name of a pod: the same from its first mention to the end, whoever mentions it first."""
+        key = f"{host}.{subdomain}.{namespace}"
+        if key not in self._of_name:
+            self._of_name[key] = self._take()
+        return self._of_name[key]
+
+    def of_owner(self, owner: str) -> str:
+        """The address of a pod without a name, or of a node, until it is released."""
+        if owner not in self._of_owner:
+            self._of_owner[owner] = self._take()
+        return self._of_owner[owner]
+
+    def release(self, owner: str) -> None:
+        if address := self._of_owner.pop(owner, None):
+            self._used.discard(address)
+
+    def resolve(self, text: str) -> str:
+        """`text` with every name `<pod>.<subdomain>.<namespace>.svc[.cluster.local]` in it replaced by its address."""
+        return _NAME.sub(lambda found: self.of_name(found["pod"], found["subdomain"], found["namespace"]), text)
+
+    def _take(self) -> str:
+        for _ in range(_FIRST, _LAST + 1):
+            number = self._next
+            # Round about, so that an address that was just released is the last to be used again.
+            self._next = number + 1 if number < _LAST else _FIRST
+            address = f"{self._prefix}.{number >> 8}.{number & 255}"
+            if address not in self._used:
+                self._used.add(address)
+                return address
+        raise NoAddressLeft(f"All addresses of {self._prefix}.0.0/16 are taken.")

@@ -1,0 +1,261 @@
+"""The life of one container of a pod: configure, start, wait for its end, restart as the policy says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from diloco.contract import ENV_RELATIVE_SPEED
+from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, VOLUME_CLAIMS
+from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
+from diloco_operator.local.environment import LIBRARY_THREADS, NO_ACCELERATORS, Command, ConfigError, Sources, command
+from diloco_operator.local.machine import Machine, PretendNode, out_of_memory_kills
+from diloco_operator.local.pod_status import (
+    RESTART_FORGOTTEN_AFTER,
+    ContainerState,
+    Running,
+    Terminated,
+    Waiting,
+    ended_reason,
+    restart_delay,
+    restarts_again,
+)
+from diloco_operator.local.processes import Exited, Process, StartRefused
+from diloco_operator.local.volumes import PodFolder
+
+log = logging.getLogger(__name__)
+
+_CONFIG_RETRY_FIRST, _CONFIG_RETRY_CEILING = 1.0, 10.0
+_START_ERROR = 128
+"""Exit status that containerd reports for a program that cannot be started."""
+
+
+class Container:
+    """One container. `state` is what a status says of it; `changed` is called whenever it moved."""
+
+    def __init__(
+        self, machine: Machine, node: PretendNode, folder: PodFolder, pod: Callable[[], Obj], spec: Mapping[str, Any], policy: str,
+        state: ContainerState, changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.state = state
+        self._machine = machine
+        self._node = node
+        self._folder = folder
+        self._pod = pod
+        self._spec = spec
+        self._policy = policy
+        self._changed = changed
+        self._process: Process | None = None
+        self._stopping = asyncio.Event()
+        self._killing = False
+        self._streak = 0
+        """Restarts since the last long run."""
+
+    async def run(self) -> None:
+        """Until it is over for good: ended and not restarted, or stopped."""
+        while True:
+            if isinstance(self.state.now, Terminated) and not await self._again(self.state.now):
+                self._move(final=True)
+                return
+            launched = await self._until_launched()
+            if launched is None:
+                if isinstance(self.state.now, Terminated):
+                    continue  # it could not be started: the policy decides
+                if self.state.last:
+                    self._move(now=self.state.last, last=None, final=True)
+                return
+            await self._until_gone(*launched)
+
+    async def stop(self) -> None:
+        """SIGTERM to the main process; no restart any more."""
+        self._stopping.set()
+        if self._process:
+            await self._machine.supervisor.signal(self._process, signal.SIGTERM)
+
+    async def kill(self, *, for_good: bool = True) -> None:
+        """SIGKILL to everything in it. Not `for_good`: the node went off, and may come back."""
+        if for_good:
+            self._stopping.set()
+            self._killing = True
+        if self._process:
+            await self._machine.supervisor.end(self._process)
+
+    async def signal(self, number: int) -> bool:
+        """A signal to every process of the container, from outside the kubelet. False: it does not run."""
+        if not (self._process and self._process.running):
+            return False
+        await self._machine.supervisor.signal(self._process, number, group=True)
+        return True
+
+    def _move(self, **changes: Any) -> None:
+        self.state = replace(self.state, **changes)
+        self._changed()
+
+    async def _again(self, ended: Terminated) -> bool:
+        """After an end: whether to start again, once the back-off is over."""
+        if self._stopping.is_set() or not restarts_again(self._policy, ended.exit_code):
+            return False
+        if ended.started_at and (ended.finished_at - ended.started_at).total_seconds() >= RESTART_FORGOTTEN_AFTER:
+            self._streak = 0
+        delay = restart_delay(self._streak)
+        metadata = self._pod()["metadata"]
+        message = f"back-off {delay:.0f}s restarting failed container={self._spec['name']} pod={metadata['name']}_{metadata['namespace']}"
+        self._move(last=ended, now=Waiting("CrashLoopBackOff", message) if delay else Waiting("ContainerCreating"))
+        if not await self._unless_stopped(self._machine.sleep(delay)) or not await self._unless_stopped(self._node.powered.wait()):
+            self._move(now=ended, last=None)
+            return False
+        self._streak += 1
+        self._move(restarts=self.state.restarts + 1)
+        return True
+
+    async def _until_launched(self) -> tuple[Process, Path, int] | None:
+        """Start it, waiting for what it needs. None: stopped before, or the program cannot be started (then `state` is Terminated)."""
+        retry = _CONFIG_RETRY_FIRST
+        while not self._stopping.is_set():
+            try:
+                configured = await self._configure()
+            except (ConfigError, OSError, ApiError) as error:
+                self._move(now=Waiting("CreateContainerConfigError", str(error)))
+                if not await self._unless_stopped(self._machine.sleep(retry)):
+                    return None
+                retry = min(retry * 2, _CONFIG_RETRY_CEILING)
+                continue
+            return await self._launch(configured)
+        return None
+
+    async def _configure(self) -> Command:
+        pod = self._pod()
+        client, namespace = self._machine.client, pod["metadata"]["namespace"]
+        sources = Sources(
+            {
+                name: (obj.get("data") or {})
+                for name, obj in (await _fetch(client, CONFIG_MAPS, namespace, _named(pod, _CONFIG_MAP_NAMES))).items()
+            },
+            {name: _decoded(obj) for name, obj in (await _fetch(client, SECRETS, namespace, _named(pod, _SECRET_NAMES))).items()},
+        )
+        claims = await _fetch(client, VOLUME_CLAIMS, namespace, _named(pod, {("persistentVolumeClaim", "claimName")}))
+        mounts = self._folder.mounts(pod, self._spec, sources, claims)
+        speed = (
+            {ENV_RELATIVE_SPEED: self._node.relative_speed} if self._node.relative_speed and self._spec["name"] == LEARNER_CONTAINER else {}
+        )
+        return command(
+            pod,
+            self._spec,
+            base={**self._machine.environment, "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"]},
+            defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **speed},
+            sources=sources,
+            mounts=mounts,
+            resolve=self._machine.addresses.resolve,
+        )
+
+    async def _launch(self, configured: Command) -> tuple[Process, Path, int] | None:
+        self._folder.fresh_termination_file(self._spec["name"])
+        output = self._folder.log(self._spec["name"], self.state.restarts)
+        memory_kills = out_of_memory_kills()
+        program, *arguments = configured.argv
+        argv = [sys.executable if program in ("python", "python3") else program, *arguments]
+        directory = self._machine.working_directory / (configured.cwd or "")
+        try:
+            process = await self._machine.supervisor.spawn(argv, env=configured.env, cwd=directory, log=output)
+        except StartRefused as refused:
+            now = self._machine.now()
+            what = f'failed to start container: exec: "{configured.argv[0]}": {refused}'
+            output.write_text(what + "\n")
+            self._move(now=Terminated(_START_ERROR, "StartError", now, now, message=what))
+            return None
+        self._process = process
+        self._move(now=Running(self._machine.now(), f"local://{process.mark.rstrip('/')}"))
+        if self._killing or not self._node.powered.is_set():
+            await self._machine.supervisor.end(process)
+        elif self._stopping.is_set():
+            await self._machine.supervisor.signal(process, signal.SIGTERM)
+        return process, output, memory_kills
+
+    async def _until_gone(self, process: Process, output: Path, memory_kills: int) -> None:
+        running = self.state.now
+        assert isinstance(running, Running)
+        exited = await process.wait()
+        finished = self._machine.now()
+        await process.wait_gone()
+        self._process = None
+        ended = Terminated(
+            exited.code,
+            ended_reason(exited.code, out_of_memory=self._ran_out_of_memory(exited, memory_kills)),
+            running.started_at,
+            finished,
+            message=self._folder.termination_message(self._spec, output, exited.code),
+            signal=exited.signal,
+            container_id=running.container_id,
+        )
+        self._move(now=ended)
+
+    def _ran_out_of_memory(self, exited: Exited, kills_at_start: int) -> bool:
+        """Whether the kernel killed it for want of memory. Known from the machine's count: it rose, and no other container is the reason."""
+        if exited.signal != signal.SIGKILL or self._killing or not self._node.powered.is_set():
+            return False
+        if out_of_memory_kills() <= max(kills_at_start, self._machine.memory_kills_told):
+            return False
+        self._machine.memory_kills_told = max(kills_at_start, self._machine.memory_kills_told) + 1
+        return True
+
+    async def _unless_stopped(self, waiting: Awaitable[object]) -> bool:
+        """Wait; False as soon as the container is to stop."""
+
+        async def wait() -> None:
+            await waiting
+
+        return await first_of(wait(), self._stopping.wait()) and not self._stopping.is_set()
+
+
+async def first_of(wanted: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object]) -> bool:
+    """Run both until one ends, and cancel the other. True: the first ended (perhaps both). Its exception is raised."""
+    tasks = [asyncio.ensure_future(wanted), asyncio.ensure_future(other)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            tasks[0].result()
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_CONFIG_MAP_NAMES = {("configMap", "name"), ("configMapRef", "name"), ("configMapKeyRef", "name")}
+_SECRET_NAMES = {("secret", "secretName"), ("secret", "name"), ("secretRef", "name"), ("secretKeyRef", "name")}
+
+
+def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
+    """Every name that the pod's spec refers to in one of the ways (field, field in it)."""
+    found: set[str] = set()
+    todo: list[Any] = [pod["spec"]]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, Mapping):
+            found |= {value[outer][inner] for outer, inner in references if isinstance(value.get(outer), Mapping) and inner in value[outer]}
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+    return found
+
+
+async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set[str]) -> dict[str, Obj]:
+    """What there is of the wanted objects."""
+    found: dict[str, Obj] = {}
+    for name in sorted(wanted):
+        with contextlib.suppress(NotFound):
+            found[name] = await client.get(resource, namespace, name)
+    return found
+
+
+def _decoded(secret: Obj) -> dict[str, str]:
+    data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+    return data | (secret.get("stringData") or {})

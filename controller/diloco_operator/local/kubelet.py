@@ -1,0 +1,127 @@
+"""The kubelet of all pretend nodes of a machine: every pod bound to one of them runs as processes here.
+
+It speaks the client protocol and nothing else, so it may as well serve a real API server's nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import random
+from pathlib import Path
+
+from diloco_operator.api.names import PODS
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.reflector import ObjectKey, Reflector, object_key
+from diloco_operator.local.machine import Machine, PretendNode
+from diloco_operator.local.pod_worker import PodWorker
+
+log = logging.getLogger(__name__)
+
+
+class Processes(enum.Enum):
+    """What becomes of the processes of a node that cannot be reached any more."""
+
+    KILLED = "killed"
+    """The machine is down."""
+    ORPHANED = "orphaned"
+    """The machine is cut off from the API server and works on."""
+
+
+class Kubelet:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._nodes: dict[str, PretendNode] = {}
+        self._workers: dict[str, PodWorker] = {}
+        """By pod uid."""
+        self._last: dict[ObjectKey, asyncio.Task[None]] = {}
+        """The newest worker's task under a name: its successor begins when it is over."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] | None = None
+        self._reflector = Reflector(machine.client, PODS, chance=random.random)
+        self._reflector.on_change(self._changed)
+
+    def serve(self, name: str, *, relative_speed: str = "") -> PretendNode:
+        """Run the pods of this node from now on."""
+        if name not in self._nodes:
+            self._nodes[name] = PretendNode(name, self._machine.addresses.of_owner(f"node/{name}"))
+            for pod in self._reflector.cache.values():
+                self._changed(None, pod)
+        self._nodes[name].relative_speed = relative_speed
+        return self._nodes[name]
+
+    async def run(self) -> None:
+        """Until cancelled; then every process is left to the supervisor's end."""
+        self._failed = asyncio.get_running_loop().create_future()
+        following = asyncio.create_task(self._reflector.run(), name="kubelet's pods")
+        try:
+            await asyncio.wait([following, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            for task in (following, self._failed):
+                if task.done():
+                    task.result()
+        finally:
+            following.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(following, *self._tasks, return_exceptions=True)
+            self._failed.cancel()
+
+    async def disconnect(self, name: str, processes: Processes) -> None:
+        """The node falls silent: what the API server knows of it and of its pods stays as it is."""
+        node = self._nodes[name]
+        node.connected.clear()
+        if processes is Processes.KILLED:
+            node.powered.clear()
+            for worker in [*self._workers.values()]:
+                if worker.node is node:
+                    await worker.power_off()
+
+    def reconnect(self, name: str) -> None:
+        """The node is back (on)."""
+        self._nodes[name].powered.set()
+        self._nodes[name].connected.set()
+
+    async def signal(self, namespace: str, pod: str, number: int) -> bool:
+        """A signal to every process of a pod, as if from outside. False: none runs."""
+        found = self._reflector.cache.get(namespace, pod)
+        worker = self._workers.get(found["metadata"]["uid"]) if found else None
+        return await worker.signal(number) if worker else False
+
+    def logs(self, namespace: str, pod: str) -> list[Path]:
+        """The logs of a pod's containers, oldest first."""
+        folder = self._machine.state_dir / "logs" / namespace / pod
+        return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+
+    def _changed(self, old: Obj | None, new: Obj | None) -> None:
+        if old and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
+            worker = self._workers.get(old["metadata"]["uid"])
+            if worker:
+                worker.update(None)
+        if new is None:
+            return
+        uid = new["metadata"]["uid"]
+        if worker := self._workers.get(uid):
+            worker.update(new)
+        elif node := self._nodes.get(new["spec"].get("nodeName") or ""):
+            self._workers[uid] = PodWorker(self._machine, node, new)
+            key = object_key(new)
+            task = asyncio.create_task(self._work(uid, self._last.get(key)), name=f"pod {'/'.join(key)}")
+            self._last[key] = task
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._worked(uid, key, done))
+
+    async def _work(self, uid: str, predecessor: asyncio.Task[None] | None) -> None:
+        if predecessor is not None:
+            await asyncio.wait([predecessor])  # it holds the name's address and ports
+        await self._workers[uid].run()
+
+    def _worked(self, uid: str, key: ObjectKey, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._workers.pop(uid, None)
+        if self._last.get(key) is task:
+            del self._last[key]
+        if not task.cancelled() and (error := task.exception()) and self._failed and not self._failed.done():
+            with contextlib.suppress(asyncio.InvalidStateError):
+                self._failed.set_exception(error)

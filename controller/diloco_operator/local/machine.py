@@ -1,0 +1,67 @@
+"""What every pod worker of one kubelet shares: this machine, the processes on it, and the pretend nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from diloco_operator.kube.client import Client
+from diloco_operator.local.addresses import Addresses
+from diloco_operator.local.processes import Supervisor
+
+_INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
+
+
+def base_environment() -> dict[str, str]:
+    """This machine's part of a container's environment: as little as an image would bring, and this interpreter first in PATH."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**inherited, "PATH": path, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+
+
+def out_of_memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it booted (proc(5), /proc/vmstat)."""
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        name, value = line.split()
+        if name == "oom_kill":
+            return int(value)
+    return 0
+
+
+@dataclass(eq=False)
+class PretendNode:
+    """One node as its kubelet sees it."""
+
+    name: str
+    address: str
+    relative_speed: str = ""
+    """Of the annotation; "": the machine's own."""
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while the API server cannot be reached from this node: nothing is heard, nothing is reported."""
+    powered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while the node is off: nothing is started."""
+
+    def __post_init__(self) -> None:
+        self.connected.set()
+        self.powered.set()
+
+
+@dataclass(eq=False)
+class Machine:
+    client: Client
+    supervisor: Supervisor
+    addresses: Addresses
+    state_dir: Path
+    working_directory: Path
+    """Where a container without workingDir runs: there is no image that had one."""
+    environment: Mapping[str, str] = field(default_factory=base_environment)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits between restarts and retries go through this."""
+    memory_kills_told: int = 0
+    """Kills for want of memory that some container's status tells of already."""

@@ -1,0 +1,205 @@
+"""The command's side of `supervisor`: start, signal and await processes that cannot outlive the command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diloco_operator.local import supervisor
+
+_REQUEST_BYTES = 1 << 24
+
+
+class UnsupportedPlatform(RuntimeError):
+    """The embedded control plane cannot run here."""
+
+
+class StartRefused(Exception):
+    """The program could not be started: not found, not executable, no such working directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """How a process ended. `code` is the exit status as a shell and a kubelet give it: 128 + signal for a signal."""
+
+    code: int
+    signal: int = 0
+
+    @classmethod
+    def of_wait_status(cls, status: int) -> Exited:
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            return cls(128 + number, number)
+        return cls(os.WEXITSTATUS(status))
+
+
+@dataclass(eq=False)
+class Process:
+    """A container's main process with everything it starts."""
+
+    id: int
+    pid: int
+    mark: str
+    _exited: asyncio.Future[Exited] = field(repr=False)
+    _gone: asyncio.Future[None] = field(repr=False)
+
+    @property
+    def running(self) -> bool:
+        return not self._exited.done()
+
+    async def wait(self) -> Exited:
+        """Until the main process ended."""
+        return await asyncio.shield(self._exited)
+
+    async def wait_gone(self) -> None:
+        """Until nothing that it started lives any more either."""
+        await asyncio.shield(self._gone)
+
+
+class Supervisor:
+    """One helper process, the parent of all others. Started with the first process and again should somebody kill it."""
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise UnsupportedPlatform(
+                f"The embedded control plane runs on Linux only (this is {sys.platform}): it needs prctl, /proc and all of 127.0.0.0/8. "
+                "Run it in a Linux container or virtual machine, or use a cluster."
+            )
+        self._mark = secrets.token_hex(8)
+        self._numbers = 0
+        self._starting = asyncio.Lock()
+        self._helper: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._spawning: dict[int, asyncio.Future[int]] = {}
+        self._processes: dict[int, Process] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """Of the helper, None while there is none."""
+        return self._helper.pid if self._helper and self._writer else None
+
+    async def __aenter__(self) -> Supervisor:
+        await self._start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Kill every process, and return when all are gone."""
+        async with self._starting:
+            if self._writer is not None:
+                self._writer.close()
+            if self._helper is not None:
+                await self._helper.wait()
+            if self._listening is not None:
+                await self._listening
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
+        """Start a program with exactly this environment; stdout and stderr are appended to `log`. Raises StartRefused."""
+        await self._start()
+        self._numbers += 1
+        number = self._numbers
+        loop = asyncio.get_running_loop()
+        process = Process(number, 0, f"{self._mark}/{number}/", loop.create_future(), loop.create_future())
+        started = loop.create_future()
+        self._spawning[number] = started
+        self._processes[number] = process
+        try:
+            await self._send(
+                {
+                    "op": "spawn",
+                    "id": number,
+                    "argv": list(argv),
+                    "env": dict(env),
+                    "cwd": str(cwd),
+                    "log": str(log),
+                    "mark": process.mark,
+                }  # fmt: skip
+            )
+            process.pid = await started
+        except (StartRefused, asyncio.CancelledError):
+            self._processes.pop(number, None)
+            raise
+        finally:
+            self._spawning.pop(number, None)
+        return process
+
+    async def signal(self, process: Process, number: int, *, group: bool = False) -> None:
+        """Signal the main process, or with `group` everything that it started. What has ended is left alone."""
+        if process.running:
+            await self._send({"op": "signal", "id": process.id, "signal": int(number), "group": group})
+
+    async def end(self, process: Process) -> None:
+        """SIGKILL to the whole container."""
+        if process.running:
+            await self._send({"op": "end", "id": process.id})
+
+    async def _send(self, request: dict[str, Any]) -> None:
+        if self._writer is None:
+            return  # the helper died; everything it had is ended by `_lost`
+        self._writer.write(json.dumps(request).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # `_listen` sees the same and ends what was there
+            await self._writer.drain()
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._writer is not None:
+                return
+            if self._listening is not None:
+                await self._listening
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._helper = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno()),
+                    pass_fds=[theirs.fileno()], start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
+                )  # fmt: skip
+            reader, self._writer = await asyncio.open_connection(sock=ours, limit=_REQUEST_BYTES)
+            self._listening = asyncio.create_task(self._listen(reader, self._helper), name="supervisor")
+
+    async def _listen(self, reader: asyncio.StreamReader, helper: asyncio.subprocess.Process) -> None:
+        try:
+            while line := await reader.readline():
+                self._heard(json.loads(line))
+        except ConnectionError:
+            pass  # same as its end
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        await helper.wait()
+        # A helper that ended by itself has killed everything before. One that was killed has not: only main processes die with it.
+        await asyncio.to_thread(supervisor.kill_marked, f"{self._mark}/")
+        for started in self._spawning.values():
+            if not started.done():
+                started.set_exception(StartRefused("the supervisor of all processes was killed; start again"))
+        for process in [*self._processes.values()]:
+            self._ended(process, Exited(137, 9))
+            process._gone.set_result(None)  # noqa: SLF001 - a Process is this class's own record
+        self._processes.clear()
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        if "started" in report:
+            self._spawning[report["started"]].set_result(report["pid"])
+        elif "refused" in report:
+            self._spawning[report["refused"]].set_exception(StartRefused(report["message"]))
+        elif "exited" in report:
+            self._ended(self._processes[report["exited"]], Exited.of_wait_status(report["status"]))
+        elif "gone" in report:
+            self._processes.pop(report["gone"])._gone.set_result(None)  # noqa: SLF001
+        else:
+            raise ValueError(f"unknown report of the supervisor: {report}")
+
+    @staticmethod
+    def _ended(process: Process, exited: Exited) -> None:
+        if not process._exited.done():  # noqa: SLF001
+            process._exited.set_result(exited)  # noqa: SLF001

@@ -1,0 +1,23 @@
+"""Kubernetes quantities (`4`, `500m`, `96Gi`) as exact numbers. Pure."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_QUANTITY = re.compile(r"^([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?$")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def quantity(text: str | int | float) -> Fraction:
+    """Raises ValueError."""
+    found = _QUANTITY.match(str(text))
+    if not found:
+        raise ValueError(f"{text!r} is not a quantity such as 4, 500m or 96Gi")
+    number, suffix, exponent = Fraction(found[1]), found[2], found[3]
+    if exponent:
+        return number * Fraction(10) ** int(exponent)
+    if suffix in _BINARY:
+        return number * Fraction(2) ** _BINARY[suffix]
+    return number * Fraction(10) ** _DECIMAL.get(suffix or "", 0)

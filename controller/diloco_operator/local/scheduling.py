@@ -1,0 +1,151 @@
+"""Which node a pod may run on, and why not another. Pure: the deciding part of `scheduler`.
+
+Looked at: nodeSelector, required node affinity, taints and tolerations, unschedulable, readiness, and requests against what nodes can allocate. A
+resource that a node does not list at all counts as not there, except cpu, memory and the like: a pretend node need not list those.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from diloco_operator.api.names import NODE_HOSTNAME
+from diloco_operator.kube.client import Obj
+from diloco_operator.local.quantities import quantity
+
+_OPTIONAL = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
+_HARD_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A node, or, if None, why there is none, in the words of the Kubernetes scheduler."""
+
+    node: str | None
+    message: str = ""
+
+
+def requests(pod: Obj) -> dict[str, Fraction]:
+    """What a pod needs: the sum of its containers or the largest init container. A limit without a request is a request."""
+    spec = pod["spec"]
+    total: dict[str, Fraction] = {"pods": Fraction(1)}
+    for container in spec["containers"]:
+        for name, amount in _container_requests(container).items():
+            total[name] = total.get(name, Fraction(0)) + amount
+    for container in spec.get("initContainers") or ():
+        for name, amount in _container_requests(container).items():
+            total[name] = max(total.get(name, Fraction(0)), amount)
+    return total
+
+
+def _container_requests(container: Mapping[str, Any]) -> dict[str, Fraction]:
+    resources = container.get("resources") or {}
+    named = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity(amount) for name, amount in named.items()}
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
+    """Whether one of the tolerations matches the taint."""
+    return any(
+        (not toleration.get("effect") or toleration["effect"] == taint["effect"])
+        and (toleration.get("key", "") in ("", taint["key"]))
+        and (bool(toleration.get("key")) or toleration.get("operator") == "Exists")
+        and (toleration.get("operator", "Equal") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+        for toleration in tolerations
+    )
+
+
+def holds_node(pod: Obj) -> bool:
+    """Whether the pod takes room on its node: bound and not over."""
+    return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def used(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
+    """What is taken on every node."""
+    taken: dict[str, dict[str, Fraction]] = {}
+    for pod in pods:
+        if holds_node(pod):
+            on_node = taken.setdefault(pod["spec"]["nodeName"], {})
+            for name, amount in requests(pod).items():
+                on_node[name] = on_node.get(name, Fraction(0)) + amount
+    return taken
+
+
+def obstacle(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> str | None:
+    """Why the pod cannot run on the node; None: it can."""
+    spec = pod["spec"]
+    labels = node["metadata"].get("labels") or {}
+    labels = {NODE_HOSTNAME: node["metadata"]["name"], **labels}
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not _affine(spec, node, labels):
+        return "node(s) didn't match Pod's node affinity/selector"
+    tolerations = spec.get("tolerations") or []
+    if node["spec"].get("unschedulable") and not tolerates(
+        tolerations, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    ):
+        return "node(s) were unschedulable"
+    for taint in node["spec"].get("taints") or ():
+        if taint["effect"] in _HARD_EFFECTS and not tolerates(tolerations, taint):
+            value = f": {taint['value']}" if taint.get("value") else ""
+            return f"node(s) had untolerated taint {{{taint['key']}{value}}}"
+    ready = {c["type"]: c["status"] for c in node.get("status", {}).get("conditions") or ()}.get("Ready")
+    if ready != "True":
+        return "node(s) were not ready"
+    return _lacking(requests(pod), node, taken)
+
+
+def _lacking(wanted: Mapping[str, Fraction], node: Obj, taken: Mapping[str, Fraction]) -> str | None:
+    status = node.get("status", {})
+    room = status.get("allocatable") or status.get("capacity") or {}
+    for name, amount in wanted.items():
+        if name not in room and name in _OPTIONAL:
+            continue
+        if amount and taken.get(name, Fraction(0)) + amount > quantity(room.get(name, 0)):
+            return "Too many pods" if name == "pods" else f"Insufficient {name}"
+    return None
+
+
+def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Fraction]]) -> Choice:
+    """The feasible node with the fewest pods, by name among equals."""
+    feasible: list[tuple[Fraction, str]] = []
+    obstacles: Counter[str] = Counter()
+    for node in nodes:
+        name = node["metadata"]["name"]
+        on_node = taken.get(name, {})
+        why = obstacle(pod, node, on_node)
+        if why is None:
+            feasible.append((on_node.get("pods", Fraction(0)), name))
+        else:
+            obstacles[why] += 1
+    if feasible:
+        return Choice(min(feasible)[1])
+    reasons = ", ".join(f"{count} {why}" for why, count in sorted(obstacles.items()))
+    return Choice(None, f"0/{len(nodes)} nodes are available: {reasons}." if nodes else "no nodes available to schedule pods")
+
+
+_OPERATORS: dict[str, Callable[[str | None, list[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, values: value is not None and int(value) > int(values[0]),
+    "Lt": lambda value, values: value is not None and int(value) < int(values[0]),
+}
+
+
+def _affine(spec: Mapping[str, Any], node: Obj, labels: Mapping[str, str]) -> bool:
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not affinity:
+        return True
+    fields = {"metadata.name": node["metadata"]["name"]}
+
+    def matches(expressions: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> bool:
+        return all(_OPERATORS[item["operator"]](known.get(item["key"]), item.get("values") or []) for item in expressions)
+
+    return any(
+        matches(term.get("matchExpressions") or (), labels) and matches(term.get("matchFields") or (), fields)
+        for term in affinity["nodeSelectorTerms"]
+        if term.get("matchExpressions") or term.get("matchFields")
+    )

@@ -1,0 +1,299 @@
+"""The parent of every container process: one small helper program, run by path so that it imports nothing but a little of the standard library.
+
+It starts and signals processes on request and reports their exits, as JSON lines over a socket that it shares with one command.
+When that socket closes, because the command ended or died of anything, SIGKILL included, it kills every descendant and exits. It
+is a sub-reaper, so a grandchild that daemonises (double fork, setsid) becomes its child instead of init's and is found as well. If the
+supervisor itself is killed, the containers' main processes die by PR_SET_PDEATHSIG, and `processes.Supervisor` kills what carries its mark.
+
+Linux only: /proc, prctl.
+
+Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark"}   {"op": "signal", "id", "signal", "group": bool}   {"op": "end", "id"}
+Reports:   {"started": id, "pid"}   {"refused": id, "errno", "message"}   {"exited": id, "status": wait status}   {"gone": id}
+
+`exited` comes as soon as the main process ended; `gone` when, after it, nothing that it left behind lives any more: as in a container, the
+end of the main process is the end of all. `end` kills a whole container.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+MARK = "DILOCO_LOCAL_CONTAINER"
+"""Environment variable that marks every process of a container, whatever session or group it moved to."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_RECHECK_SECONDS = 0.005
+_END_SECONDS = 10.0
+"""How long the end waits for killed processes to be gone; only one stuck inside the kernel takes longer, and it dies by itself."""
+_FORKS_OUTRUN = 1000
+
+
+def prctl(option: int, argument: int) -> None:
+    """Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, argument, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A line of /proc/<pid>/stat."""
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def processes() -> Iterator[Process]:
+    """Every process of the machine, as far as it can be seen. One that ends meanwhile is left out."""
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its import in a helper that must start at once
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123
+                stat = file.read()
+        except OSError:
+            continue
+        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may hold anything, blanks and parentheses too
+        yield Process(int(entry), int(fields[1]), int(fields[3]), fields[0].decode())
+
+
+def descendants(root: int) -> list[Process]:
+    """All processes below `root`, living or not."""
+    children: dict[int, list[Process]] = {}
+    for process in processes():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += [process.pid for process in below]
+    return found
+
+
+def has_mark(pid: int, mark: str) -> bool:
+    """Whether the process was started with MARK set to something that begins with `mark`."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            environ = file.read()
+    except OSError:
+        return False
+    return any(item.startswith(f"{MARK}={mark}".encode()) for item in environ.split(b"\0"))
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal; a process that is gone already is no error."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def kill_until_none(living: Callable[[], list[int]]) -> bool:
+    """SIGKILL what `living` finds until it finds nothing, however fast it forks. False: something outlived `_END_SECONDS`."""
+    deadline = time.monotonic() + _END_SECONDS
+    while found := living():
+        for _ in range(_FORKS_OUTRUN):
+            for pid in found:
+                kill(pid, signal.SIGSTOP)  # what stands still does not fork while the others die
+            fresh = [pid for pid in living() if pid not in found]
+            if not fresh:
+                break
+            found += fresh
+        for pid in found:
+            kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_RECHECK_SECONDS)
+    return True
+
+
+def kill_marked(mark: str) -> bool:
+    """Kill every process of this machine that carries the mark. For the owner of a supervisor that died."""
+    me = os.getpid()
+    return kill_until_none(lambda: [p.pid for p in processes() if p.alive and p.pid != me and has_mark(p.pid, mark)])
+
+
+@dataclass
+class _Container:
+    id: int
+    pid: int
+    mark: str
+    ended: bool = False
+
+
+class Supervisor:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._containers: dict[int, _Container] = {}
+        self._unread = b""
+
+    def run(self) -> None:
+        """Serve until the other side of the connection is gone, then kill everything."""
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        wake, waker = os.pipe()
+        for end in (wake, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        stop: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda received, _: stop.append(received))
+        poll = select.poll()
+        poll.register(self._connection.fileno(), select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        try:
+            while not stop:
+                closing = any(container.ended for container in self._containers.values())
+                ready = {fd for fd, _ in poll.poll(_RECHECK_SECONDS * 1000 if closing else None)}
+                if wake in ready:
+                    os.read(wake, 4096)
+                self._reap()
+                if self._connection.fileno() in ready and not self._serve():
+                    break
+                self._finish()
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the command is gone: the end is the same
+        finally:
+            kill_until_none(self._all_living)
+
+    def _all_living(self) -> list[int]:
+        self._collect()
+        return [process.pid for process in descendants(os.getpid()) if process.alive]
+
+    def _collect(self) -> list[tuple[int, int]]:
+        """(pid, wait status) of every child that ended, adopted ones too."""
+        ended: list[tuple[int, int]] = []
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return ended
+            if pid == 0:
+                return ended
+            ended.append((pid, status))
+
+    def _reap(self) -> None:
+        by_pid = {container.pid: container for container in self._containers.values() if not container.ended}
+        for pid, status in self._collect():
+            if container := by_pid.get(pid):
+                container.ended = True
+                self._report({"exited": container.id, "status": status})
+
+    def _finish(self) -> None:
+        """Kill what the main process of an ended container left behind; tell when nothing is left."""
+        closing = [container for container in self._containers.values() if container.ended]
+        if not closing:
+            return
+        below = [process for process in descendants(os.getpid()) if process.alive]
+        for container in closing:
+            left = [process.pid for process in below if process.session == container.pid or has_mark(process.pid, container.mark)]
+            for pid in left:
+                kill(pid, signal.SIGKILL)
+            if not left:
+                del self._containers[container.id]
+                self._report({"gone": container.id})
+
+    def _serve(self) -> bool:
+        """Carry out what was asked. False: nobody is on the other side any more."""
+        data = self._connection.recv(1 << 16)
+        if not data:
+            return False
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            match request["op"]:
+                case "spawn":
+                    self._spawn(request)
+                case "signal":
+                    self._signal(request["id"], request["signal"], group=request["group"])
+                case "end":
+                    self._signal(request["id"], signal.SIGKILL, group=True)
+                case unknown:
+                    raise ValueError(f"unknown request {unknown!r}")
+        return True
+
+    def _report(self, report: dict[str, Any]) -> None:
+        self._connection.sendall(json.dumps(report).encode() + b"\n")
+
+    def _signal(self, container_id: int, number: int, *, group: bool) -> None:
+        container = self._containers.get(container_id)
+        if container is None or container.ended:
+            return
+        if not group:
+            kill(container.pid, number)
+            return
+        for process in descendants(os.getpid()):
+            if process.alive and (process.session == container.pid or has_mark(process.pid, container.mark)):
+                kill(process.pid, number)
+
+    def _spawn(self, request: dict[str, Any]) -> None:
+        reader, writer = os.pipe()  # closed by exec; before that it carries why there was none
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _become(request, parent, writer)
+        os.close(writer)
+        refusal = b""
+        while piece := os.read(reader, 4096):
+            refusal += piece
+        os.close(reader)
+        if refusal:
+            os.waitpid(pid, 0)
+            self._report({"refused": request["id"], **json.loads(refusal)})
+            return
+        self._containers[request["id"]] = _Container(request["id"], pid, request["mark"])
+        self._report({"started": request["id"], "pid": pid})
+
+
+def _become(request: dict[str, Any], parent: int, refusal: int) -> NoReturn:
+    """In the child: turn into the container's main process, or say why not and end."""
+    try:
+        os.setsid()
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(137)  # the supervisor died before the line above
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        nothing = os.open("/dev/null", os.O_RDONLY)
+        log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.chdir(request["cwd"])
+        os.execvpe(request["argv"][0], request["argv"], {**request["env"], MARK: request["mark"]})
+    except OSError as error:
+        number = error.errno or errno.EIO
+        os.write(refusal, json.dumps({"errno": number, "message": os.strerror(number)}).encode())
+    finally:
+        os._exit(128)
+
+
+def main(descriptor: int) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    Supervisor(socket.socket(fileno=descriptor)).run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
