@@ -148,3 +148,7 @@ POOL_NO_MATCHING_NODES = "NoMatchingNodes"
 """No node of this accelerator and shape exists."""
 POOL_JOB_AT_MAXIMUM = "JobAtMaximum"
 """The job has `learners.max` units already."""
+
+# --- events only ------------------------------------------------------------------------------------------------------
+REASON_WRITE_REFUSED = "WriteRefused"
+"""The API server refused to create, change or delete an object of the job (quota, policy, rights); the message says which and why."""

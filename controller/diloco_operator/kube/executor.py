@@ -60,8 +60,8 @@ class Outcome:
 class Executor:
     """Carries out plans with at most `concurrency` requests under way at once, over all jobs together.
 
-    `unsent` is called with (resource, namespace, name) of every create and delete that was refused or, because an earlier stage
-    failed, never sent: nobody needs to wait for its effect. It is not called when nothing is known of a request.
+    `unsent` is called with (resource, namespace, name) of every create and delete that failed or, because an earlier stage failed,
+    was never sent: nobody should wait for its effect. If it did happen after all, doing it again is harmless.
     """
 
     def __init__(self, client: Client, events: EventRecorder, *, concurrency: int = DEFAULT_CONCURRENCY) -> None:
@@ -95,8 +95,7 @@ class Executor:
             await self._check_owner(create, uid, action, outcome, unsent)
         except ApiError as error:
             outcome.failures.append(Failure(action, error))
-            if not isinstance(error, Unavailable):
-                unsent(create.resource, namespace, name)
+            unsent(create.resource, namespace, name)
 
     async def _check_owner(
         self, create: Create, uid: str, action: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
@@ -159,8 +158,7 @@ class Executor:
             outcome.gone += 1
         except ApiError as error:
             outcome.failures.append(Failure(action, error))
-            if not isinstance(error, Unavailable):
-                unsent(delete.resource, delete.namespace, delete.name)
+            unsent(delete.resource, delete.namespace, delete.name)
 
     async def _request[T](self, send: Callable[[], Awaitable[T]]) -> T:
         """One request, in its turn. No answer in time is the same as no connection: nothing is known of it."""
