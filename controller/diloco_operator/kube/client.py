@@ -75,7 +75,11 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """404."""
+    """404: no such object, no such kind, or no such namespace to create in."""
+
+
+class Forbidden(ApiError):
+    """403: for instance creating in a namespace that is being deleted."""
 
 
 class AlreadyExists(ApiError):
@@ -113,7 +117,9 @@ class Client(Protocol):
     Selectors are in Kubernetes' string form: labels `a=b,c!=d,e in (x,y),f,!g`; fields `metadata.name=x`, `spec.nodeName=n`.
     """
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> Obj: ...
+    async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
+        """`subresource`: "", "status" (the whole object) or "scale" (an autoscaling/v1 Scale)."""
+        ...
 
     async def list(
         self,
@@ -137,13 +143,22 @@ class Client(Protocol):
         timeout_seconds: float,
         allow_bookmarks: bool = True,
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, in order. Ends after `timeout_seconds`. Raises `Gone` when that version is compacted."""
+        """Changes after `resource_version`, in order; "" or "0": what exists as ADDED first. Ends after `timeout_seconds`.
+
+        An object that a change takes out of the selectors arrives as DELETED. Raises `Gone` when that version is compacted.
+        With bookmarks the last event before the time-out is one, and on an idle watch others come about once a minute.
+        """
         ...
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj: ...
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+        """Where apiVersion or kind are missing the client fills them in; so it does in `update` and an apply."""
+        ...
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
-        """Replace. With metadata.resourceVersion set it must be the current one, else `Conflict`."""
+        """Replace. With metadata.resourceVersion set it must be the current one, else `Conflict`; custom objects need it set.
+
+        `subresource`: "", "status" (all but status is ignored) or "scale" (`obj` is a Scale).
+        """
         ...
 
     async def patch(
@@ -158,7 +173,10 @@ class Client(Protocol):
         field_manager: str = "",
         force: bool = False,
     ) -> Obj:
-        """Merge patch, or server-side apply (which creates what does not exist, except through a subresource)."""
+        """Merge patch, or server-side apply (which creates what does not exist, except through a subresource).
+
+        An apply needs `field_manager`. metadata.uid and metadata.resourceVersion in a patch are preconditions (`Conflict`).
+        """
         ...
 
     async def delete(
@@ -173,4 +191,11 @@ class Client(Protocol):
         propagation: str = "Background",
     ) -> None:
         """`uid` and `resource_version` are preconditions (`Conflict`). `propagation`: Background, Foreground or Orphan."""
+        ...
+
+    async def bind(self, namespace: str, name: str, node: str) -> None:
+        """Bind a pod to a node, as a scheduler does (POST to the pod's `binding`); the only way to set spec.nodeName later.
+
+        `Conflict` when the pod is already bound or being deleted.
+        """
         ...

@@ -1,0 +1,137 @@
+"""Defaulting, pruning and validation of objects by a CRD's structural schema, as an API server does it. Pure.
+
+`Structural` is the compiled form; the module's functions compile on first use and remember the last few schemas.
+A schema must not be changed after its first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.own import own
+from diloco_operator.kube.structural import IMPLICIT, MISSING, Node, compile_schema
+from diloco_operator.kube.validation import Validator
+
+_REMEMBERED = 32
+_compiled: dict[int, tuple[Mapping[str, Any], Structural]] = {}
+
+
+class Structural:
+    """A compiled openAPIV3Schema. `problems`: what is wrong with the schema itself; with any, do not use it."""
+
+    def __init__(self, schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> None:
+        self.root, self.problems = compile_schema(schema, path=path)
+        if not self.problems:
+            self._check_defaults(self.root, path)
+
+    def apply_defaults(self, obj: Obj) -> Obj:
+        """A copy with defaults filled in, and without nulls where the schema allows none."""
+        filled: Obj = own(obj)
+        _fill(self.root, filled)
+        return filled
+
+    def prune(self, obj: Obj) -> tuple[Obj, list[str]]:
+        """A copy without the fields that the schema does not know, and their paths."""
+        kept: Obj = own(obj)
+        removed: list[str] = []
+        _prune(self.root, kept, "", removed)
+        return kept, removed
+
+    def validate(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
+        """Every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting.
+
+        Ratcheting, as in Kubernetes: what an update leaves unchanged is not refused for rules that it breaks already. An object
+        wrong in its structure below a rule's place does not have that rule evaluated.
+        """
+        return Validator().run(self.root, obj, MISSING if old is None else old)
+
+    def _check_defaults(self, node: Node, path: str) -> None:
+        if node.default is not MISSING:
+            value = own(node.default)
+            _fill(node, value)
+            removed: list[str] = []
+            _prune(node, value, f"{path}.default", removed)
+            self.problems += [Cause(name, "Invalid value: not in the schema") for name in removed]
+            self.problems += Validator().run(node, value, MISSING, path=f"{path}.default")
+        for name, child in node.properties.items():
+            self._check_defaults(child, f"{path}.properties[{name}]")
+        if node.additional:
+            self._check_defaults(node.additional, f"{path}.additionalProperties")
+        if node.items:
+            self._check_defaults(node.items, f"{path}.items")
+
+
+def structural(schema: Mapping[str, Any]) -> Structural:
+    """The compiled form of a schema. Raises ValueError when the schema is wrong."""
+    known = _compiled.get(id(schema))
+    if known and known[0] is schema:
+        return known[1]
+    compiled = Structural(schema)
+    if compiled.problems:
+        raise ValueError("; ".join(f"{cause.field}: {cause.message}" for cause in compiled.problems))
+    while len(_compiled) >= _REMEMBERED:
+        _compiled.pop(next(iter(_compiled)))
+    _compiled[id(schema)] = (schema, compiled)  # holding the schema keeps its id from being used again
+    return compiled
+
+
+def apply_defaults(schema: Mapping[str, Any], obj: Obj) -> Obj:
+    """A copy of `obj` with the defaults of `schema` (openAPIV3Schema), as an API server fills them in."""
+    return structural(schema).apply_defaults(obj)
+
+
+def prune(schema: Mapping[str, Any], obj: Obj) -> tuple[Obj, list[str]]:
+    """A copy of `obj` without fields unknown to `schema`, and their paths, `spec.pools[0].colour`."""
+    return structural(schema).prune(obj)
+
+
+def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> list[Cause]:
+    """Every error of `obj` at once, CEL rules included; empty: valid. `old`: the object before, for an update.
+
+    Paths are as Kubernetes writes them: `spec.pools[0].topology`. Expects defaults filled in: `apply_defaults` first.
+    """
+    return structural(schema).validate(obj, old)
+
+
+def _fill(node: Node, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, child in node.properties.items():
+            present = value.get(name, MISSING)
+            if present is None and not child.nullable and child.types:
+                del value[name]
+                present = MISSING
+            if present is MISSING:
+                if child.default is MISSING:
+                    continue
+                present = value[name] = own(child.default)
+            if isinstance(present, (dict, list)):
+                _fill(child, present)
+        if node.additional:
+            for name, each in value.items():
+                if name not in node.properties and isinstance(each, (dict, list)):
+                    _fill(node.additional, each)
+    elif isinstance(value, list) and node.items:
+        for each in value:
+            if isinstance(each, (dict, list)):
+                _fill(node.items, each)
+
+
+def _prune(node: Node, value: Any, path: str, removed: list[str]) -> None:
+    if isinstance(value, dict):
+        for name in list(value):
+            if (node.root or node.embedded) and name in IMPLICIT:
+                continue
+            child = node.child(name)
+            at = f"{path}.{name}" if path else name
+            if child is not None:
+                if isinstance(value[name], (dict, list)):
+                    _prune(child, value[name], at, removed)
+            elif not node.preserve:
+                del value[name]
+                removed.append(at)
+    elif isinstance(value, list) and node.items:
+        for index, each in enumerate(value):
+            if isinstance(each, (dict, list)):
+                _prune(node.items, each, f"{path}[{index}]", removed)

@@ -1,0 +1,169 @@
+"""Checks of single values that a schema asks for: bounds, patterns, enums, formats. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import ipaddress
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sized
+from datetime import date, datetime, timedelta
+from typing import Any
+
+type Check = Callable[[Any], str | None]
+"""What is wrong with a value, or None. A check ignores values of a type that it does not apply to."""
+
+type Problem = Callable[[str, str], None]
+
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_DURATION = re.compile(r"[+-]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def json_type(value: Any) -> str:
+    """The type's name in a schema; a number without a fraction is an integer, as in JSON."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+def show(value: Any) -> str:
+    """A value in a message: JSON, cut short; maps and lists by their kind only."""
+    if isinstance(value, (dict, list)):
+        return f'"{json_type(value)}"'
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:97]}…"
+
+
+def invalid(value: Any, message: str) -> str:
+    return message if isinstance(value, (dict, list)) else f"Invalid value: {show(value)}: {message}"
+
+
+def parse_duration(text: str) -> timedelta:
+    """A Go-style duration (`1h30m`, `500ms`). Raises ValueError."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration like 5s, 10m or 1h30m")
+    total = math.fsum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+    return timedelta(seconds=-total if text.startswith("-") else total)
+
+
+def parse_time(text: str) -> datetime:
+    """An RFC 3339 time. Raises ValueError."""
+    if not _RFC3339.fullmatch(text):
+        raise ValueError(f"{text!r} is not a time like 2006-01-02T15:04:05Z")
+    return datetime.fromisoformat(text.upper())
+
+
+def parse_bytes(text: str) -> bytes:
+    """Base64. Raises ValueError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+
+
+_FORMATS: dict[str, tuple[Callable[[str], object], str]] = {
+    "duration": (parse_duration, "must be a duration like 5s, 10m or 1h30m"),
+    "date-time": (parse_time, "must be a time like 2006-01-02T15:04:05Z"),
+    "date": (date.fromisoformat, "must be a date like 2006-01-02"),
+    "byte": (parse_bytes, "must be base64"),
+    "ipv4": (ipaddress.IPv4Address, "must be an IPv4 address"),
+    "ipv6": (ipaddress.IPv6Address, "must be an IPv6 address"),
+    "cidr": (ipaddress.ip_network, "must be a CIDR"),
+}
+_RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+
+
+def _format_check(name: str) -> Check | None:
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        return lambda v: None if not is_number(v) or low <= v <= high else invalid(v, f"must be of format {name}")
+    if name not in _FORMATS:
+        return None  # as in Kubernetes: formats that it does not know are only documentation
+    parse, message = _FORMATS[name]
+
+    def check(value: Any) -> str | None:
+        if not isinstance(value, str):
+            return None
+        try:
+            parse(value)
+        except ValueError:
+            return invalid(value, message)
+        return None
+
+    return check
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Like Go's: `$` is the very end of the text, not also before a last newline. Raises re.error."""
+    if pattern.endswith("$") and not pattern.endswith("\\$"):
+        pattern = pattern[:-1] + r"\Z"
+    return re.compile(pattern)
+
+
+def _bound_checks(schema: Mapping[str, Any]) -> list[Check]:
+    checks: list[Check] = []
+    if (low := schema.get("minimum")) is not None:
+        strict = bool(schema.get("exclusiveMinimum"))
+        text = f"must be greater than {'' if strict else 'or equal to '}{low}"
+        checks.append(lambda v: None if not is_number(v) or v > low or (v == low and not strict) else invalid(v, text))
+    if (high := schema.get("maximum")) is not None:
+        strict_high = bool(schema.get("exclusiveMaximum"))
+        text_high = f"must be less than {'' if strict_high else 'or equal to '}{high}"
+        checks.append(lambda v: None if not is_number(v) or v < high or (v == high and not strict_high) else invalid(v, text_high))
+    if (step := schema.get("multipleOf")) is not None:
+        checks.append(lambda v: None if not is_number(v) or (v / step).is_integer() else invalid(v, f"must be a multiple of {step}"))
+    return checks
+
+
+def _size_checks(schema: Mapping[str, Any]) -> list[Check]:
+    sizes: tuple[tuple[str, type[Sized], bool, str], ...] = (
+        ("minLength", str, True, "must have at least {} characters"),
+        ("maxLength", str, False, "must have at most {} characters"),
+        ("minItems", list, True, "must have at least {} items"),
+        ("maxItems", list, False, "must have at most {} items"),
+        ("minProperties", dict, True, "must have at least {} properties"),
+        ("maxProperties", dict, False, "must have at most {} properties"),
+    )
+
+    def check(kind: type[Sized], limit: int, least: bool, text: str) -> Check:
+        return lambda v: None if not isinstance(v, kind) or (len(v) >= limit if least else len(v) <= limit) else invalid(v, text)
+
+    return [check(kind, schema[name], least, text.format(schema[name])) for name, kind, least, text in sizes if name in schema]
+
+
+def compile_checks(schema: Mapping[str, Any], path: str, problem: Problem) -> tuple[Check, ...]:
+    """The checks that a schema asks of one value. What is wrong with the schema goes to `problem(path, message)`."""
+    checks = _bound_checks(schema) + _size_checks(schema)
+    if (allowed := schema.get("enum")) is not None:
+        options = ", ".join(show(option) for option in allowed)
+        checks.append(lambda v: None if v in allowed else f"Unsupported value: {show(v)}: supported values: {options}")
+    if (pattern := schema.get("pattern")) is not None:
+        try:
+            compiled = compile_pattern(pattern)
+        except re.error as error:
+            problem(f"{path}.pattern", f"must be a regular expression: {error}")
+        else:
+            checks.append(lambda v: None if not isinstance(v, str) or compiled.search(v) else invalid(v, f"must match {pattern!r}"))
+    if (name := schema.get("format")) and (check := _format_check(name)):
+        checks.append(check)
+    if schema.get("uniqueItems"):
+        problem(f"{path}.uniqueItems", "Forbidden: use x-kubernetes-list-type: set")
+    return tuple(checks)
