@@ -114,7 +114,9 @@ class Checkpoint(_Wire):
 
     every_steps: int = Field(240, ge=1, description="Outer steps between two snapshots.")
     keep: int = Field(3, ge=1, le=100, description="Complete snapshots to keep.")
-    uri: str = Field("", description='Where snapshots go: "" is the syncer\'s volume; file://, s3://, gs:// through fsspec.')
+    uri: str = Field(
+        "", max_length=1024, description='Where snapshots go: "" is the syncer\'s volume; file://, s3://, gs:// through fsspec.'
+    )
 
 
 class Training(_Wire):

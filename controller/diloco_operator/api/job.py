@@ -29,6 +29,11 @@ class _Api(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex")
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    """The API server shall not write an empty field into objects that do not use it."""
+    schema.pop("default", None)
+
+
 class ObjectMeta(_Api):
     """What the operator reads of metadata."""
 
@@ -116,7 +121,10 @@ class Pool(_Api):
         description="Kind of hardware, a name of the catalogue. Immutable.", json_schema_extra={"enum": list(ACCELERATOR_NAMES)}
     )
     topology: str = Field(
-        "", max_length=32, description="TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU."
+        "",
+        max_length=32,
+        description="TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU.",
+        json_schema_extra=_without_default,
     )
     chips_per_host: int | None = Field(
         None,
@@ -130,9 +138,10 @@ class Pool(_Api):
         None, ge=1, le=16, description="GPU only: accelerators of each host. Default: all that a host of this kind has."
     )
     learners: PoolLearners = Field(description="How many units of this pool.")
-    capacity: Capacity = Field(
-        Capacity.ON_DEMAND,
-        description="How the hardware is held. Scavenged gives way to any other work; Spot may be taken away by the cloud.",
+    capacity: Capacity | None = Field(
+        None,
+        description="How the hardware is held; absent: any. Scavenged takes any and gives way to other work; Spot may be taken away by "
+        "the cloud.",
     )
     template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
 
@@ -231,7 +240,7 @@ class UnitStatus(_Api):
 
     name: str = Field(max_length=63, description="<pool>-<index>.")
     pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
-    slice: str = Field("", max_length=253, description='The slice or group of hosts that it occupies; "": none.')
+    slice: str = Field("", max_length=32768, description='The slice or group of hosts that it occupies; "": none.')
     state: UnitState = Field(description="Where the unit is in its life.")
     attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
     restarts: int = Field(0, ge=0, description="Attempts that were started after a failure or disruption.")
@@ -296,6 +305,7 @@ class Status(_Api):
     progress: Progress = Field(default_factory=Progress, description="How far, how fast, how well.")
     learners: LearnersStatus = Field(default_factory=LearnersStatus, description="Numbers of learner units.")
     units: tuple[UnitStatus, ...] = Field((), max_length=2 * MAX_LEARNERS, description="Every learner unit.")
+    pool_summary: str = Field("", max_length=1024, description='Contributing of placed units in each pool, as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has not more units.")
 
 

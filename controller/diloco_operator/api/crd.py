@@ -1,0 +1,226 @@
+"""The CustomResourceDefinition of DiLoCoJob, made from the types in `api.job` and the rules in `api.rules`. Pure."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import yaml
+
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.durations import format_duration
+from diloco_operator.api.job import DiLoCoJob
+from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.rules import RULES, duration_rule
+
+CRD_NAME = f"{DILOCO_JOBS.plural}.{DILOCO_JOBS.group}"
+CRD_FILE = f"{DILOCO_JOBS.group}_{DILOCO_JOBS.plural}.yaml"
+
+type Schema = dict[str, Any]
+
+_COPIED = ("format", "enum", "pattern", "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
+_LIST_MAP_KEYS = {"spec.pools": "name", "status.conditions": "type", "status.units": "name", "status.pools": "name"}
+_POD_SPECS = ("spec.pools[].template.spec", "spec.syncer.template.spec")
+_HEADER = "# Generated from the types by `diloco crd`; change controller/diloco_operator/api and run `make crds`.\n"
+
+
+def _column(name: str, type: str, path: str, description: str, *, wide: bool = False) -> dict[str, Any]:
+    column = {"name": name, "type": type, "jsonPath": path, "description": description}
+    return {**column, "priority": 1} if wide else column
+
+
+def _condition(type: ConditionType, field: str) -> str:
+    return f'.status.conditions[?(@.type=="{type}")].{field}'
+
+
+_COLUMNS = [
+    _column("Training", "string", _condition(ConditionType.TRAINING, "status"), "Is it training?"),
+    _column("Reason", "string", _condition(ConditionType.TRAINING, "reason"), "Why it is, or is not."),
+    _column("Learners", "integer", ".status.learners.contributing", "Learners that contribute."),
+    _column("Of", "integer", ".status.learners.desired", "Learners wanted now."),
+    _column("Step", "integer", ".status.progress.step", "Outer steps done."),
+    _column("Steps", "integer", ".status.progress.steps", "Outer steps in all."),
+    _column("Tokens/s", "number", ".status.progress.tokensPerSecond", "Tokens per second over all learners."),
+    _column("Loss", "number", ".status.progress.loss", "Training loss.", wide=True),
+    _column("Pools", "string", ".status.poolSummary", "Contributing of placed units in each pool.", wide=True),
+    _column("Complete", "string", _condition(ConditionType.COMPLETE, "status"), "Has it reached its last step?", wide=True),
+    _column("Degraded", "string", _condition(ConditionType.DEGRADED, "status"), "Are there fewer learners than learners.min?", wide=True),
+    _column("Age", "date", ".metadata.creationTimestamp", "Since its creation."),
+]
+
+
+def build_crd() -> dict[str, Any]:
+    """The CRD as an object for `kubectl apply` and for `kube.memory`; the caller's own copy."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": CRD_NAME},
+        "spec": {
+            "group": DILOCO_JOBS.group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": DILOCO_JOBS.kind,
+                "listKind": f"{DILOCO_JOBS.kind}List",
+                "plural": DILOCO_JOBS.plural,
+                "singular": DILOCO_JOBS.kind.lower(),
+                "shortNames": ["dlj"],
+                "categories": ["diloco"],
+            },
+            "versions": [
+                {
+                    "name": DILOCO_JOBS.version,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": [dict(column) for column in _COLUMNS],
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.learners.max",
+                            "statusReplicasPath": ".status.learners.contributing",
+                        },
+                    },
+                    "schema": {"openAPIV3Schema": job_schema()},
+                }
+            ],
+        },
+    }
+
+
+def job_schema() -> Schema:
+    """The structural schema of a DiLoCoJob; the caller's own copy."""
+    document = DiLoCoJob.model_json_schema(by_alias=True)
+    schema = _Converter(document["$defs"]).convert(document, "")
+    properties = schema["properties"]
+    # The API server has its own idea of these three; a CRD may only constrain metadata.name.
+    properties["apiVersion"] = {"type": "string", "description": "diloco.dev/v1alpha1."}
+    properties["kind"] = {"type": "string", "description": "DiLoCoJob."}
+    properties["metadata"] = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}}
+    schema["required"] = ["spec"]
+    return schema
+
+
+def crd_yaml() -> str:
+    """What crds/ holds, byte for byte."""
+    return _HEADER + yaml.dump(build_crd(), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: the API server's YAML reader knows them, people's eyes do not."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _Converter:
+    """Pydantic's JSON schema (2020-12, with references) to Kubernetes' structural schema (OpenAPI 3.0 subset, in one piece)."""
+
+    def __init__(self, definitions: dict[str, Schema]) -> None:
+        self._definitions = definitions
+
+    def convert(self, source: Schema, place: str) -> Schema:
+        node, nullable = self._resolve(source)
+        result: Schema = {}
+        if "type" in node:
+            result["type"] = node["type"]
+        if description := node.get("description"):
+            result["description"] = " ".join(description.split())
+        result |= {key: node[key] for key in _COPIED if key in node}
+        if node.get("type") == "integer":
+            result["format"] = "int64"
+        _bounds(node, result)
+        self._default(node, result, place, nullable=nullable)
+        if "properties" in node:
+            result["properties"] = {name: self.convert(child, f"{place}.{name}".lstrip(".")) for name, child in node["properties"].items()}
+            if required := node.get("required"):
+                result["required"] = list(required)
+        elif isinstance(node.get("additionalProperties"), dict):
+            result["additionalProperties"] = self.convert(node["additionalProperties"], f"{place}{{}}")
+        if "items" in node:
+            result["items"] = self.convert(node["items"], f"{place}[]")
+        _extensions(node, result, place)
+        return result
+
+    def _resolve(self, node: Schema) -> tuple[Schema, bool]:
+        """Follow references and strip the null of an optional field; what stands beside a reference wins over its target."""
+        nullable = False
+        while "$ref" in node or "anyOf" in node:
+            if "$ref" in node:
+                target = self._definitions[node["$ref"].rsplit("/", 1)[-1]]
+            else:
+                options = [option for option in node["anyOf"] if option.get("type") != "null"]
+                if len(options) != 1:
+                    raise ValueError(f"a union of types has no structural schema: {node}")
+                nullable = True
+                target = options[0]
+            node = {**target, **{key: value for key, value in node.items() if key not in ("$ref", "anyOf", "default" if nullable else "")}}
+        return node, nullable
+
+    def _default(self, node: Schema, result: Schema, place: str, *, nullable: bool) -> None:
+        if place.split(".")[0] != "spec" or place == "spec":
+            return  # status is the operator's, and spec must be written by somebody
+        if "default" in node:
+            default = node["default"]
+            result["default"] = format_duration(default) if "x-diloco-duration" in node else default
+        elif "properties" in node and not nullable and not place.endswith("[]") and not node.get("required"):
+            # So that the defaults within are set when the whole object is left out.
+            result["default"] = {}
+
+
+def _bounds(node: Schema, result: Schema) -> None:
+    """Exclusive bounds are numbers in JSON schema and flags in Kubernetes'."""
+    for key, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if exclusive in node:
+            result[key] = node[exclusive]
+            result[exclusive] = True
+
+
+def _extensions(node: Schema, result: Schema, place: str) -> None:
+    if place in _POD_SPECS:
+        result.pop("additionalProperties", None)
+        result["properties"] = {"containers": _containers()}
+        result["x-kubernetes-preserve-unknown-fields"] = True
+    if key := _LIST_MAP_KEYS.get(place):
+        result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    rules = list(RULES.get(place, ()))
+    if "x-diloco-duration" in node:
+        rules.insert(0, duration_rule(place.rsplit(".", 1)[-1]))
+    if rules:
+        result["x-kubernetes-validations"] = [
+            {"rule": rule.rule, "message": rule.message, **({"fieldPath": rule.field_path} if rule.field_path else {})} for rule in rules
+        ]
+
+
+def _containers() -> Schema:
+    """The part of a PodSpec that rules look at; the rest passes through to the pod, where the API server checks it."""
+    return {
+        "type": "array",
+        "description": "Containers of the pod.",
+        "maxItems": 32,
+        "items": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 63, "description": "DNS label, unique in the pod."}},
+            "required": ["name"],
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+    }
+
+
+def unused_rules() -> list[str]:
+    """Places in `RULES` that the schema does not have: a renamed field must not silently lose its rules."""
+    return sorted(set(RULES) - places())
+
+
+@functools.cache
+def places() -> frozenset[str]:
+    """Every place of the schema, as `RULES` writes them."""
+    found: set[str] = set()
+
+    def walk(schema: Schema, place: str) -> None:
+        found.add(place)
+        for name, child in schema.get("properties", {}).items():
+            walk(child, f"{place}.{name}".lstrip("."))
+        if "items" in schema:
+            walk(schema["items"], f"{place}[]")
+
+    walk(job_schema(), "")
+    return frozenset(found)

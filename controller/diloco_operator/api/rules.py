@@ -1,0 +1,264 @@
+"""The rules of a DiLoCoJob that types cannot say, as CEL. Pure data.
+
+They are part of the CRD, so that `kubectl apply`, `diloco validate` and the in-memory API refuse the same things with the same words.
+Every message names the field and the rule and says what to do. Only functions of a real API server are used, and whatever a rule
+iterates over is bounded in the schema, so that its cost estimate stays within the API server's limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from diloco_operator.accelerators import CATALOGUE, Accelerator, Family, of_family
+from diloco_operator.api.durations import DURATION_PATTERN
+from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
+
+MAX_JOB_NAME = 32
+MAX_POOL_NAME = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    rule: str
+    """CEL over `self`; with `oldSelf` it is a transition rule, checked on updates only."""
+    message: str
+    field_path: str = ""
+    """The field to blame, relative to where the rule stands, as `.min`; "": the place itself."""
+
+
+def _text(value: str) -> str:
+    """A CEL string literal. None of our strings holds a quote."""
+    return "'" + value.replace("\\", "\\\\") + "'"
+
+
+def _list(values: Iterable[str]) -> str:
+    return "[" + ", ".join(_text(value) for value in values) + "]"
+
+
+_TPU = _list(of_family(Family.TPU))
+_GPU = _list(of_family(Family.GPU))
+_DURATION = _text(DURATION_PATTERN)
+_DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+_DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
+
+
+def duration_rule(field: str) -> Rule:
+    """What every duration must look like."""
+    return Rule(
+        f"self.matches({_DURATION})",
+        f"{field} must be a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m",
+    )
+
+
+def _at_least_a_second(field: str) -> Rule:
+    return Rule(f"!self.matches({_DURATION}) || duration(self) >= duration('1s')", f"{field} must be at least 1s")
+
+
+def _topology_rule(kind: Accelerator) -> Rule:
+    return Rule(
+        f"self.accelerator != {_text(kind.name)} || (has(self.topology) && self.topology in {_list(kind.topologies)})",
+        f"topology must be one that {kind.name} has: {kind.topology_rule}",
+        ".topology",
+    )
+
+
+def _chips_per_host_rules() -> list[Rule]:
+    """One rule for all TPUs, and one for each topology that several host sizes can make."""
+    exceptions: dict[str, tuple[int, ...]] = {}
+    ambiguous: dict[str, tuple[tuple[int, ...], list[str]]] = {}
+    for name in of_family(Family.TPU):
+        for topology, options in CATALOGUE[name].host_options.items():
+            if options != (4,):
+                exceptions[topology] = options
+            if len(options) > 1:
+                ambiguous.setdefault(topology, (options, []))[1].append(name)
+    fitting = "".join(f"self.topology == {_text(topology)} ? {list(options)} : " for topology, options in exceptions.items()) + "[4]"
+    words = ", ".join(f"{' or '.join(map(str, options))} for {topology}" for topology, options in exceptions.items())
+    rules = [
+        Rule(
+            f"!has(self.chipsPerHost) || self.accelerator in {_TPU}",
+            "chipsPerHost is for TPUs only; for a GPU set acceleratorsPerHost",
+            ".chipsPerHost",
+        ),
+        Rule(
+            f"!has(self.chipsPerHost) || !has(self.topology) || !(self.accelerator in {_TPU}) || self.chipsPerHost in ({fitting})",
+            f"chipsPerHost must be one that hosts of this topology come with: {words}, else 4; leave it out to get that",
+            ".chipsPerHost",
+        ),
+    ]
+    for topology, (options, names) in ambiguous.items():
+        hosts = " or ".join(f"{count}" for count in options)
+        rules.append(
+            Rule(
+                f"!has(self.topology) || self.topology != {_text(topology)} || !(self.accelerator in {_list(names)}) "
+                "|| has(self.chipsPerHost)",
+                f"chipsPerHost is needed: {topology} exists with {hosts} chips per host and the topology alone does not tell; "
+                f"set it to {hosts}",
+                ".chipsPerHost",
+            )
+        )
+    return rules
+
+
+def _accelerators_per_host_rules() -> list[Rule]:
+    sizes: dict[int, list[str]] = {}
+    for name in of_family(Family.GPU):
+        sizes.setdefault(CATALOGUE[name].host_sizes[-1], []).append(name)
+    return [
+        Rule(
+            f"!has(self.acceleratorsPerHost) || self.accelerator in {_GPU}",
+            "acceleratorsPerHost is for GPUs only; a TPU's hosts follow from topology and chipsPerHost, and cpu has none",
+            ".acceleratorsPerHost",
+        ),
+        *(
+            Rule(
+                f"!has(self.acceleratorsPerHost) || !(self.accelerator in {_list(names)}) || self.acceleratorsPerHost <= {size}",
+                f"acceleratorsPerHost must be at most {size}, what a host of this accelerator has; use more hosts instead",
+                ".acceleratorsPerHost",
+            )
+            for size, names in sorted(sizes.items())
+        ),
+    ]
+
+
+_POOL = [
+    *(_topology_rule(kind) for kind in CATALOGUE.values() if kind.family is Family.TPU),
+    Rule(
+        f"!has(self.topology) || self.topology == '' || self.accelerator in {_TPU}",
+        "topology is for TPUs only; for a GPU or cpu remove it and set hosts",
+        ".topology",
+    ),
+    Rule(
+        f"!has(self.hosts) || !(self.accelerator in {_TPU})",
+        "hosts is for GPUs and cpu only; the hosts of a TPU slice follow from its topology, so remove it",
+        ".hosts",
+    ),
+    *_chips_per_host_rules(),
+    *_accelerators_per_host_rules(),
+    Rule(
+        "self.accelerator == oldSelf.accelerator",
+        "accelerator of a pool is immutable; add a pool with another name for other hardware and remove this one",
+        ".accelerator",
+    ),
+]
+
+RULES: Mapping[str, list[Rule]] = {
+    "": [
+        Rule(
+            f"self.metadata.name.matches({_text(_DNS_LABEL)}) && size(self.metadata.name) <= {MAX_JOB_NAME}",
+            f"metadata.name must be a DNS label of at most {MAX_JOB_NAME} characters (a-z, 0-9 and -, beginning with a letter), because "
+            "pod names are made from it; choose a shorter or simpler name",
+            ".metadata.name",
+        )
+    ],
+    "spec": [
+        Rule(
+            "self.managedBy == oldSelf.managedBy",
+            "managedBy is immutable; create a new job to hand it to another controller",
+            ".managedBy",
+        ),
+        Rule(
+            "self.training.quorum <= self.learners.min",
+            "training.quorum must not exceed learners.min: with only learners.min learners placed, outer steps would wait for ever; lower "
+            "training.quorum or raise learners.min",
+            ".training.quorum",
+        ),
+        Rule(
+            "self.pools.map(p, p.learners.min).sum() <= self.learners.max",
+            "the sum of pools[].learners.min must not exceed learners.max; lower the pools' minima or raise learners.max",
+            ".pools",
+        ),
+        Rule(
+            "self.pools.map(p, p.learners.max).sum() >= self.learners.min",
+            "the sum of pools[].learners.max must reach learners.min, else the minimum can never be placed; raise the pools' maxima or "
+            "lower learners.min",
+            ".pools",
+        ),
+    ],
+    "spec.learners": [
+        Rule("self.min <= self.max", "learners.min must not exceed learners.max; lower min or raise max", ".min"),
+    ],
+    "spec.learners.joinTimeout": [_at_least_a_second("joinTimeout")],
+    "spec.learners.stallTimeout": [_at_least_a_second("stallTimeout")],
+    "spec.learners.restart.window": [_at_least_a_second("window")],
+    "spec.learners.restart.backoff": [
+        Rule(
+            f"!self.initial.matches({_DURATION}) || !self.max.matches({_DURATION}) || duration(self.initial) <= duration(self.max)",
+            "backoff.initial must not exceed backoff.max; lower initial or raise max",
+            ".initial",
+        )
+    ],
+    "spec.pools": [
+        Rule(
+            "self.all(p, self.exists_one(q, q.name == p.name))",
+            "pool names must be unique, units are named after them; rename one of the pools",
+        )
+    ],
+    "spec.pools[]": _POOL,
+    "spec.pools[].name": [
+        Rule(
+            f"self.matches({_text(_DNS_LABEL_1123)}) && size(self) <= {MAX_POOL_NAME}",
+            f"name must be a DNS label of at most {MAX_POOL_NAME} characters (a-z, 0-9 and -), because pod names are made from "
+            "it; choose a shorter or simpler name",
+        )
+    ],
+    "spec.pools[].learners": [
+        Rule("self.min <= self.max", "min must not exceed max of the pool's learners; lower min or raise max", ".min"),
+    ],
+    "spec.pools[].template": [
+        Rule(
+            f"has(self.spec) && has(self.spec.containers) && self.spec.containers.exists_one(c, c.name == {_text(LEARNER_CONTAINER)})",
+            f'template.spec.containers must have one container named "{LEARNER_CONTAINER}", the training program; add it or rename yours',
+            ".spec.containers",
+        )
+    ],
+    "spec.training": [
+        Rule(
+            "self.fragments == oldSelf.fragments",
+            "fragments is immutable, the syncer's state is cut into them; create a new job for another number",
+            ".fragments",
+        ),
+        Rule(
+            "self.fragments <= self.syncInterval",
+            "fragments must not exceed syncInterval: each fragment needs an outer step of its own within an interval; lower fragments or "
+            "raise syncInterval",
+            ".fragments",
+        ),
+        Rule(
+            "self.overlapSteps < self.syncInterval",
+            "overlapSteps must be less than syncInterval, or a fragment would leave again before it arrived; lower overlapSteps or raise "
+            "syncInterval",
+            ".overlapSteps",
+        ),
+    ],
+    "spec.training.checkpoint.uri": [
+        Rule(
+            "self == '' || self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+')",
+            "uri must be empty or have a scheme and a path, such as s3://bucket/folder or file:///mnt/snapshots",
+        )
+    ],
+    "spec.syncer": [
+        Rule("self.shards == oldSelf.shards", "shards is immutable; create a new job for another number", ".shards"),
+        Rule("self.shards == 1", "shards above 1 is not supported yet; leave it out or set it to 1", ".shards"),
+    ],
+    "spec.syncer.storage": [
+        Rule("self == oldSelf", "storage is immutable, the volume exists already; create a new job for another volume"),
+    ],
+    "spec.syncer.storage.size": [
+        Rule(
+            f"self.matches({_text(_QUANTITY)})",
+            "size must be a positive Kubernetes quantity such as 500Mi or 10Gi",
+        )
+    ],
+    "spec.syncer.template": [
+        Rule(
+            f"!has(self.spec) || !has(self.spec.containers) || self.spec.containers.exists_one(c, c.name == {_text(SYNCER_CONTAINER)})",
+            f'template.spec.containers must have one container named "{SYNCER_CONTAINER}" if it has any; rename yours, or leave containers '
+            "out to get the operator's own",
+            ".spec.containers",
+        )
+    ],
+}
+"""Rules by the place in the schema where they stand; `[]` is an array's item."""

@@ -1,0 +1,13 @@
+"""`diloco crd`: the CustomResourceDefinition."""
+
+from __future__ import annotations
+
+import click
+
+from diloco_operator.api.crd import crd_yaml
+
+
+@click.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition of DiLoCoJob, for `diloco crd | kubectl apply --server-side -f -`."""
+    click.echo(crd_yaml(), nl=False)

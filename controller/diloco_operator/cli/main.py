@@ -1,0 +1,36 @@
+"""The `diloco` command, and `kubectl diloco` where the same program is called kubectl-diloco."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+_COMMANDS = {"up": "diloco_operator.cli.up", "validate": "diloco_operator.cli.validate", "crd": "diloco_operator.cli.crd"}
+"""Command by the module that holds it under the same name; imported when needed, so that `diloco crd` does not load the control plane."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if Path(sys.argv[0]).name == "kubectl-diloco":
+            kwargs.setdefault("prog_name", "kubectl diloco")
+        return super().main(*args, **kwargs)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="diloco-operator", message="%(prog)s %(version)s")
+def main() -> None:
+    """Train one model by Decoupled DiLoCo on mixed accelerator pools."""

@@ -1,0 +1,54 @@
+"""`diloco validate`: all errors of all files at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from diloco_operator.cli.manifests import Manifest, ManifestError, Problem, load_manifests, validate_jobs
+
+EXIT_BAD_INPUT = 2
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer.")
+def validate(files: tuple[str, ...], output: str) -> None:
+    """Check DiLoCoJobs as an API server with the CRD would, and name every error with its file, line, document and field.
+
+    FILE is a YAML file with one or more jobs, - is standard input. Exit status: 0 all good, 2 something is wrong.
+    """
+    jobs, problems = check(files)
+    if output == "json":
+        valid = [{"file": job.file, "document": job.document, "name": job.name} for job in jobs]
+        click.echo(json.dumps({"valid": not problems, "jobs": valid, "problems": [asdict(problem) for problem in problems]}, indent=2))
+    else:
+        for problem in problems:
+            click.echo(str(problem), err=True)
+        if problems:
+            click.echo(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found", err=True)
+        else:
+            for job in jobs:
+                click.echo(f"{job.file}: document {job.document} ({job.name}): valid")
+    if problems:
+        raise SystemExit(EXIT_BAD_INPUT)
+
+
+def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
+    """Jobs and problems of the files. One file that cannot be read does not hide what is wrong in the others."""
+    manifests: list[Manifest] = []
+    problems: list[Problem] = []
+    try:
+        manifests = load_manifests(files)
+    except ManifestError as error:
+        problems += error.problems
+        manifests = error.manifests
+    try:
+        manifests = validate_jobs(manifests)
+    except ManifestError as error:
+        problems += error.problems
+    order = {file: index for index, file in enumerate(files)}
+    problems.sort(key=lambda problem: (order[problem.file], problem.document))
+    return manifests, problems
