@@ -1,93 +1,395 @@
 """A training program's part in a job: three calls between its model and the syncer.
 
-    session = Session.join(store, framework="torch")
-    for batch in session.batches(load, batch_size=32):
-        loss = train_on(batch)
-        session.step(tokens=batch.size, loss=loss)
-    session.evaluate(held_out_loss=evaluate(), tokens=n)
-    session.close()
+session = Session.join(store, framework="torch")
+for batch in session.batches(load, batch_size=32):
+    loss = train_on(batch)
+    session.step(tokens=batch.size, loss=loss)
+session.evaluate(held_out_loss=evaluate(), tokens=n)
+session.close()
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType, TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.algorithm.codec import coding_for
+from diloco.algorithm.fragments import Fragment, make_fragments, pack, unpack
+from diloco.algorithm.layout import Layout, LayoutError
+from diloco.contract import Exit
+from diloco.learner.connection import Connection
+from diloco.learner.environment import Assignment, ContractError, read_assignment
+from diloco.learner.inbox import Event, Finished, Inbox, Leased, PullWanted, Received, Rejected, Welcomed
+from diloco.learner.pace import Pace
 from diloco.learner.store import ParameterStore
+from diloco.learner.work import AHEAD_BATCHES, Work
+from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
+
+_log = logging.getLogger(__name__)
+
+_POLL = 0.1
+"""While there is nothing to do, look this often whether SIGTERM came, seconds."""
+_PATIENCE = 5.0
+"""Say so in the log when waiting takes longer than this, seconds."""
+
+
+class Leave(SystemExit):
+    """This process must end with the status `code` (`contract.Exit`). A SystemExit: uncaught, it does the right thing by itself."""
+
+    def __init__(self, status: Exit, message: str = "") -> None:
+        super().__init__(int(status))
+        self.status = status
+        self.message = message
 
 
 class Session:
     """One learner unit's membership in a job. Every method is called from the training thread (the main thread)."""
 
     @classmethod
-    def join(cls, store: ParameterStore, *, framework: str, environment: Mapping[str, str] = os.environ) -> Session:
+    def join(
+        cls,
+        store: ParameterStore,
+        *,
+        framework: str,
+        environment: Mapping[str, str] = os.environ,
+        keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
+    ) -> Session:
         """Read the contract from `environment`, connect to the syncer, and block until the syncer's current parameters are in
         `store` (or `store`'s parameters have seeded the job). `framework` is told to the syncer ("torch", "jax", "numpy").
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
-        Raises SystemExit with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching `Exit` when
-        the syncer refuses this learner for good, and with `Exit.DRAINED` when SIGTERM comes while it waits.
+        Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
+        `Exit` when the syncer refuses this learner for good, and with `Exit.DRAINED` when SIGTERM comes while it waits.
         """
-        raise NotImplementedError
+        _log_to_stderr()
+        try:
+            assignment = read_assignment(environment)
+            if assignment.hosts > 1:
+                raise ContractError(
+                    f"unit {assignment.unit} has {assignment.hosts} hosts: only host 0 may speak to the syncer, and this version has "
+                    "no driver yet that shares the parameters with the others. Use a pool whose units have one host."
+                )
+        except ContractError as error:
+            raise _leave(Exit.BAD_CONTRACT, str(error)) from error
+        try:
+            layout = Layout(store.specs())
+            fragments = make_fragments(layout, assignment.job.training.fragments)
+        except LayoutError as error:
+            raise _leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {assignment.job.name}: {error}") from error
+        session = cls(store, assignment, layout, fragments, framework, keepalive)
+        session._enter()
+        return session
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        assignment: Assignment,
+        layout: Layout,
+        fragments: Sequence[Fragment],
+        framework: str,
+        keepalive: Keepalive,
+    ) -> None:
+        """Use `join`."""
+        self._store = store
+        self._fragments = fragments
+        self._coding = coding_for(assignment.job.training.compression)
+        self._unit = assignment.unit
+        self._inbox = Inbox()
+        hello = Hello(
+            job_uid=assignment.job.uid,
+            unit=assignment.unit,
+            attempt=assignment.attempt,
+            session=secrets.token_bytes(16),
+            framework=framework,
+            tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
+            fingerprint=layout.fingerprint,
+        )
+        self._connection = Connection(assignment.syncer, assignment.secret, hello, fragments, self._coding, self._inbox, keepalive)
+        self._pace = Pace(assignment.relative_speed)
+        self._work = Work()
+        self._generation = 0
+        self._in_hand: tuple[int, int] | None = None
+        """Generation and number of samples of the batch that is being trained on."""
+        self._batch_size = 0
+        self._fragment_steps = [0] * len(fragments)
+        self._fragment_tokens = [0] * len(fragments)
+        self._missing = set(range(len(fragments)))
+        self._samples_done = 0
+        self._tokens_done = 0
+        self._steps_done = 0
+        self._steps_taken = 0
+        self._t = 0
+        self._steps = assignment.job.training.steps
+        self._done = False
+        self._draining = False
+        self._closed = False
+        self._former_handler: Callable[[int, FrameType | None], object] | int | None = None
+
+    # --- what a training loop calls -----------------------------------------------------------------------------------
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
         """`source(numbers)` for one batch of work after the other, until the job is done or this unit drains.
 
         `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit and to nobody else; `source`
         maps them to a batch deterministically. Follow each batch with one `step`. The loop ends by itself; code after it runs for
-        `done` as for `draining`.
+        `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good.
         """
-        raise NotImplementedError
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        self._batch_size = batch_size
+        self._pace.restart()
+        while (numbers := self._next_numbers(batch_size)) is not None:
+            if self._in_hand is not None:
+                raise RuntimeError("call step() once after each batch: without it the batch does not count and nothing is exchanged")
+            self._in_hand = (self._generation, batch_size)
+            yield source(numbers)
 
     def step(self, *, tokens: int, loss: float | None = None) -> None:
         """Call after every local optimizer step, with the number of real tokens of its batch and, where cheap, its loss.
 
         Never waits for the network. Copies fragments that the syncer asked for to host memory, adopts complete broadcasts by
-        overwriting them in the store, and stretches the step by the node's simulated relative speed.
+        overwriting them in the store, and stretches the step by the node's simulated relative speed. Raises `Leave` when the
+        syncer refuses this unit for good.
         """
-        raise NotImplementedError
-
-    @property
-    def done(self) -> bool:
-        """The job reached its last outer step, and the final parameters are in the store."""
-        raise NotImplementedError
-
-    @property
-    def draining(self) -> bool:
-        """SIGTERM was received: `batches` ends after the step under way."""
-        raise NotImplementedError
-
-    @property
-    def step_count(self) -> int:
-        """Local steps of this process, from 0."""
-        raise NotImplementedError
-
-    @property
-    def t(self) -> int:
-        """Last outer step heard of, on the syncer's clock."""
-        raise NotImplementedError
-
-    @property
-    def steps(self) -> int:
-        """T, the outer step at which the job ends: with `t` the base of an inner learning-rate schedule on the global clock."""
-        raise NotImplementedError
+        if tokens < 0:
+            raise ValueError(f"tokens must not be negative, not {tokens}")
+        self._pace.lap(lambda: self._draining)
+        self._steps_taken += 1
+        self._count(tokens)
+        self._tell(loss)
+        self._take_in()
+        self._ask_for_work()
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
-        raise NotImplementedError
+        self._take_in()
+        self._connection.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self._t))
 
     def close(self) -> None:
-        """Say Bye and disconnect. Raises SystemExit(`Exit.DRAINED`) when this unit drained; returns when the job is done."""
-        raise NotImplementedError
+        """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done."""
+        if self._closed:
+            return
+        self._end(Bye(drained=not self._done, samples_done=self._samples_done, tokens_done=self._tokens_done))
+        if self._draining and not self._done:
+            raise _leave(
+                Exit.DRAINED, f"unit {self._unit} drained after {self._steps_taken} steps of this process; its open work goes back"
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         """`close`, but an exception of the training program goes on as it is, and the unit leaves without Bye."""
-        raise NotImplementedError
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            self._end(None)
+
+    @property
+    def done(self) -> bool:
+        """The job reached its last outer step, and the final parameters are in the store."""
+        return self._done
+
+    @property
+    def draining(self) -> bool:
+        """SIGTERM was received: `batches` ends after the step under way."""
+        return self._draining
+
+    @property
+    def step_count(self) -> int:
+        """Local steps of this process, from 0."""
+        return self._steps_taken
+
+    @property
+    def t(self) -> int:
+        """Last outer step heard of, on the syncer's clock."""
+        return self._t
+
+    @property
+    def steps(self) -> int:
+        """T, the outer step at which the job ends: with `t` the base of an inner learning-rate schedule on the global clock."""
+        return self._steps
+
+    # --- joining and leaving ------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._former_handler = signal.signal(signal.SIGTERM, self._drain)
+        self._connection.start()
+        began = told = time.monotonic()
+        while self._missing:
+            if self._draining:
+                self.close()
+            self._inbox.wait(_POLL)
+            self._take_in()
+            if (now := time.monotonic()) - told > _PATIENCE:
+                _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
+                told = now
+        _log.info("unit %s takes part from outer step %d of %d", self._unit, self._t, self._steps)
+        self._pace.restart()
+
+    def _drain(self, signum: int, frame: FrameType | None) -> None:
+        self._draining = True
+
+    def _end(self, bye: Bye | None) -> None:
+        self._closed = True
+        self._connection.close(bye)
+        if self._former_handler is not None:
+            signal.signal(signal.SIGTERM, self._former_handler)
+
+    # --- between two steps --------------------------------------------------------------------------------------------
+
+    def _count(self, tokens: int) -> None:
+        for index in range(len(self._fragments)):
+            self._fragment_steps[index] += 1
+            self._fragment_tokens[index] += tokens
+        generation, samples = self._in_hand or (self._generation, 0)
+        self._in_hand = None
+        if generation == self._generation:
+            self._samples_done += samples
+            self._tokens_done += tokens
+            self._steps_done += 1
+
+    def _tell(self, loss: float | None) -> None:
+        progress = Progress(
+            local_step=self._steps_taken,
+            steps=self._fragment_steps,
+            tokens=self._fragment_tokens,
+            step_seconds=self._pace.step_seconds,
+            loss=math.nan if loss is None else loss,
+            samples_done=self._samples_done,
+            tokens_done=self._tokens_done,
+            t=self._t,
+        )
+        self._connection.progress(self._generation, progress)
+
+    def _take_in(self) -> None:
+        for event in self._inbox.drain():
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Received():
+                self._store.write(unpack(self._fragments[event.fragment], event.value))
+                self._fragment_steps[event.fragment] = 0
+                self._fragment_tokens[event.fragment] = 0
+                self._missing.discard(event.fragment)
+                self._t = max(self._t, event.t)
+            case PullWanted():
+                self._answer(event)
+            case Leased():
+                if event.generation == self._generation:
+                    self._work.granted(event.start, event.end)
+            case Welcomed():
+                self._welcome(event)
+            case Finished():
+                self._t = event.t
+                self._done = True
+            case Rejected():
+                self._end(None)
+                raise _leave(event.status, event.message)
+
+    def _answer(self, pull: PullWanted) -> None:
+        if pull.generation != self._generation:
+            return
+        fragment = self._fragments[pull.fragment]
+        values = pack(fragment, self._store.read([tensor.name for tensor in fragment.tensors]))
+        header = Chunk(
+            kind=Chunk.PUSH,
+            fragment=pull.fragment,
+            t=pull.t,
+            coding=int(self._coding),  # type: ignore[arg-type]
+            steps=self._fragment_steps[pull.fragment],
+            tokens=self._fragment_tokens[pull.fragment],
+            samples_done=self._samples_done,
+            tokens_done=self._tokens_done,
+            steps_done=self._steps_done,
+        )
+        self._connection.push(self._generation, header, values)
+
+    def _welcome(self, event: Welcomed) -> None:
+        self._steps = event.steps
+        if event.generation != self._generation:
+            if self._generation:
+                _log.warning("the syncer goes on from outer step %d without this unit's latest work; taking its parameters", event.t)
+            self._generation = event.generation
+            self._t = event.t
+            self._work.forget(event.asked)
+            self._samples_done = 0
+            self._tokens_done = 0
+            self._steps_done = 0
+            self._fragment_steps = [0] * len(self._fragments)
+            self._fragment_tokens = [0] * len(self._fragments)
+        else:
+            # What was asked for on the stream before may be lost; what was leased is sent again.
+            self._work.asked = 0
+        if event.seed_wanted:
+            self._seed()
+
+    def _seed(self) -> None:
+        """The job has no parameters yet: give it what the syncer gave this unit last, or else what the model began with."""
+        values = self._connection.received()
+        if values is None:
+            _log.info("unit %s gives the job its first parameters", self._unit)
+            arrays = self._store.read([tensor.name for fragment in self._fragments for tensor in fragment.tensors])
+            values = [pack(fragment, arrays) for fragment in self._fragments]
+        self._connection.seed(self._generation, values)
+        self._missing.clear()
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
+        """The next batch's numbers; None when there is to be no next step."""
+        began = told = time.monotonic()
+        while not (self._done or self._draining):
+            numbers = self._work.take(count)
+            if numbers is not None:
+                if (waited := time.monotonic() - began) > 0:
+                    self._pace.idle(waited)
+                return numbers
+            self._ask_for_work()
+            self._inbox.wait(_POLL)
+            self._take_in()
+            if (now := time.monotonic()) - told > _PATIENCE:
+                _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
+                told = now
+        return None
+
+    def _ask_for_work(self) -> None:
+        if not self._batch_size or self._done:
+            return
+        self._connection.set_initial_wish(AHEAD_BATCHES * self._batch_size)
+        asked = self._work.asked
+        samples = self._work.wanted(self._batch_size, self._pace.step_seconds)
+        if samples and not self._connection.want(self._generation, samples):
+            self._work.asked = asked
+
+
+def _leave(status: Exit, message: str) -> Leave:
+    sys.stderr.write(f"diloco: {message}\n")
+    sys.stderr.flush()
+    return Leave(status, message)
+
+
+def _log_to_stderr() -> None:
+    """A pod's log is its stderr. A program that has set up logging of its own keeps it."""
+    package = logging.getLogger("diloco")
+    if logging.getLogger().handlers or package.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)

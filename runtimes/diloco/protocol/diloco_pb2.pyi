@@ -50,7 +50,7 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., embedding: _Optional[bool] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "epoch", "versions")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "epoch", "versions", "samples_leased")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Hello(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_LEASED_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -69,21 +70,24 @@ class Hello(_message.Message):
     fingerprint: str
     epoch: bytes
     versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., epoch: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    samples_leased: int
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., epoch: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "t", "steps", "seed_wanted", "fragments")
+    __slots__ = ("epoch", "t", "steps", "seed_wanted", "fragments", "resumed")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SEED_WANTED_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     epoch: bytes
     t: int
     steps: int
     seed_wanted: bool
     fragments: _containers.RepeatedCompositeFieldContainer[FragmentNames]
-    def __init__(self, epoch: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ...) -> None: ...
+    resumed: bool
+    def __init__(self, epoch: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ...) -> None: ...
 
 class FragmentNames(_message.Message):
     __slots__ = ("names",)
@@ -92,7 +96,7 @@ class FragmentNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done")
+    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Chunk.Kind]
@@ -125,6 +129,7 @@ class Chunk(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     kind: Chunk.Kind
     fragment: int
     t: int
@@ -137,7 +142,8 @@ class Chunk(_message.Message):
     tokens: int
     samples_done: int
     tokens_done: int
-    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ...) -> None: ...
+    steps_done: int
+    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t")

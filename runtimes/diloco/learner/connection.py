@@ -1,0 +1,287 @@
+"""The background thread that owns a learner's stream to the syncer: coding, chunks, reconnects.
+
+It shares two things with the training thread: the inbox (in) and the stream's outbox (out). Nothing here waits for a training
+step, and no training step waits for anything here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import grpc
+import numpy as np
+
+from diloco.algorithm.codec import CodecError, Coding, NonFiniteError, encode, payload_bytes, value_of
+from diloco.algorithm.fragments import Fragment
+from diloco.contract import Exit
+from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, Rejected, Welcomed
+from diloco.learner.outbox import Outbox
+from diloco.learner.store import Float32Array
+from diloco.protocol.auth import credentials
+from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.protocol.framing import Assembler, FramingError, Transfer, split
+from diloco.protocol.refusal import exit_for, name_of
+
+_log = logging.getLogger(__name__)
+
+FIRST_DELAY = 0.05
+LONGEST_DELAY = 2.0
+"""Back-off between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
+LAST_WORDS = 10.0
+"""How long `close` lets the stream deliver what is in the outbox, seconds."""
+
+
+def backoff(failures: int, chance: float) -> float:
+    """Seconds to wait after so many attempts in a row failed; `chance` in [0, 1) spreads units that lost the same syncer."""
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
+
+
+class Connection:
+    """Started once by `Session.join`; lives until `close` or until the syncer refuses this process for good."""
+
+    def __init__(
+        self,
+        address: str,
+        secret: str,
+        hello: Hello,
+        fragments: Sequence[Fragment],
+        coding: Coding,
+        inbox: Inbox,
+        keepalive: Keepalive,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`hello` without epoch, versions and samples_leased, which are filled in for each stream."""
+        self._address = address
+        self._secret = secret
+        self._hello = hello
+        self._fragments = fragments
+        self._coding = coding
+        self._inbox = inbox
+        self._keepalive = keepalive
+        self._chance = chance
+        self._bases: dict[int, tuple[int, Float32Array]] = {}
+        self._epoch = b""
+        self._leased = 0
+        self._generation = 0
+        self._initial_wish = 0
+        self._outbox: Outbox | None = None
+        self._call: grpc.Call | None = None
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="diloco-exchange", daemon=True)
+
+    # --- called from the training thread ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def progress(self, generation: int, progress: Progress) -> None:
+        """Tell of a local step; dropped while there is no stream, or when it tells of another generation's account."""
+        with self._lock:
+            if self._outbox is not None and generation == self._generation:
+                self._outbox.progress(progress)
+
+    def want(self, generation: int, samples: int) -> bool:
+        """Ask for work. False: there is no stream to ask on."""
+        with self._lock:
+            if self._outbox is None or generation != self._generation:
+                return False
+            self._outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples)))
+            return True
+
+    def set_initial_wish(self, samples: int) -> None:
+        """How much work to ask for as soon as a new generation begins, so that the next step finds it leased."""
+        self._initial_wish = samples
+
+    def push(self, generation: int, header: Chunk, values: Float32Array) -> None:
+        """Answer a pull. The coding happens on the sending thread; `values` is the connection's from now on."""
+        with self._lock:
+            if self._outbox is not None and generation == self._generation:
+                self._outbox.transfer(self._encoded(header, values))
+
+    def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
+        """Give the job its first parameters, by fragment. They are this session's version 0."""
+        for index, value in enumerate(values):
+            value.flags.writeable = False
+            with self._lock:
+                self._bases[index] = (0, value)
+                if self._outbox is not None and generation == self._generation:
+                    header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
+                    self._outbox.transfer(self._encoded(header, value))
+
+    def received(self) -> list[Float32Array] | None:
+        """The values of every fragment as received last; None unless all are there."""
+        with self._lock:
+            return [self._bases[i][1] for i in range(len(self._fragments))] if len(self._bases) == len(self._fragments) else None
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Tell the held-out loss, if there is still somebody to tell."""
+        with self._lock:
+            if self._outbox is not None:
+                self._outbox.post(FromLearner(evaluation=evaluation))
+
+    def close(self, bye: Bye | None) -> None:
+        """End the connection: with Bye after everything that waits to be sent, at most `LAST_WORDS` seconds, or at once."""
+        self._closing.set()
+        with self._lock:
+            if bye is not None and self._outbox is not None:
+                self._outbox.finish(FromLearner(bye=bye))
+            elif self._call is not None:
+                self._call.cancel()
+        if not self._over.wait(LAST_WORDS):
+            _log.warning("the syncer did not take this unit's last words within %.0f s", LAST_WORDS)
+            with self._lock:
+                if self._call is not None:
+                    self._call.cancel()
+            self._over.wait(1.0)
+
+    # --- the connection's own thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while not self._closing.is_set():
+                before = self._epoch
+                welcomed, trouble = self._stream()
+                if trouble is None:
+                    return
+                failures = 1 if welcomed else failures + 1
+                if failures in (1, 10) or failures % 100 == 0:
+                    lost = "lost the syncer" if before else "no syncer yet"
+                    _log.warning("%s at %s (%s); trying again", lost, self._address, trouble)
+                self._closing.wait(backoff(failures, self._chance()))
+        finally:
+            self._over.set()
+
+    def _stream(self) -> tuple[bool, str | None]:
+        """One stream to its end: whether it was welcomed, and what ended it; None: there is nothing to try again."""
+        welcomed = False
+        outbox = Outbox(FromLearner(hello=self._greeting()))
+        assembler = Assembler(self._expected_bytes)
+        with grpc.insecure_channel(self._address, options=client_options(self._keepalive)) as channel:
+            call = SyncerStub(channel).Exchange(iter(outbox), metadata=credentials(self._secret))
+            with self._lock:
+                self._call = call
+            try:
+                for message in call:
+                    if not self._handle(message, outbox, assembler):
+                        return welcomed, None
+                    welcomed = True
+                return welcomed, None if self._closing.is_set() else "the stream ended"
+            except grpc.RpcError as error:
+                return welcomed, self._trouble(error)
+            except (FramingError, CodecError) as error:
+                _log.exception("what the syncer sent cannot be used")
+                return welcomed, str(error)
+            finally:
+                with self._lock:
+                    self._outbox = None
+                    self._call = None
+                outbox.abandon()
+                call.cancel()
+
+    def _trouble(self, error: grpc.RpcError) -> str | None:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        detail = (error.details() if isinstance(error, grpc.Call) else None) or str(error)
+        if self._closing.is_set():
+            return None
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            self._inbox.put(Rejected(Exit.REFUSED_UNAUTHENTICATED, f"the syncer at {self._address} refused this job's secret: {detail}"))
+            return None
+        return f"{code.name if code else 'error'}: {detail}"
+
+    def _greeting(self) -> Hello:
+        hello = Hello()
+        hello.CopyFrom(self._hello)
+        with self._lock:
+            hello.epoch = self._epoch
+            hello.samples_leased = self._leased
+            if self._bases:
+                hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._fragments)))
+        return hello
+
+    def _handle(self, message: ToLearner, outbox: Outbox, assembler: Assembler) -> bool:
+        """Whether the stream goes on. Raises FramingError and CodecError."""
+        match message.WhichOneof("message"):
+            case "welcome":
+                self._welcomed(message, outbox)
+            case "pull":
+                self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t))
+            case "chunk":
+                transfer = assembler.add(message.chunk)
+                if transfer is not None:
+                    self._adopt(transfer)
+            case "work":
+                self._leased += message.work.end - message.work.start
+                self._inbox.put(Leased(self._generation, message.work.start, message.work.end))
+            case "done":
+                self._inbox.put(Finished(message.done.t))
+            case "refused":
+                self._inbox.put(_rejected(message.refused))
+                return False
+            case _:
+                _log.debug("the syncer sent a message that this version does not know")
+        return True
+
+    def _welcomed(self, message: ToLearner, outbox: Outbox) -> None:
+        welcome = message.welcome
+        names = [tuple(fragment.names) for fragment in welcome.fragments]
+        if names != [tuple(tensor.name for tensor in fragment.tensors) for fragment in self._fragments]:
+            raise FramingError("the syncer cuts the model into other fragments than this learner; are both of one version?")
+        asked = 0
+        with self._lock:
+            if not welcome.resumed:
+                self._generation += 1
+                self._leased = 0
+                asked = self._initial_wish
+                if asked:
+                    outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked)))
+            self._epoch = welcome.epoch
+            self._outbox = outbox
+        self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked))
+
+    def _expected_bytes(self, chunk: Chunk) -> int:
+        if chunk.kind != Chunk.BROADCAST or chunk.fragment >= len(self._fragments):
+            raise FramingError(f"the syncer sent {Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment}")
+        return payload_bytes(Coding(chunk.coding), self._fragments[chunk.fragment].size)
+
+    def _adopt(self, transfer: Transfer) -> None:
+        header = transfer.header
+        size = self._fragments[header.fragment].size
+        coding = Coding(header.coding)
+        version, base = self._bases.get(header.fragment, (-1, np.empty(size, np.float32)))
+        if coding.delta and version != header.base:
+            raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
+        value = value_of(coding, transfer.payload, base)
+        value.flags.writeable = False
+        with self._lock:
+            self._bases[header.fragment] = (header.t, value)
+        self._inbox.put(Received(header.fragment, header.t, value))
+
+    def _encoded(self, header: Chunk, values: Float32Array) -> Iterator[FromLearner]:
+        """The transfer of one fragment, coded when its turn comes: against the newest broadcast received by then."""
+        coding = Coding(header.coding)
+        payload: memoryview | bytes
+        try:
+            if coding.delta:
+                with self._lock:
+                    header.base, base = self._bases[header.fragment]
+                payload = encode(coding, values - base)
+            else:
+                payload = encode(coding, values)
+        except NonFiniteError as error:
+            # The syncer must see it, refuse it and count it. All bits set is NaN in every coding.
+            _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
+            payload = b"\xff" * payload_bytes(coding, values.size)
+        for chunk in split(header, payload):
+            yield FromLearner(chunk=chunk)
+
+
+def _rejected(refused: Refused) -> Rejected:
+    return Rejected(exit_for(refused.code), f"the syncer refused this unit ({name_of(refused.code)}): {refused.message}")

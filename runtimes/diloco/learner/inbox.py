@@ -1,0 +1,95 @@
+"""What the connection tells the training thread, as data, in the order in which it was received."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from diloco.contract import Exit
+from diloco.learner.store import Float32Array
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The syncer accepted this session."""
+
+    generation: int
+    """Counts the times that the syncer did not go on with what this session had: leases and counters start anew with each."""
+    t: int
+    steps: int
+    seed_wanted: bool
+    asked: int
+    """Samples that the connection asked for in this generation already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Work: sequence numbers [start, end)."""
+
+    generation: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullWanted:
+    """The syncer wants the fragment's current values."""
+
+    generation: int
+    fragment: int
+    t: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A complete broadcast, decoded. The value is read-only."""
+
+    fragment: int
+    t: int
+    value: Float32Array = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The job reached its last outer step; every fragment's last value came before."""
+
+    t: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The syncer will never take this process. The connection has ended."""
+
+    status: Exit
+    message: str
+
+
+Event = Welcomed | Leased | PullWanted | Received | Finished | Rejected
+
+
+class Inbox:
+    """A queue with one reader, the training thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._events: deque[Event] = deque()
+
+    def put(self, event: Event) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify()
+
+    def drain(self) -> list[Event]:
+        """All events so far. Never waits."""
+        with self._changed:
+            events = list(self._events)
+            self._events.clear()
+        return events
+
+    def wait(self, seconds: float) -> None:
+        """Until there is an event, at most `seconds`."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._events), until - time.monotonic())

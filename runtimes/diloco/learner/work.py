@@ -1,0 +1,67 @@
+"""The samples that this unit holds leases for, in the order of the leases. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+AHEAD_BATCHES = 32
+"""Batches of work to hold at least."""
+AHEAD_SECONDS = 20.0
+"""Work to hold at least, in seconds of training: a syncer that restarts within this time is not felt."""
+MOST_AHEAD_BATCHES = 1024
+LEASE_BATCHES = 8
+"""Batches that are asked for at once, once that many are missing."""
+
+
+class Work:
+    """Leased ranges, and the account of what was taken from them."""
+
+    def __init__(self) -> None:
+        self._ranges: deque[tuple[int, int]] = deque()
+        self.remaining = 0
+        """Samples leased and not yet taken."""
+        self.asked = 0
+        """Samples asked for and not yet leased."""
+
+    def forget(self, asked: int) -> None:
+        """The syncer goes on without this session's leases; `asked` samples have been asked for since."""
+        self._ranges.clear()
+        self.remaining = 0
+        self.asked = asked
+
+    def granted(self, start: int, end: int) -> None:
+        """A lease of the sequence numbers [start, end)."""
+        self._ranges.append((start, end))
+        self.remaining += end - start
+        self.asked = max(0, self.asked - (end - start))
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        """The next `count` numbers, int64 [count]; None if fewer are leased."""
+        if self.remaining < count:
+            return None
+        pieces = []
+        missing = count
+        while missing:
+            start, end = self._ranges.popleft()
+            cut = min(end, start + missing)
+            pieces.append(np.arange(start, cut, dtype=np.int64))
+            missing -= cut - start
+            if cut < end:
+                self._ranges.appendleft((cut, end))
+        self.remaining -= count
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def wanted(self, batch_size: int, step_seconds: float) -> int:
+        """How many samples to ask for now; 0 while enough are held or on their way. Adds them to `asked`."""
+        ahead = AHEAD_BATCHES
+        if step_seconds > 0:
+            ahead = min(MOST_AHEAD_BATCHES, max(ahead, math.ceil(AHEAD_SECONDS / step_seconds)))
+        missing = ahead * batch_size - self.remaining - self.asked
+        if missing < LEASE_BATCHES * batch_size:
+            return 0
+        self.asked += missing
+        return missing

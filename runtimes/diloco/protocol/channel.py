@@ -1,0 +1,58 @@
+"""gRPC's settings for both ends, in one place because their time-outs must fit together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diloco.protocol.framing import CHUNK_BYTES
+
+MAX_MESSAGE_BYTES = 64 * CHUNK_BYTES
+"""Bound of one message. Chunks stay far below; Hello and Welcome carry the whole layout (some 100 bytes per tensor)."""
+CONNECT_TIMEOUT_MS = 5000
+"""How long one attempt to connect may take (gRPC calls it the minimum reconnect back-off)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """HTTP/2 pings that notice a peer that is frozen or gone without a word. Seconds.
+
+    A dead peer is noticed after at most `every + timeout`.
+    """
+
+    every: float = 5.0
+    timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.every < 0.5 or self.timeout < 0.5:
+            raise ValueError("keepalive must be at least half a second: shorter ones take a busy machine for a dead one")
+
+
+def options(keepalive: Keepalive) -> list[tuple[str, int]]:
+    """Options for a channel or a server. Both ends ping, so both ends allow the other's pings."""
+    every = int(keepalive.every * 1000)
+    return [
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", every),
+        ("grpc.keepalive_timeout_ms", int(keepalive.timeout * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", min(every, 1000)),
+    ]
+
+
+def client_options(keepalive: Keepalive) -> list[tuple[str, int]]:
+    """Options for a learner's channel, one per attempt to connect: the learner backs off by its own rule, so gRPC may not share its
+    own back-off between channels. No proxy: the syncer's address is a pod's."""
+    return [
+        *options(keepalive),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def server_options(keepalive: Keepalive) -> list[tuple[str, int]]:
+    """Options for the syncer. Two servers on one port would share its learners between them: refuse to start instead."""
+    return [*options(keepalive), ("grpc.so_reuseport", 0)]

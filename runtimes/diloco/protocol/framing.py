@@ -1,0 +1,74 @@
+"""A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; pieces of one do not reorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from diloco.protocol.diloco_pb2 import Chunk
+
+CHUNK_BYTES = 1 << 20
+"""Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
+
+
+class FramingError(ValueError):
+    """The peer's chunks do not make up a payload: a hole, a repetition, or more bytes than announced. The stream cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A complete payload with the header fields of its last chunk."""
+
+    header: Chunk
+    payload: memoryview
+
+
+def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """`payload` as chunks of at most `size` bytes that carry `header`'s other fields; an empty payload is one empty chunk.
+
+    The slices are the only copy that is made here: a protobuf `bytes` field needs an object of its own.
+    """
+    view = memoryview(payload).cast("B")
+    for offset in range(0, max(1, len(view)), size):
+        chunk = Chunk()
+        chunk.CopyFrom(header)
+        chunk.total = len(view)
+        chunk.offset = offset
+        chunk.data = bytes(view[offset : offset + size])
+        yield chunk
+
+
+class Assembler:
+    """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way."""
+
+    def __init__(self, expected: Callable[[Chunk], int]) -> None:
+        """`expected` tells how many bytes the payload that a first chunk opens must have; it may raise FramingError itself. Nothing is
+        allocated before it has agreed: a peer cannot make this process reserve memory at will."""
+        self._expected = expected
+        self._open: dict[tuple[int, int], tuple[bytearray, int, int]] = {}
+
+    def add(self, chunk: Chunk) -> Transfer | None:
+        """The complete transfer if `chunk` was its last piece. Raises FramingError."""
+        key = (chunk.kind, chunk.fragment)
+        what = f"{Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment} at outer step {chunk.t}"
+        if key not in self._open:
+            if chunk.offset:
+                raise FramingError(f"{what} begins at offset {chunk.offset}, not at 0")
+            expected = self._expected(chunk)
+            if chunk.total != expected:
+                raise FramingError(f"{what} announces {chunk.total} bytes, the layout says {expected}")
+            self._open[key] = (bytearray(chunk.total), 0, chunk.t)
+        buffer, received, t = self._open[key]
+        if (chunk.offset, chunk.t, chunk.total) != (received, t, len(buffer)):
+            raise FramingError(
+                f"{what} goes on at offset {chunk.offset} of {chunk.total}; expected offset {received} of {len(buffer)} of outer step {t}"
+            )
+        end = received + len(chunk.data)
+        if end > len(buffer) or (not chunk.data and buffer):
+            raise FramingError(f"{what} brings {len(chunk.data)} bytes at offset {received} of {len(buffer)}")
+        buffer[received:end] = chunk.data
+        if end < len(buffer):
+            self._open[key] = (buffer, end, t)
+            return None
+        del self._open[key]
+        return Transfer(chunk, memoryview(buffer))

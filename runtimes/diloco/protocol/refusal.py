@@ -1,0 +1,28 @@
+"""What a refusal means for the process that is refused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from diloco.contract import Exit
+from diloco.protocol.diloco_pb2 import Refused
+
+EXITS: Final = {
+    Refused.LAYOUT: Exit.REFUSED_LAYOUT,
+    Refused.NONFINITE: Exit.REFUSED_NONFINITE,
+    Refused.FENCED: Exit.REFUSED_FENCED,
+    Refused.DUPLICATE_IDENTITY: Exit.REFUSED_FENCED,
+    Refused.WRONG_JOB: Exit.BAD_CONTRACT,
+    Refused.PROTOCOL: Exit.CRASHED,
+}
+"""Exit status of a learner that was refused with a code. WRONG_JOB is a pod with another job's environment; PROTOCOL a bug of ours."""
+
+
+def exit_for(code: int) -> Exit:
+    """The exit status for a refusal code, also for one that a newer syncer may have."""
+    return EXITS.get(code, Exit.CRASHED)  # type: ignore[call-overload, no-any-return]
+
+
+def name_of(code: int) -> str:
+    """`LAYOUT`, `NONFINITE`, …; the number for a code that this version does not know."""
+    return str(Refused.Code.Name(code)) if code in Refused.Code.values() else str(code)
