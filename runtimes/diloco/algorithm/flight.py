@@ -1,0 +1,57 @@
+"""One exchange of one fragment, from pull to merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.members import Member
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """An accepted answer."""
+
+    delta: Array = field(repr=False)
+    """anchor - theta, flat."""
+    weight: float
+
+
+@dataclass(slots=True)
+class Flight:
+    """An exchange that is not merged yet."""
+
+    t: int
+    fragment: int
+    launched_at: float
+    asked: frozenset[str]
+    waiting: set[str]
+    """Asked, joined, and neither answered nor refused."""
+    contributions: dict[str, Contribution] = field(default_factory=dict)
+    quorum_at: float | None = None
+    """When as many as the quorum had answered."""
+
+    def answered(self, unit: str, quorum: int, now: float) -> None:
+        """`unit` is not waited for any more."""
+        self.waiting.discard(unit)
+        if self.quorum_at is None and len(self.contributions) >= quorum:
+            self.quorum_at = now
+
+    def closes_at(self, members: Mapping[str, Member], overlap_seconds: float, grace_seconds: float) -> float:
+        """When to merge without those who have not answered, given that the overlap in outer steps is used up.
+
+        With fewer answers than the quorum each is waited for as long as its own history makes an answer likely. With the quorum,
+        the others get `grace_seconds` from the end of the overlap, or from the quorum if that came later: if the network is slower
+        than the overlap, one fast answer does not shut the others out. Nobody silent is waited for.
+        """
+        if not self.waiting:
+            return self.launched_at
+        if self.quorum_at is None:
+            return max(members[unit].patient_until(self.launched_at) for unit in self.waiting)
+        grace_over = max(self.launched_at + overlap_seconds, self.quorum_at) + grace_seconds
+        return min(grace_over, max(members[unit].silent_at for unit in self.waiting))

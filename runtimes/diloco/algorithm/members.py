@@ -1,0 +1,86 @@
+"""What the core knows of the units that are joined: their newest metadata, their speed, whether they are alive, how fast they answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from diloco.algorithm.events import Metadata
+from diloco.algorithm.quorum import SPEED_ALPHA, SYNC_ALPHA, MovingAverage
+
+SILENT_STEPS: Final = 3.0
+"""A learner that has told nothing for so many of its own steps is silent: neither asked nor waited for until it reports again."""
+SILENT_SECONDS: Final = 1.0
+"""No learner is silent before so many seconds: less is the jitter of a shared machine."""
+PATIENCE: Final = 2.0
+"""An answer is waited for, where the quorum depends on it, for so many times the unit's average time to answer."""
+FIRST_ANSWER_SECONDS: Final = 30.0
+"""The same for a unit that has never answered."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One joined unit."""
+
+    unit: str
+    joined_t: int
+    steps: list[int]
+    """Per fragment, local steps since adoption as last reported; set to 0 when a broadcast goes out."""
+    local_step: int = 0
+    heard: float | None = None
+    """When its newest metadata came; None: none yet."""
+    fresh: bool = False
+    """Whether it has reported a new step since the last outer step."""
+    speed: MovingAverage = field(default_factory=lambda: MovingAverage(SPEED_ALPHA))
+    """Local steps per second."""
+    answer: MovingAverage = field(default_factory=lambda: MovingAverage(SYNC_ALPHA))
+    """Seconds from a pull to the push, late answers included."""
+    missed: bool = False
+    """Its last pull was closed without it, and it has not answered since."""
+
+    def report(self, metadata: Metadata, now: float) -> int:
+        """Take metadata in; number of new local steps, 0 if it tells of none."""
+        new = metadata.local_step - self.local_step
+        if self.heard is None:
+            new = min(new, 1)  # whatever it did before it joined is not this clock's
+        self.heard = now
+        self.steps = list(metadata.steps)
+        if new <= 0:
+            return 0
+        self.local_step = metadata.local_step
+        self.fresh = True
+        if math.isfinite(metadata.step_seconds) and metadata.step_seconds > 0:
+            # A moving average of speed, not of duration: one long pause (compilation, evaluation) counts as one slow step.
+            self.speed.add(1 / metadata.step_seconds)
+        return new
+
+    @property
+    def step_seconds(self) -> float:
+        """Average duration of its steps; 0: unknown."""
+        return 1 / self.speed.value if self.speed.value else 0.0
+
+    @property
+    def silent_at(self) -> float:
+        """When it becomes silent, if nothing comes."""
+        if self.heard is None:
+            return -math.inf
+        return self.heard + max(SILENT_SECONDS, SILENT_STEPS * self.step_seconds)
+
+    def live(self, now: float) -> bool:
+        """Whether it trains, as far as anyone can tell."""
+        return now < self.silent_at
+
+    def patient_until(self, launched_at: float) -> float:
+        """Until when an answer to a pull of `launched_at` is worth waiting for, where the quorum depends on it."""
+        if self.missed:
+            return launched_at
+        expected = FIRST_ANSWER_SECONDS if self.answer.value is None else PATIENCE * max(self.answer.value, self.step_seconds)
+        return min(launched_at + expected, self.silent_at)
+
+
+def mean_step_seconds(members: Iterable[Member]) -> float:
+    """The mean learner step: 1 over the mean speed of those whose speed is known; 0 if none is. Seconds."""
+    speeds = [m.speed.value for m in members if m.speed.value]
+    return len(speeds) / math.fsum(speeds) if speeds else 0.0

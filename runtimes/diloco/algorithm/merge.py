@@ -1,0 +1,114 @@
+"""Merging the learners' outer gradients of one fragment into one, tensor by tensor.
+
+An outer gradient is `anchor - theta[m]` with the syncer's own value as the anchor. With weights w and phi(x) = x/||x||:
+
+- direct: `sum w d / sum w`;
+- RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
+  the result does not shrink when more, nearly orthogonal gradients are merged.
+
+Sums run in the order of the arguments, in float32, in blocks that fit the cache; norms are summed in float64. Nothing here
+depends on the number of threads, so equal arguments give equal bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.fragments import Fragment
+
+Array = NDArray[np.float32]
+Method = Literal["RDA", "Average"]
+
+CANCELLATION: Final = 1e-3
+"""Directions cancel if their weighted mean is shorter than this; the direct average is taken instead, because what is left of the
+direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
+_CHUNK: Final = 1 << 15
+"""Elements worked on at a time."""
+_DOT: Final = 1 << 13
+"""Elements per dot product: short enough that a BLAS does not split it over threads."""
+
+
+def merge(fragment: Fragment, deltas: Sequence[Array], weights: Sequence[float], method: Method, embeddings: Method) -> Array:
+    """The merged outer gradient of a fragment, flat float32.
+
+    `deltas` are flat, one per contribution; `weights` are positive. `method` is for all tensors but embeddings.
+    Raises ValueError without contributions, or for a weight that is not positive and finite.
+    """
+    if not deltas or len(deltas) != len(weights):
+        raise ValueError(f"{len(deltas)} contributions with {len(weights)} weights cannot be merged")
+    if not all(math.isfinite(w) and w > 0 for w in weights):
+        raise ValueError(f"weights must be positive and finite: {list(weights)}")
+    if len(deltas) == 1:
+        return deltas[0]
+    merged = np.empty(fragment.size, np.float32)
+    for tensor, where in fragment.slices():
+        how = _METHODS[embeddings if tensor.embedding else method]
+        how([d[where] for d in deltas], weights, merged[where])
+    return merged
+
+
+def direct(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
+    """`out = sum w d / sum w`. Relative to the largest weight: equal weights give exactly `sum d / M`."""
+    largest = max(weights)
+    relative = [w / largest for w in weights]
+    _combine(deltas, relative, out)
+    out /= np.float32(sum(relative))
+
+
+def rda(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
+    """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the direct average where directions cancel; 0 if all are 0."""
+    total = math.fsum(weights)
+    norms = [norm(d) for d in deltas]
+    moving = [(d, w / total, n) for d, w, n in zip(deltas, weights, norms, strict=True) if n > 0]
+    if not moving:
+        out[:] = 0
+        return
+    radius = math.fsum(w * n for _, w, n in moving)
+    if len(moving) == 1:
+        only, _, n = moving[0]
+        np.multiply(only, np.float32(radius / n), out=out)
+        return
+    # Scaled by the radius, the coefficients stay of order one however small the gradients are.
+    _combine([d for d, _, _ in moving], [w * radius / n for _, w, n in moving], out)
+    length = norm(out) / radius
+    if length < CANCELLATION:
+        direct(deltas, weights, out)
+    else:
+        out *= np.float32(1 / length)
+
+
+def norm(x: Array) -> float:
+    """Euclidean norm, accumulated in float64 over blocks; safe against overflow and underflow of squares in float32."""
+    squares = math.fsum(float(np.dot(part, part)) for part in _parts(x, _DOT))
+    if math.isfinite(squares) and squares > 1e-30 * x.size:
+        return math.sqrt(squares)
+    largest = max(float(x.max()), -float(x.min()))
+    if largest == 0:
+        return 0.0
+    return largest * math.sqrt(math.fsum(float(np.square(part.astype(np.float64) / largest).sum()) for part in _parts(x, _DOT)))
+
+
+def _parts(x: Array, length: int) -> list[Array]:
+    return [x[start : start + length] for start in range(0, x.size, length)]
+
+
+def _combine(deltas: Sequence[Array], coefficients: Sequence[float], out: Array) -> None:
+    """`out = sum c d`, in order; factors of exactly 1 are not multiplied."""
+    scaled = np.empty(min(_CHUNK, out.size), np.float32)
+    for start in range(0, out.size, _CHUNK):
+        where = slice(start, min(start + _CHUNK, out.size))
+        into = out[where]
+        np.multiply(deltas[0][where], np.float32(coefficients[0]), out=into)
+        for d, c in zip(deltas[1:], coefficients[1:], strict=True):
+            if c == 1:
+                into += d[where]
+            else:
+                into += np.multiply(d[where], np.float32(c), out=scaled[: into.size])
+
+
+_METHODS: Final[dict[Method, Callable[[Sequence[Array], Sequence[float], Array], None]]] = {"RDA": rda, "Average": direct}

@@ -1,0 +1,42 @@
+"""When enough learners have reported, and how much longer it pays to wait for more (quorum and adaptive grace, the paper)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+SPEED_ALPHA: Final = 0.1
+"""Weight of a learner's newest step in the moving average of its speed: about its last 20 steps."""
+QUORUM_ALPHA: Final = 0.1
+"""Weight of the newest outer step in the moving average of the time until a quorum was there."""
+SYNC_ALPHA: Final = 0.2
+"""Weight of the newest exchange in the moving average of the time from pull to merge: exchanges are rarer than steps."""
+SHARE_ALPHA: Final = 0.1
+"""Weight of the newest merge in the moving average of a unit's share."""
+
+
+@dataclass(slots=True)
+class MovingAverage:
+    """Exponential moving average; the first value is taken whole."""
+
+    alpha: float
+    value: float | None = None
+
+    def add(self, x: float) -> None:
+        """Raises ValueError for a value that is not finite."""
+        if not math.isfinite(x):
+            raise ValueError(f"{x} cannot be averaged")
+        self.value = x if self.value is None else self.value + self.alpha * (x - self.value)
+
+
+def grace_seconds(
+    step_seconds: float, quorum_seconds: float, sync_seconds: float, overlap_steps: int, safety_factor: float, max_steps: float
+) -> float:
+    """How long to collect more learners once the quorum is there:
+
+    `min(gamma * (tau * step_time - (quorum_time + sync_time)), max_steps * step_time)`, at least 0. All times in seconds and
+    moving averages; gamma is `safety_factor`, tau is `overlap_steps`.
+    """
+    slack = overlap_steps * step_seconds - (quorum_seconds + sync_seconds)
+    return max(0.0, min(safety_factor * slack, max_steps * step_seconds))

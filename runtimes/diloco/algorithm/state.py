@@ -1,0 +1,108 @@
+"""What the core must not lose when the syncer dies: parameters, outer-optimizer state, clock and accounts of contributions.
+
+Timings, memberships and exchanges in flight are not part of it: they belong to the process that died. After a restore the learners
+join anew, take all parameters, and nothing of an exchange that was in flight is ever accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.codec import finite
+from diloco.algorithm.fragments import Array, Fragment, make_fragments, pack_all, unpack
+from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+
+FORMAT: Final = 1
+"""Version of `CoreState.to_tensors`."""
+
+
+class StateError(ValueError):
+    """A stored state that cannot be used. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one unit has contributed so far, all attempts."""
+
+    contributions: int = 0
+    last: int = 0
+    """Outer step of the last one; 0: none yet."""
+    share: float = 0.0
+    """Moving average of its share of the merges it took part in."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreState:
+    """Consistent at outer step `t`. The arrays are shared with the core, which never writes to them: it makes new ones."""
+
+    layout: Layout
+    t: int
+    versions: tuple[int, ...]
+    """Per fragment, outer step of its last merge; 0 after the seed."""
+    values: tuple[Array, ...]
+    """Per fragment, flat."""
+    momentum: tuple[Array, ...]
+    residual: tuple[Array | None, ...]
+    """Per fragment, what the coding of the last updates has left out; None where nothing is carried over."""
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        return make_fragments(self.layout, len(self.versions))
+
+    def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """(arrays by name, JSON-able rest). Arrays are views, `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>`, in the
+        tensor's own shape, so that a snapshot can be read as a model without knowing the fragments."""
+        tensors: dict[str, NDArray[Any]] = {}
+        for fragment in self.fragments:
+            p = fragment.index
+            for kind, flat in (("value", self.values[p]), ("momentum", self.momentum[p]), ("residual", self.residual[p])):
+                if flat is not None:
+                    tensors |= {f"{kind}/{name}": array for name, array in unpack(fragment, flat).items()}
+        meta = {
+            "format": FORMAT,
+            "t": self.t,
+            "versions": list(self.versions),
+            "residual": [x is not None for x in self.residual],
+            "layout": [[x.name, list(x.shape), x.embedding] for x in self.layout.tensors],
+            "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.accounts.items())},
+        }
+        return tensors, meta
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> CoreState:
+        """The inverse of `to_tensors`; copies the arrays. Raises StateError for whatever does not fit or is not finite."""
+        if meta.get("format") != FORMAT:
+            raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
+        try:
+            layout = Layout(TensorSpec(name, tuple(shape), embedding) for name, shape, embedding in meta["layout"])
+            versions = tuple(int(x) for x in meta["versions"])
+            carried = tuple(bool(x) for x in meta["residual"])
+            fragments = make_fragments(layout, len(versions))
+            kinds = {kind: _of_kind(kind, tensors) for kind in ("value", "momentum", "residual")}
+            values = pack_all(fragments, kinds["value"])
+            momentum = pack_all(fragments, kinds["momentum"])
+            residual = tuple(
+                pack_all((fragment,), kinds["residual"])[0] if has else None for fragment, has in zip(fragments, carried, strict=True)
+            )
+            accounts = {unit: Account(int(n), int(last), float(share)) for unit, (n, last, share) in meta["accounts"].items()}
+            t = int(meta["t"])
+        except LayoutError as e:
+            raise StateError(f"the state does not fit its own layout: {e}") from e
+        except (KeyError, TypeError, ValueError) as e:
+            raise StateError(f"the state's description is incomplete or malformed: {type(e).__name__}: {e}") from e
+        if not all(finite(x) for x in (*values, *momentum, *(x for x in residual if x is not None))):
+            raise StateError("the state holds NaN or infinity")
+        for x in (*values, *momentum, *(x for x in residual if x is not None)):
+            x.flags.writeable = False
+        return cls(layout, t, versions, values, momentum, residual, accounts)
+
+
+def _of_kind(kind: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    prefix = f"{kind}/"
+    return {name.removeprefix(prefix): array.astype(np.float32, copy=False) for name, array in tensors.items() if name.startswith(prefix)}
