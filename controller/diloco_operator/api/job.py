@@ -261,6 +261,7 @@ class UnitStatus(_Api):
     ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
     ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
+    template_hash: str = Field("", max_length=64, description="What its newest attempt was made from.")
 
 
 class PoolStatus(_Api):
@@ -283,6 +284,7 @@ class Progress(_Api):
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average over all learners.")
     estimated_completion: Timestamp | None = Field(None, description="When the last step is reached at this speed.")
+    updated_at: Timestamp | None = Field(None, description="When these figures were written; they are written every few seconds.")
 
 
 class LearnersStatus(_Api):

@@ -179,7 +179,7 @@ def project_pod(obj: Obj) -> PodView:
     annotations = meta.get("annotations") or {}
     component = labels.get(names.LABEL_COMPONENT, "")
     main = names.SYNCER_CONTAINER if component == names.COMPONENT_SYNCER else names.LEARNER_CONTAINER
-    container = next((c for c in status.get("containerStatuses") or () if c.get("name") == main), {})
+    container: dict[str, Any] = next((c for c in status.get("containerStatuses") or () if c.get("name") == main), {})
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     running = state.get("running")

@@ -1,0 +1,162 @@
+"""The first solver: minima first, then what runs already, then growth in order of preference; augmenting paths where pools compete.
+
+Every unit that has a slice keeps it, so only free slices are matched. See docs/decisions/0043-placement-interface.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diloco_operator.api import conditions
+from diloco_operator.fleet.slices import Slice
+from diloco_operator.placement.explain import pool_outcome, unplaced_reason
+from diloco_operator.placement.matching import Matching, WantClass, want_class
+from diloco_operator.placement.request import Assignment, JobWant, Placement, PlacementRequest, PoolOutcome, PoolWant, UnitWant, Unplaced
+
+
+def place(request: PlacementRequest) -> Placement:
+    """See `Solver`. Cost: the slices that are looked at, about one per unit where slices are plenty."""
+    matching = Matching(request.fleet)
+    books = [_Book.open(job, request, matching) for job in sorted(request.jobs, key=lambda j: -j.priority)]
+    for book in books:
+        book.meet_pool_minima()
+    for book in books:
+        book.keep_running()
+    for book in books:
+        book.grow(book.job.min)
+    for book in books:
+        book.grow(book.job.max)
+    by_key = {book.job.key: book for book in books}
+    assigned: list[Assignment] = []
+    unplaced: list[Unplaced] = []
+    pools: list[PoolOutcome] = []
+    for job in request.jobs:
+        by_key[job.key].close(assigned, unplaced, pools)
+    return Placement(tuple(assigned), tuple(unplaced), tuple(pools))
+
+
+@dataclass(slots=True)
+class _PoolBook:
+    want: PoolWant
+    wants: WantClass
+    held: list[UnitWant]
+    """Have a slice, not decided yet."""
+    new: list[UnitWant]
+    """Have none, not decided yet; next one last."""
+    placed: dict[str, tuple[Slice, ...] | None] = field(default_factory=dict)
+    """Unit -> the slices that it keeps; None: those that the matching gave it."""
+
+    @property
+    def room(self) -> int:
+        return self.want.max - len(self.placed)
+
+
+@dataclass(slots=True)
+class _Book:
+    """One job's part of the round."""
+
+    job: JobWant
+    request: PlacementRequest
+    matching: Matching
+    pools: list[_PoolBook]
+    kept: dict[str, tuple[Slice, ...]]
+    """Unit -> the slices that it has already."""
+
+    @classmethod
+    def open(cls, job: JobWant, request: PlacementRequest, matching: Matching) -> _Book:
+        kept: dict[str, tuple[Slice, ...]] = {}
+        pools = []
+        for pool in job.pools:
+            held, new = [], []
+            for unit in pool.units:
+                parts = request.fleet.resolve(pool.shape, unit.slice) if unit.slice else None
+                if parts and len(parts) == pool.shape.slots and matching.reserve(f"{job.key} {unit.name}", parts):
+                    kept[unit.name] = parts
+                    held.append(unit)
+                else:
+                    new.append(unit)
+            pools.append(_PoolBook(pool, want_class(pool), held, new[::-1]))
+        return cls(job, request, matching, pools, kept)
+
+    @property
+    def room(self) -> int:
+        return self.job.max - sum(len(pool.placed) for pool in self.pools)
+
+    def meet_pool_minima(self) -> None:
+        for pool in self.pools:
+            self._keep(pool, pool.want.min)
+        for pool in self.pools:
+            self._add(pool, pool.want.min - len(pool.placed))
+
+    def keep_running(self) -> None:
+        """Units that run stay, in turns over the pools, as long as the job's and the pool's maximum allow."""
+        waiting = True
+        while waiting and self.room > 0:
+            waiting = False
+            for pool in self.pools:
+                if pool.held and pool.room > 0 and self.room > 0:
+                    self._keep(pool, len(pool.placed) + 1)
+                    waiting = True
+
+    def grow(self, target: int) -> None:
+        """New units up to `target` in all, pools in order of preference; if that falls short of it, small units first."""
+        before = {unit for pool in self.pools for unit in pool.placed}
+        if self._grow_over(self.pools, target) or target != self.job.min or len({p.wants.shape.slots for p in self.pools}) < 2:
+            return
+        first = self._take_back(before)
+        self._grow_over(sorted(self.pools, key=lambda p: p.wants.shape.slots), target)
+        if sum(len(p.placed) for p in self.pools) < first:
+            self._take_back(before)
+            self._grow_over(self.pools, target)
+
+    def _grow_over(self, pools: Iterable[_PoolBook], target: int) -> bool:
+        for pool in pools:
+            self._add(pool, min(pool.room, target - sum(len(p.placed) for p in self.pools)))
+        return sum(len(p.placed) for p in self.pools) >= target
+
+    def _take_back(self, before: set[str]) -> int:
+        """Undo what was added since. Returns how many units were placed until now."""
+        total = sum(len(p.placed) for p in self.pools)
+        for pool in self.pools:
+            for unit in [u for u in pool.placed if u not in before][::-1]:
+                self.matching.remove(f"{self.job.key} {unit}")
+                del pool.placed[unit]
+                pool.new.append(next(u for u in pool.want.units if u.name == unit))
+        return total
+
+    def _keep(self, pool: _PoolBook, target: int) -> None:
+        while pool.held and len(pool.placed) < target and pool.room > 0 and self.room > 0:
+            unit = pool.held.pop(0)
+            pool.placed[unit.name] = self.kept[unit.name]
+
+    def _add(self, pool: _PoolBook, count: int) -> None:
+        for _ in range(min(count, pool.room, self.room, len(pool.new))):
+            unit = pool.new[-1]
+            if not self.matching.add(f"{self.job.key} {unit.name}", pool.wants, unit.avoid):
+                return
+            pool.new.pop()
+            pool.placed[unit.name] = None
+
+    def close(self, assigned: list[Assignment], unplaced: list[Unplaced], outcomes: list[PoolOutcome]) -> None:
+        for pool in self.pools:
+            for unit in pool.want.units:
+                if unit.name in pool.placed:
+                    parts = pool.placed[unit.name] or tuple(self.matching.parts[f"{self.job.key} {unit.name}"])
+                    assigned.append(Assignment(self.job.key, pool.want.name, unit.name, parts))
+        for pool in self.pools:
+            outcome = pool_outcome(
+                self.job, pool.want, self.request.fleet, pool.wants, len(pool.placed), job_room=self.room, own=self._own_slots(pool)
+            )
+            outcomes.append(outcome)
+            held = {unit.name for unit in pool.held}
+            for unit in pool.want.units:
+                if unit.name not in pool.placed:
+                    dropped = unit.name in held
+                    reason = conditions.UNIT_SCALED_DOWN if dropped else unplaced_reason(outcome)
+                    unplaced.append(Unplaced(self.job.key, pool.want.name, unit.name, reason, outcome.message))
+
+    def _own_slots(self, pool: _PoolBook) -> int:
+        """Slices of this pool's shape that the job has or gets."""
+        same = [p for p in self.pools if p.wants.shape == pool.wants.shape]
+        return sum(len(p.placed) * p.wants.shape.slots for p in same)

@@ -1,0 +1,106 @@
+"""What placement is asked and what it answers. The wants of several jobs fit into one request, so that a solver can weigh them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from diloco_operator.fleet.node import Host, Toleration
+from diloco_operator.fleet.slices import Fleet, Shape, Slice, group_name
+
+
+@dataclass(frozen=True, slots=True)
+class UnitWant:
+    """A unit that may run. It stays where it is: a unit with a slice keeps it or gets none in this round."""
+
+    name: str
+    slice: str = ""
+    """The `group_name` of what it occupies, "" when it has nothing."""
+    avoid: str = ""
+    """The slice that it could not start on: taken only if there is no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWant:
+    name: str
+    shape: Shape
+    min: int
+    """Units that must come from this pool, before any pool gets more than its minimum."""
+    max: int
+    units: tuple[UnitWant, ...]
+    """Candidates: those to keep first stand first, new ones last."""
+    capacity: str = ""
+    """Reserved, OnDemand or Spot; "" for any."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that every host must have."""
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobWant:
+    key: str
+    min: int
+    """Units over all pools that are wanted most."""
+    max: int
+    pools: tuple[PoolWant, ...]
+    """In order of preference."""
+    priority: int = 0
+    """Higher is served first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    jobs: tuple[JobWant, ...]
+    fleet: Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    job: str
+    pool: str
+    unit: str
+    slices: tuple[Slice, ...]
+
+    @property
+    def slice(self) -> str:
+        return group_name(self.slices)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return tuple(host for part in self.slices for host in part.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    job: str
+    pool: str
+    unit: str
+    reason: str
+    """A constant of `api.conditions`, UNIT_…"""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOutcome:
+    """Why a pool has not more units."""
+
+    job: str
+    pool: str
+    placed: int
+    reason: str
+    """A constant of `api.conditions`, POOL_…; "" when every candidate is placed."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Every candidate of the request is in exactly one of `assigned` and `unplaced`."""
+
+    assigned: tuple[Assignment, ...]
+    unplaced: tuple[Unplaced, ...]
+    pools: tuple[PoolOutcome, ...]
+
+
+type Solver = Callable[[PlacementRequest], Placement]
+"""Pure and deterministic. It must hold: no slice twice; no unit with a slice on another one; a pool's and a job's max; and if the
+minima of all pools can be met with the slices that are free, they are met."""
