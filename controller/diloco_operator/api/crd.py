@@ -117,7 +117,7 @@ class _Converter:
     def __init__(self, definitions: dict[str, Schema]) -> None:
         self._definitions = definitions
 
-    def convert(self, source: Schema, place: str) -> Schema:
+    def convert(self, source: Schema, place: str, *, optional: bool = True) -> Schema:
         node, nullable = self._resolve(source)
         result: Schema = {}
         if "type" in node:
@@ -128,15 +128,20 @@ class _Converter:
         if node.get("type") == "integer":
             result["format"] = "int64"
         _bounds(node, result)
-        self._default(node, result, place, nullable=nullable)
         if "properties" in node:
-            result["properties"] = {name: self.convert(child, f"{place}.{name}".lstrip(".")) for name, child in node["properties"].items()}
-            if required := node.get("required"):
+            required = node.get("required", [])
+            result["properties"] = {
+                name: self.convert(child, f"{place}.{name}".lstrip("."), optional=name not in required)
+                for name, child in node["properties"].items()
+            }
+            if required:
                 result["required"] = list(required)
         elif isinstance(node.get("additionalProperties"), dict):
             result["additionalProperties"] = self.convert(node["additionalProperties"], f"{place}{{}}")
         if "items" in node:
             result["items"] = self.convert(node["items"], f"{place}[]")
+        if place.startswith("spec.") and optional and not nullable:  # status is the operator's, it has no defaults
+            _default(node, result)
         _extensions(node, result, place)
         return result
 
@@ -155,15 +160,15 @@ class _Converter:
             node = {**target, **{key: value for key, value in node.items() if key not in ("$ref", "anyOf", "default" if nullable else "")}}
         return node, nullable
 
-    def _default(self, node: Schema, result: Schema, place: str, *, nullable: bool) -> None:
-        if place.split(".")[0] != "spec" or place == "spec":
-            return  # status is the operator's, and spec must be written by somebody
-        if "default" in node:
-            default = node["default"]
-            result["default"] = format_duration(default) if "x-diloco-duration" in node else default
-        elif "properties" in node and not nullable and not place.endswith("[]") and not node.get("required"):
-            # So that the defaults within are set when the whole object is left out.
-            result["default"] = {}
+
+def _default(node: Schema, result: Schema) -> None:
+    if "default" in node:
+        default = node["default"]
+        result["default"] = format_duration(default) if "x-diloco-duration" in node else default
+    elif "properties" in result and "required" not in result:
+        # An object that is left out gets its fields' defaults. Written out in full, because an API server evaluates the rules on a
+        # default as it stands, before the defaults within are filled in.
+        result["default"] = {name: child["default"] for name, child in result["properties"].items() if "default" in child}
 
 
 def _bounds(node: Schema, result: Schema) -> None:

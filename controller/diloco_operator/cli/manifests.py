@@ -20,21 +20,8 @@ from diloco_operator.kube.client import Obj
 
 STDIN = "-"
 _METADATA = [
-    "name",
-    "namespace",
-    "labels",
-    "annotations",
-    "finalizers",
-    "ownerReferences",
-    "generateName",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "managedFields",
-    "selfLink",
+    *("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "generateName", "uid", "resourceVersion"),
+    *("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"),
 ]
 
 
@@ -126,8 +113,7 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     jobs = []
     for manifest in manifests:
         found = [_problem(manifest, path, message) for path, message in _unknown_fields(schema, manifest.obj)]
-        obj = json.loads(json.dumps(manifest.obj))
-        kube_schema.apply_defaults(schema, obj)
+        obj = kube_schema.apply_defaults(schema, manifest.obj)
         found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
         if not found:
             try:
