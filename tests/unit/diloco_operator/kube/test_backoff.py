@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from diloco_operator.kube.backoff import Backoff
 from hypothesis import given
 from hypothesis import strategies as st
-
-from diloco_operator.kube.backoff import Backoff
 
 chances = st.floats(0, 1, exclude_max=True)
 

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 from builders.virtual_time import run_virtual
+from diloco_operator.kube.backoff import Backoff
+from diloco_operator.kube.workqueue import KeyQueue, ShutDown, WorkQueue
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
-from diloco_operator.kube.backoff import Backoff
-from diloco_operator.kube.workqueue import KeyQueue, ShutDown, WorkQueue
 
 KEYS = st.sampled_from("abcd")
 

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from builders.scripted_api import ScriptedApi
+from builders.virtual_time import run_virtual
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS
+from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
+from diloco_operator.kube.events import EventRecorder, Subject
+from diloco_operator.kube.executor import Executor, Outcome
+from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
+
+JOB = Subject("ns", "lm", "uid-lm")
+NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+
+
+def pod(name: str, owner: str = "uid-lm") -> Obj:
+    return {"metadata": {"namespace": "ns", "name": name, "ownerReferences": [{"uid": owner}]}}
+
+
+def create(name: str) -> Create:
+    return Create(PODS, pod(name))
+
+
+def delete(name: str) -> Delete:
+    return Delete(PODS, "ns", name, uid=f"uid-{name}")
+
+
+STATUS = ApplyStatus(DILOCO_JOBS, "ns", "lm", "uid-lm", {"observedGeneration": 1})
+TOLD = Event("Normal", "UnitStarted", "v5p-0 started")
+
+
+class Run:
+    """A plan carried out against a script; `answers` maps (verb, name) to what the API raises or returns."""
+
+    def __init__(self, plan: Plan, answers: dict[tuple[str, str], Any] | None = None, concurrency: int = 8) -> None:
+        answers = answers or {}
+        self.api = ScriptedApi(handle=lambda verb, args: answers.get((verb, name_of(args))))
+        self.unsent: list[str] = []
+
+        async def carry_out() -> Outcome:
+            client: Any = self.api
+            executor = Executor(client, EventRecorder(client, lambda: NOW), concurrency=concurrency)
+            return await executor.execute(JOB, plan, unsent=lambda resource, namespace, name: self.unsent.append(name))
+
+        self.outcome = run_virtual(carry_out())
+
+    @property
+    def did(self) -> list[str]:
+        return [f"{verb} {args[0].kind} {name_of(args)}".strip() for verb, args in self.api.calls if args[0] is not EVENTS]
+
+    @property
+    def events(self) -> list[tuple[str, tuple[Any, ...]]]:
+        return [(verb, args) for verb, args in self.api.calls if args[0] is EVENTS]
+
+
+def name_of(arguments: tuple[Any, ...]) -> str:
+    return arguments[1]["metadata"]["name"] if isinstance(arguments[1], dict) else arguments[2]
+
+
+def refused(code: int = 403, kind: Callable[..., ApiError] = ApiError) -> ApiError:
+    return kind(code, "Forbidden", "exceeded quota: pods=10")
+
+
+def test_stages_run_in_order_creates_status_deletes_events():
+    run = Run(Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(TOLD,)))
+    assert run.did == ["create Pod a", "create Pod b", "patch DiLoCoJob lm", "delete Pod old"]
+    assert len(run.events) == 1
+    assert run.outcome.ok
+    assert (run.outcome.created, run.outcome.deleted) == (2, 1)
+
+
+def test_creates_run_side_by_side_but_not_more_than_allowed():
+    run = Run(Plan(creates=tuple(create(f"p{i}") for i in range(20))), concurrency=4)
+    assert run.api.busiest == 4
+    assert run.outcome.created == 20
+
+
+def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job():
+    run = Run(Plan(status=STATUS))
+    [(_, (resource, namespace, name, body, type_, subresource, manager, force))] = run.api.calls
+    assert (resource, namespace, name) == (DILOCO_JOBS, "ns", "lm")
+    assert body["metadata"]["uid"] == "uid-lm"
+    assert body["status"] == {"observedGeneration": 1}
+    assert (type_, subresource, manager, force) == (PatchType.APPLY, "status", FIELD_MANAGER, True)
+
+
+def test_a_plan_without_status_writes_none():
+    assert Run(Plan(creates=(create("a"),))).did == ["create Pod a"]
+
+
+def test_a_name_taken_by_the_same_job_is_success():
+    run = Run(
+        Plan(creates=(create("a"),), status=STATUS),
+        {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a")},
+    )
+    assert run.outcome.ok
+    assert run.outcome.existed == 1
+    assert "patch DiLoCoJob lm" in run.did
+
+
+def test_a_name_taken_by_a_stranger_is_an_error_that_names_it_and_says_what_to_do():
+    run = Run(
+        Plan(creates=(create("a"),), status=STATUS),
+        {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a", owner="somebody")},
+    )
+    [failure] = run.outcome.failures
+    assert "Pod ns/a" in str(failure)
+    assert "delete or rename" in str(failure)
+    assert not failure.transient
+    assert run.unsent == ["a"]
+
+
+def test_a_name_freed_again_meanwhile_is_tried_again_later():
+    run = Run(Plan(creates=(create("a"),)), {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists")})
+    assert isinstance(run.outcome.failures[0].error, NotFound)
+
+
+def test_status_and_deletes_wait_for_every_create():
+    run = Run(
+        Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(TOLD,)), {("create", "a"): refused()}
+    )
+    assert run.did == ["create Pod a", "create Pod b"]
+    assert run.events == []
+    assert not run.outcome.failures[0].transient
+    assert sorted(run.unsent) == ["a", "old"]
+
+
+def test_deletes_wait_for_the_status():
+    run = Run(Plan(status=STATUS, deletes=(delete("old"),)), {("patch", "lm"): Unavailable(503, "Unavailable", "away")})
+    assert run.did == ["patch DiLoCoJob lm"]
+    assert run.outcome.failures[0].transient
+    assert run.unsent == ["old"]
+
+
+def test_what_is_gone_or_replaced_is_deleted():
+    run = Run(
+        Plan(deletes=(delete("a"), delete("b"), delete("c"))),
+        {("delete", "a"): NotFound(404, "NotFound", "no"), ("delete", "b"): Conflict(409, "Conflict", "uid differs")},
+    )
+    assert run.outcome.ok
+    assert (run.outcome.deleted, run.outcome.gone) == (1, 2)
+
+
+def test_deletes_carry_the_uid_they_were_decided_on():
+    [(_, arguments)] = Run(Plan(deletes=(Delete(PODS, "ns", "a", uid="u1", grace_seconds=0),))).api.calls
+    assert arguments == (PODS, "ns", "a", 0, "u1")
+
+
+def test_no_answer_is_told_as_unavailable():
+    async def never(*_: Any, **__: Any) -> Obj:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def carry_out() -> Outcome:
+        client: Any = ScriptedApi()
+        client.create = never
+        return await Executor(client, EventRecorder(client, lambda: NOW)).execute(JOB, Plan(creates=(create("a"),)))
+
+    [failure] = run_virtual(carry_out()).failures
+    assert failure.transient
+    assert "no answer within 30 s" in str(failure)
+
+
+def test_an_event_names_the_job_and_who_tells():
+    [(verb, (_, event))] = Run(Plan(events=(TOLD,))).events
+    assert verb == "create"
+    assert event["involvedObject"]["uid"] == "uid-lm"
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "UnitStarted", "v5p-0 started")
+    assert event["firstTimestamp"] == "2026-11-20T21:00:00Z"
+    assert event["source"]["component"] == FIELD_MANAGER
+
+
+def test_an_event_told_again_raises_a_count():
+    [(_, (_, first))] = Run(Plan(events=(TOLD,))).events
+    name = first["metadata"]["name"]
+    taken = AlreadyExists(409, "AlreadyExists", "exists")
+    run = Run(Plan(events=(TOLD,)), {("create", name): taken, ("get", name): {**first, "count": 3}})
+    verb, arguments = run.events[-1]
+    assert (verb, arguments[2]) == ("patch", name)
+    assert arguments[3]["count"] == 4
+
+
+def test_different_messages_are_different_events():
+    names = {Run(Plan(events=(Event("Normal", "UnitStarted", message),))).events[0][1][1]["metadata"]["name"] for message in ("a", "b")}
+    assert len(names) == 2
+
+
+def test_an_event_that_cannot_be_written_fails_nothing():
+    run = Run(Plan(events=(TOLD,)))
+    name = run.events[0][1][1]["metadata"]["name"]
+    assert Run(Plan(events=(TOLD,)), {("create", name): Unavailable(503, "Unavailable", "away")}).outcome.ok

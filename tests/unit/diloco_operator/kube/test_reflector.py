@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookmark, deleted, modified
+from builders.virtual_time import run_virtual, until
+from diloco_operator.api.names import PODS
+from diloco_operator.kube.client import Gone, Obj, ObjList, Unavailable
+from diloco_operator.kube.reflector import Held, Reflector, Timing, as_it_is
+
+GONE = Gone(410, "Expired", "too old resource version")
+AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
+
+
+class Followed:
+    """A reflector at work, and what its handlers were told: (old phase, new phase) by name."""
+
+    def __init__(self, api: ScriptedApi, timing: Timing | None = None, chance: float = 0.0) -> None:
+        self.api = api
+        self.told: list[tuple[str, str | None, str | None]] = []
+        self.reflector: Reflector[str] = Reflector(
+            api,  # type: ignore[arg-type]
+            PODS,
+            lambda obj, _: obj.get("phase", ""),
+            chance=lambda: chance,
+            indexers={"phase": lambda held: (held.value,)},
+            timing=timing,
+        )
+        self.reflector.on_change(self.note)
+
+    def note(self, old: Held[str] | None, new: Held[str] | None) -> None:
+        held = new or old
+        assert held is not None
+        self.told.append((held.name, old.value if old else None, new.value if new else None))
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(held.name for held in self.reflector.cache)
+
+
+def follow(followed: Callable[[], Followed], check: Callable[[Followed], object], within: float = 60) -> float:
+    """Run until `check` holds; gives the (virtual) seconds that it took."""
+
+    async def scenario() -> float:
+        it = followed()
+        task = asyncio.create_task(it.reflector.run())
+        try:
+            await until(lambda: task.done() or check(it), within=within)
+            if task.done():
+                task.result()
+            return asyncio.get_running_loop().time()
+        finally:
+            task.cancel()
+
+    return run_virtual(scenario())
+
+
+def pages(*names: str, version: int = 10) -> list[ObjList | Exception]:
+    return [ObjList([an_object(name, 5, phase="Pending") for name in names], str(version))]
+
+
+def test_all_pages_are_listed_before_it_is_synced():
+    first = ObjList([an_object("a", 1)], "10", continue_token="more")
+    second = ObjList([an_object("b", 2)], "10")
+    api = ScriptedApi(lists=[first, second])
+    follow(lambda: Followed(api), lambda it: it.reflector.synced and it.names == ["a", "b"])
+    assert api.list_tokens == ["", "more"]
+    assert api.watched_from[0] == "10"
+
+
+def test_handlers_see_what_was_and_what_is():
+    api = ScriptedApi(
+        lists=pages("a"),
+        watches=[[modified(an_object("a", 11, phase="Running")), added(an_object("b", 12, phase="Pending")), deleted(an_object("a", 13))]],
+    )
+    told: list[Any] = []
+
+    def three(it: Followed) -> bool:
+        told[:] = it.told
+        return len(it.told) == 4
+
+    follow(lambda: Followed(api), three)
+    assert told == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
+
+
+def test_the_projection_is_held_and_found_by_index():
+    api = ScriptedApi(lists=pages("a", "b"), watches=[[modified(an_object("b", 11, phase="Running")), SILENCE]])
+
+    def moved(it: Followed) -> bool:
+        running = it.reflector.cache.by_index("phase", "Running")
+        return [held.name for held in running] == ["b"] and [h.name for h in it.reflector.cache.by_index("phase", "Pending")] == ["a"]
+
+    follow(lambda: Followed(api), moved)
+
+
+def test_an_index_forgets_what_is_deleted():
+    api = ScriptedApi(lists=pages("a"), watches=[[deleted(an_object("a", 11))]])
+    follow(lambda: Followed(api), lambda it: it.reflector.synced and not it.names and not it.reflector.cache.by_index("phase", "Pending"))
+
+
+def test_a_watch_goes_on_after_the_last_bookmark():
+    api = ScriptedApi(lists=pages("a"), watches=[[bookmark(40)], [SILENCE]])
+    follow(lambda: Followed(api), lambda it: len(api.watched_from) == 2)
+    assert api.watched_from == ["10", "40"]
+
+
+def test_a_silent_watch_is_dropped_and_resumed_where_it_was():
+    api = ScriptedApi(lists=pages("a"), watches=[[bookmark(20), SILENCE], [SILENCE]])
+    timing = Timing(read_timeout=90)
+    took = follow(lambda: Followed(api, timing), lambda it: len(api.watched_from) == 2, within=200)
+    assert api.watched_from == ["10", "20"]
+    assert took >= 90
+
+
+def test_a_forgotten_version_means_listing_again_and_missed_deletions_are_told():
+    api = ScriptedApi(lists=[*pages("a", "b"), *pages("b", "c", version=30)], watches=[[GONE], [SILENCE]])
+    told: list[Any] = []
+
+    def relisted(it: Followed) -> bool:
+        told[:] = it.told
+        return it.names == ["b", "c"]
+
+    follow(lambda: Followed(api), relisted)
+    # b has the same version in both lists: nothing to tell of it
+    assert sorted(told, key=str) == sorted(
+        [("a", None, "Pending"), ("b", None, "Pending"), ("a", "Pending", None), ("c", None, "Pending")], key=str
+    )
+    assert api.watched_from == ["10", "30"]
+
+
+def test_a_page_that_expired_starts_the_list_anew():
+    first = ObjList([an_object("a", 1)], "10", continue_token="more")
+    api = ScriptedApi(lists=[first, GONE, *pages("a", "b")])
+    follow(lambda: Followed(api), lambda it: it.names == ["a", "b"])
+    assert api.list_tokens == ["", "more", ""]
+
+
+def test_a_server_that_is_away_is_asked_with_growing_delays():
+    api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
+    took = follow(lambda: Followed(api), lambda it: it.reflector.synced)
+    assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
+
+
+def test_jitter_shortens_the_delays():
+    api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
+    took = follow(lambda: Followed(api, chance=0.5), lambda it: it.reflector.synced)
+    assert took == pytest.approx(0.75 * (0.5 + 1 + 2), abs=0.02)
+
+
+def test_a_connection_lost_in_a_watch_is_resumed_without_listing():
+    api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), AWAY], [added(an_object("c", 12))]])
+    follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
+    assert api.list_tokens == [""]
+
+
+def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop():
+    api = ScriptedApi(lists=pages("a"), watches=[[], [], [], [SILENCE]])
+    took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 4)
+    assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
+
+
+def test_an_idle_watch_that_the_server_ends_is_resumed_at_once():
+    api = ScriptedApi(lists=pages("a"), watches=[[60.0], [60.0], [SILENCE]])
+    took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 3, within=200)
+    assert took == pytest.approx(120, abs=0.1)
+
+
+def test_it_is_known_when_the_server_was_heard_last():
+    api = ScriptedApi(lists=pages("a"), watches=[[5.0, bookmark(20), SILENCE]])
+    heard: list[float | None] = []
+
+    def bookmarked(it: Followed) -> bool:
+        heard.append(it.reflector.last_heard)
+        return it.reflector.last_heard is not None and it.reflector.last_heard >= 4.99
+
+    follow(lambda: Followed(api), bookmarked)
+    assert heard[0] in (None, 0.0)
+    assert heard[-1] == pytest.approx(5, abs=0.02)
+
+
+def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed():
+    class Fussy(Followed):
+        def note(self, old: Held[str] | None, new: Held[str] | None) -> None:
+            raise KeyError("a defect")
+
+    with pytest.raises(KeyError):
+        follow(lambda: Fussy(ScriptedApi(lists=pages("a"))), lambda it: False)
+
+
+def test_times_in_an_order_that_cannot_work_are_refused():
+    with pytest.raises(ValueError, match="short_watch < read_timeout < watch_timeout"):
+        Timing(read_timeout=400, watch_timeout=300)
+
+
+def test_without_a_projection_the_object_is_held_as_it_is():
+    obj: Obj = an_object("a", 1)
+    assert as_it_is(obj, None) is obj
