@@ -1,0 +1,147 @@
+"""Which sample a sequence number stands for. Pure arithmetic: the same in every process, and no memory that grows with the data.
+
+The job's work is the sequence 0, 1, 2, …; epoch e is the numbers [e*n, (e+1)*n) for n samples. Within an epoch every sample
+comes once, in an order that a seeded permutation of its own gives: a Feistel network over the smallest power of two >= n, whose results
+outside 0..n-1 are put in again until they fall inside (cycle walking; fewer than two rounds on average).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+_ROUNDS: Final = 8
+"""Each round changes one half by a hash of the other; four of an ideal hash make a strong pseudo-random permutation (Luby, Rackoff)."""
+_MASK64: Final = (1 << 64) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_HELD_OUT_SALT: Final = 0x48656C644F7574
+"""Keeps the permutation of the split apart from those of the epochs."""
+
+
+def _mix(x: int) -> int:
+    """Finalizer of SplitMix64 (Steele, Lea, Flood 2014): 64 bits to 64 bits, one to one."""
+    x &= _MASK64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return x ^ (x >> 31)
+
+
+def _mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The same for an array, in place."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+@dataclass(frozen=True, slots=True)
+class Permutation:
+    """A seeded one-to-one map of 0..size-1 onto itself. `size` from 1 to 2^62."""
+
+    size: int
+    key: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 1 << 62:
+            raise ValueError(f"cannot permute {self.size} samples; there must be from 1 to 2^62")
+
+    def forward(self, positions: Numbers) -> Numbers:
+        """Position in the order -> sample. Raises ValueError for a position outside 0..size-1."""
+        return self._walk(positions, inverse=False)
+
+    def inverse(self, samples: Numbers) -> Numbers:
+        """Sample -> position in the order. Raises ValueError for a sample outside 0..size-1."""
+        return self._walk(samples, inverse=True)
+
+    def _walk(self, given: Numbers, *, inverse: bool) -> Numbers:
+        if given.size and (given.min() < 0 or given.max() >= self.size):
+            raise ValueError(f"numbers from {given.min()} to {given.max()} are not all in 0..{self.size - 1}")
+        flat = np.ravel(given).astype(np.uint64)
+        out = self._network(flat, inverse=inverse)
+        outside = np.flatnonzero(out >= self.size)
+        while outside.size:
+            again = self._network(out[outside], inverse=inverse)
+            out[outside] = again
+            outside = outside[again >= self.size]
+        return out.astype(np.int64).reshape(given.shape)
+
+    def _network(self, x: NDArray[np.uint64], *, inverse: bool) -> NDArray[np.uint64]:
+        bits = max(2, (self.size - 1).bit_length())
+        low_bits = np.uint64(bits // 2)
+        low_mask, high_mask = np.uint64((1 << (bits // 2)) - 1), np.uint64((1 << (bits - bits // 2)) - 1)
+        low, high = x & low_mask, x >> low_bits
+        # Each round is its own inverse, so the inverse is the same rounds backwards.
+        for r in reversed(range(_ROUNDS)) if inverse else range(_ROUNDS):
+            key = np.uint64(_mix(self.key + (r + 1) * _GOLDEN))
+            if r % 2:
+                high ^= _mix_array(low + key) & high_mask
+            else:
+                low ^= _mix_array(high + key) & low_mask
+        return (high << low_bits) | low
+
+
+def epoch_permutation(samples: int, seed: int, epoch: int) -> Permutation:
+    """The order of the samples in one epoch."""
+    return Permutation(samples, _mix(_mix(seed) + epoch * _GOLDEN))
+
+
+def sample_indices(numbers: Numbers, samples: int, seed: int) -> Numbers:
+    """The sample, 0..samples-1, of each sequence number (>= 0, any shape)."""
+    if samples < 1:
+        raise ValueError(f"there are {samples} samples, so nothing to train on")
+    if numbers.size and numbers.min() < 0:
+        raise ValueError(f"sequence numbers count from 0, not {numbers.min()}")
+    epochs, positions = np.divmod(numbers.astype(np.int64, copy=False), samples)
+    out = np.empty_like(positions)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        out[here] = epoch_permutation(samples, seed, int(epoch)).forward(positions[here])
+    return out
+
+
+def sequence_numbers(sample: int, samples: int, seed: int, end: int) -> Iterator[int]:
+    """Every sequence number below `end` that stands for this sample: one an epoch."""
+    for epoch in range(-(-end // samples)):
+        number = epoch * samples + int(epoch_permutation(samples, seed, epoch).inverse(np.array([sample]))[0])
+        if number < end:
+            yield number
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A data set of `total` samples cut in two at random, by seed only: `held_out` samples to evaluate on, the rest to train on."""
+
+    total: int
+    held_out: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < self.total:
+            raise ValueError(f"cannot hold out {self.held_out} of {self.total} samples and have some left to train on")
+
+    @property
+    def training(self) -> int:
+        """Number of samples to train on."""
+        return self.total - self.held_out
+
+    def training_samples(self, indices: Numbers) -> Numbers:
+        """The sample of each index in 0..training-1."""
+        if indices.size and indices.min() < 0:
+            raise ValueError(f"indices count from 0, not {indices.min()}")
+        return self._order.forward(indices + self.held_out)
+
+    def held_out_samples(self) -> Numbers:
+        """All samples to evaluate on; never one of `training_samples`."""
+        return self._order.forward(np.arange(self.held_out, dtype=np.int64))
+
+    @property
+    def _order(self) -> Permutation:
+        return Permutation(self.total, _mix(self.seed ^ _HELD_OUT_SALT))
