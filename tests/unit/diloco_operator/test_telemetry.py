@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from builders.virtual_time import until
+from diloco.protocol import diloco_pb2 as pb
+from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
+from diloco_operator.kube.backoff import Backoff
+from diloco_operator.report import Report, UnitPhase
+from diloco_operator.telemetry import Endpoint, StreamTiming, SyncerWatcher, UnreadableReport, matters, report_of
+
+KEY = ("ns", "lm")
+FAST = StreamTiming(interval=0.05, notify_interval=3600, read_timeout=0.5, backoff=Backoff(initial=0.02, ceiling=0.1))
+
+
+class FakeSyncer(SyncerServicer):
+    """Sends what is put into `reports`; knows who asked, and with which secret."""
+
+    def __init__(self) -> None:
+        self.reports: asyncio.Queue[pb.Report | None] = asyncio.Queue()
+        self.tokens: list[Any] = []
+        self.intervals: list[float] = []
+        self.watching = 0
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802
+        self.tokens.append(dict(context.invocation_metadata()).get("diloco-token"))
+        self.intervals.append(request.interval_seconds)
+        self.watching += 1
+        try:
+            while (report := await self.reports.get()) is not None:
+                yield report
+        finally:
+            self.watching -= 1
+
+
+@asynccontextmanager
+async def serving(syncer: FakeSyncer, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
+    server = grpc.aio.server()
+    add_SyncerServicer_to_server(syncer, server)
+    port = server.add_insecure_port(f"{host}:{port}")
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(grace=None)
+
+
+class Watched:
+    def __init__(self, timing: StreamTiming = FAST) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.watcher = SyncerWatcher(now=lambda: 1000.0, chance=lambda: 0.0, timing=timing)
+        self.watcher.on_change(self.told.append)
+
+    @property
+    def latest(self) -> Report | None:
+        return self.watcher.latest(KEY)
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    it = Watched()
+    yield it
+    await it.watcher.close()
+
+
+def endpoint(port: int, pod_uid: str = "pod-1", token: str = "secret", host: str = "127.0.0.1") -> Endpoint:
+    return Endpoint(pod_uid=pod_uid, host=host, token=token, port=port)
+
+
+def report(t: int, *units: tuple[str, int, Any], **fields: Any) -> pb.Report:
+    return pb.Report(t=t, steps=100, units=[pb.UnitReport(unit=u, attempt=a, state=s) for u, a, s in units], **fields)
+
+
+async def test_a_report_arrives_with_the_jobs_secret_and_the_operators_clock(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        syncer.reports.put_nowait(report(7, ("v5p-0", 2, pb.UnitReport.CONTRIBUTING), tokens=512, loss=2.5))
+        await until(lambda: watched.latest)
+        assert watched.latest is not None
+        assert (watched.latest.t, watched.latest.tokens, watched.latest.loss, watched.latest.received_at) == (7, 512, 2.5, 1000.0)
+        assert watched.latest.units["v5p-0"].phase is UnitPhase.CONTRIBUTING
+        assert watched.latest.units["v5p-0"].attempt == 2
+        assert syncer.tokens == ["secret"]
+        assert syncer.intervals == [0.05]
+        assert watched.told == [KEY]
+
+
+async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        for t in (1, 2, 3):
+            syncer.reports.put_nowait(report(t, ("v5p-0", 1, pb.UnitReport.CONTRIBUTING)))
+        await until(lambda: watched.latest and watched.latest.t == 3)
+        assert watched.told == [KEY]
+        syncer.reports.put_nowait(report(4, ("v5p-0", 1, pb.UnitReport.DISCONNECTED)))
+        await until(lambda: len(watched.told) == 2)
+
+
+async def test_progress_is_told_once_an_interval():
+    it = Watched(StreamTiming(interval=0.05, notify_interval=0, read_timeout=0.5))
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        it.watcher.follow(KEY, endpoint(port))
+        for t in (1, 2, 3):
+            syncer.reports.put_nowait(report(t))
+        await until(lambda: len(it.told) == 3)
+        await it.watcher.close()
+
+
+async def test_a_stream_that_ends_is_opened_again(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        syncer.reports.put_nowait(report(1))
+        syncer.reports.put_nowait(None)
+        syncer.reports.put_nowait(report(2))
+        await until(lambda: watched.latest and watched.latest.t == 2)
+        assert len(syncer.tokens) == 2
+
+
+async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_kept(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        syncer.reports.put_nowait(report(1))
+        await until(lambda: len(syncer.tokens) >= 2)
+        assert watched.latest is not None
+        assert watched.latest.t == 1
+
+
+async def test_a_syncer_that_is_not_up_yet_is_found_once_it_is(watched: Watched):
+    first = FakeSyncer()
+    async with serving(first) as port:
+        pass  # the port is free again
+    watched.watcher.follow(KEY, endpoint(port))
+    syncer = FakeSyncer()
+    syncer.reports.put_nowait(report(3))
+    async with serving(syncer, port=port):
+        await until(lambda: watched.latest)
+
+
+async def test_the_stream_follows_the_syncer_to_another_address(watched: Watched):
+    old, new = FakeSyncer(), FakeSyncer()
+    async with serving(old) as old_port, serving(new, host="127.0.0.2") as new_port:
+        watched.watcher.follow(KEY, endpoint(old_port))
+        await until(lambda: old.watching)
+        watched.watcher.follow(KEY, endpoint(new_port, pod_uid="pod-2", host="127.0.0.2"))
+        new.reports.put_nowait(report(9))
+        await until(lambda: watched.latest and watched.latest.t == 9)
+        await until(lambda: not old.watching)
+
+
+async def test_following_the_same_syncer_again_changes_nothing(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        for _ in range(3):
+            watched.watcher.follow(KEY, endpoint(port))
+        syncer.reports.put_nowait(report(1))
+        await until(lambda: watched.latest)
+        assert len(syncer.tokens) == 1
+
+
+async def test_a_job_that_is_gone_is_no_longer_watched_and_its_report_is_forgotten(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        syncer.reports.put_nowait(report(1))
+        await until(lambda: watched.latest)
+        watched.watcher.forget(KEY)
+        assert watched.latest is None
+        await until(lambda: not syncer.watching)
+
+
+async def test_a_syncer_that_does_not_run_is_not_asked_but_its_report_stays(watched: Watched):
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        syncer.reports.put_nowait(report(1))
+        await until(lambda: watched.latest)
+        watched.watcher.follow(KEY, None)
+        await until(lambda: not syncer.watching)
+        assert watched.latest is not None
+
+
+def test_every_field_of_the_wire_arrives():
+    unit = pb.UnitReport(
+        unit="h100-1", attempt=3, state=pb.UnitReport.REFUSED, steps=10, tokens=2**40, tokens_per_second=1.5, weight=0.25, staleness=4,
+        contributions=5, seconds_since_heard=6.5, loss=7.5, refused={"NONFINITE": 2}, message="NaN", local_step=8, step_seconds=0.5,
+        recover_seconds=9.5,
+    )  # fmt: skip
+    wire = pb.Report(
+        t=1, steps=2, tokens=3, tokens_per_second=4, held_out_loss=5, step_seconds=6, seeded=True, done=True, snapshot_t=-1,
+        snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
+    )  # fmt: skip
+    plain = report_of(wire, received_at=42)
+    read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
+    assert read == {
+        "t": 1, "steps": 2, "tokens": 3, "tokens_per_second": 4, "held_out_loss": 5, "step_seconds": 6, "seeded": True, "done": True,
+        "snapshot_t": -1, "snapshot_error": "disk full", "message": "older snapshot", "draining": True,
+    }  # fmt: skip
+    assert plain.loss is None
+    assert plain.received_at == 42
+    told = plain.units["h100-1"]
+    assert (told.phase, told.attempt, told.tokens, told.refused, told.loss) == (UnitPhase.REFUSED, 3, 2**40, {"NONFINITE": 2}, 7.5)
+    assert (told.steps, told.weight, told.staleness, told.contributions) == (10, 0.25, 4, 5)
+    assert (told.seconds_since_heard, told.local_step, told.step_seconds, told.recover_seconds) == (6.5, 8, 0.5, 9.5)
+    assert (told.tokens_per_second, told.message) == (1.5, "NaN")
+
+
+def test_a_state_that_this_operator_does_not_know_is_said():
+    with pytest.raises(UnreadableReport, match="state 0 of unit v5p-0"):
+        report_of(report(1, ("v5p-0", 1, pb.UnitReport.STATE_UNSPECIFIED)), 0)
+
+
+@pytest.mark.parametrize("change", [{"seeded": True}, {"done": True}, {"snapshot_error": "full"}, {"message": "m"}, {"draining": True}])
+def test_what_reconcile_must_see_at_once(change: dict[str, Any]):
+    assert matters(report_of(report(1), 0)) != matters(report_of(report(1, **change), 0))
+
+
+def test_an_ipv6_address_stands_in_brackets():
+    assert Endpoint(pod_uid="p", host="fd00::1", token="", port=7077).address == "[fd00::1]:7077"
+
+
+def test_an_interval_longer_than_the_patience_is_refused():
+    with pytest.raises(ValueError, match="interval < read_timeout"):
+        StreamTiming(interval=20, read_timeout=15)
