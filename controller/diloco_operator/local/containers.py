@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.contract import ENV_RELATIVE_SPEED
+
 from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
 from diloco_operator.local.environment import LIBRARY_THREADS, NO_ACCELERATORS, Command, ConfigError, Sources, command
@@ -198,7 +199,7 @@ class Container:
         self._move(now=ended)
 
     def _ran_out_of_memory(self, exited: Exited, kills_at_start: int) -> bool:
-        """Whether the kernel killed it for want of memory. Known from the machine's count: it rose, and no other container is the reason."""
+        """Whether the kernel killed it for want of memory. Known from the machine's count of such kills."""
         if exited.signal != signal.SIGKILL or self._killing or not self._node.powered.is_set():
             return False
         if out_of_memory_kills() <= max(kills_at_start, self._machine.memory_kills_told):

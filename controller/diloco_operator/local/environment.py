@@ -135,9 +135,8 @@ def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | 
             if reference.get("optional"):
                 return None
             raise ConfigError(f"couldn't find key {reference['key']} in {kind.removesuffix('KeyRef').lower()} {reference['name']!r}")
-    raise ConfigError(
-        f"valueFrom {', '.join(source)} is not supported by the embedded control plane; use value, fieldRef, configMapKeyRef or secretKeyRef"
-    )
+    kinds = ", ".join(source)
+    raise ConfigError(f"valueFrom {kinds} is not supported here; use value, fieldRef, configMapKeyRef or secretKeyRef")
 
 
 def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str]) -> str:
@@ -173,7 +172,8 @@ def command(
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if not container.get("command"):
         raise ConfigError(
-            f"container {container['name']!r} has no command: the embedded control plane runs processes, not images, so an image's entry point is unknown; set command"
+            f"container {container['name']!r} has no command: the embedded control plane runs processes, not images, "
+            "so an image's entry point is unknown; set command"
         )
     argv = [translate(expand(str(word), declared), mounts, resolve) for word in words]
     directory = container.get("workingDir")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.reflector import ObjectKey, Reflector, object_key
+from diloco_operator.kube.reflector import Held, ObjectKey, Reflector, as_it_is
 from diloco_operator.local.machine import Machine, PretendNode
 from diloco_operator.local.pod_worker import PodWorker
 
@@ -40,14 +40,14 @@ class Kubelet:
         """The newest worker's task under a name: its successor begins when it is over."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
-        self._reflector = Reflector(machine.client, PODS, chance=random.random)
+        self._reflector = Reflector(machine.client, PODS, as_it_is, chance=random.random)
         self._reflector.on_change(self._changed)
 
     def serve(self, name: str, *, relative_speed: str = "") -> PretendNode:
         """Run the pods of this node from now on."""
         if name not in self._nodes:
             self._nodes[name] = PretendNode(name, self._machine.addresses.of_owner(f"node/{name}"))
-            for pod in self._reflector.cache.values():
+            for pod in self._reflector.cache:
                 self._changed(None, pod)
         self._nodes[name].relative_speed = relative_speed
         return self._nodes[name]
@@ -86,7 +86,7 @@ class Kubelet:
     async def signal(self, namespace: str, pod: str, number: int) -> bool:
         """A signal to every process of a pod, as if from outside. False: none runs."""
         found = self._reflector.cache.get(namespace, pod)
-        worker = self._workers.get(found["metadata"]["uid"]) if found else None
+        worker = self._workers.get(found.uid) if found else None
         return await worker.signal(number) if worker else False
 
     def logs(self, namespace: str, pod: str) -> list[Path]:
@@ -94,19 +94,16 @@ class Kubelet:
         folder = self._machine.state_dir / "logs" / namespace / pod
         return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
 
-    def _changed(self, old: Obj | None, new: Obj | None) -> None:
-        if old and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
-            worker = self._workers.get(old["metadata"]["uid"])
-            if worker:
-                worker.update(None)
+    def _changed(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+        if old and (new is None or new.uid != old.uid) and (worker := self._workers.get(old.uid)):
+            worker.update(None)
         if new is None:
             return
-        uid = new["metadata"]["uid"]
-        if worker := self._workers.get(uid):
-            worker.update(new)
-        elif node := self._nodes.get(new["spec"].get("nodeName") or ""):
-            self._workers[uid] = PodWorker(self._machine, node, new)
-            key = object_key(new)
+        if worker := self._workers.get(new.uid):
+            worker.update(new.value)
+        elif node := self._nodes.get(new.value["spec"].get("nodeName") or ""):
+            uid, key = new.uid, new.key
+            self._workers[uid] = PodWorker(self._machine, node, new.value)
             task = asyncio.create_task(self._work(uid, self._last.get(key)), name=f"pod {'/'.join(key)}")
             self._last[key] = task
             self._tasks.add(task)

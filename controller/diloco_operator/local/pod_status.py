@@ -105,7 +105,7 @@ def pod_status(
     started_at: datetime,
     now: datetime,
 ) -> Obj:
-    """The whole status to write. Of `current` it keeps what a kubelet does not own (foreign conditions) and the times of what has not changed."""
+    """The whole status to write. Of `current` it keeps foreign conditions and the times of what has not changed."""
     what = phase(init, main)
     over = what in ("Succeeded", "Failed")
     ready = what == "Running" and all(isinstance(state.now, Running) for state in main)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from diloco_operator.local import supervisor
 
@@ -88,7 +88,7 @@ class Supervisor:
         """Of the helper, None while there is none."""
         return self._helper.pid if self._helper and self._writer else None
 
-    async def __aenter__(self) -> Supervisor:
+    async def __aenter__(self) -> Self:
         await self._start()
         return self
 
@@ -125,7 +125,7 @@ class Supervisor:
                     "cwd": str(cwd),
                     "log": str(log),
                     "mark": process.mark,
-                }  # fmt: skip
+                }
             )
             process.pid = await started
         except (StartRefused, asyncio.CancelledError):

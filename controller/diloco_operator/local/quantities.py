@@ -10,7 +10,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15,
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
-def quantity(text: str | int | float) -> Fraction:
+def quantity(text: str | float) -> Fraction:
     """Raises ValueError."""
     found = _QUANTITY.match(str(text))
     if not found:

@@ -1,4 +1,4 @@
-"""The parent of every container process: one small helper program, run by path so that it imports nothing but a little of the standard library.
+"""The parent of every container process: one small helper program, run by path so that it imports only some standard library.
 
 It starts and signals processes on request and reports their exits, as JSON lines over a socket that it shares with one command.
 When that socket closes, because the command ended or died of anything, SIGKILL included, it kills every descendant and exits. It
@@ -7,7 +7,8 @@ supervisor itself is killed, the containers' main processes die by PR_SET_PDEATH
 
 Linux only: /proc, prctl.
 
-Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark"}   {"op": "signal", "id", "signal", "group": bool}   {"op": "end", "id"}
+Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark"}
+           {"op": "signal", "id", "signal", "group": bool}   {"op": "end", "id"}
 Reports:   {"started": id, "pid"}   {"refused": id, "errno", "message"}   {"exited": id, "status": wait status}   {"gone": id}
 
 `exited` comes as soon as the main process ended; `gone` when, after it, nothing that it left behind lives any more: as in a container, the
@@ -282,10 +283,10 @@ def _become(request: dict[str, Any], parent: int, refusal: int) -> NoReturn:
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
         os.chdir(request["cwd"])
-        os.execvpe(request["argv"][0], request["argv"], {**request["env"], MARK: request["mark"]})
+        os.execvpe(request["argv"][0], request["argv"], {**request["env"], MARK: request["mark"]})  # noqa: S606
     except OSError as error:
-        number = error.errno or errno.EIO
-        os.write(refusal, json.dumps({"errno": number, "message": os.strerror(number)}).encode())
+        why = error.errno or errno.EIO
+        os.write(refusal, json.dumps({"errno": why, "message": os.strerror(why)}).encode())
     finally:
         os._exit(128)
 

@@ -1,7 +1,7 @@
 """A pod's volumes as folders under the state directory.
 
-What a pod owns (`pods/<uid>`) goes with the pod; a claim's folder (`volumes/<namespace>/<claim>`) stays, so that the next control plane on this
-state directory finds what the last one's syncer has written.
+What a pod owns (`pods/<uid>`) goes with the pod; a claim's folder (`volumes/<namespace>/<claim>`) stays, so that the next control
+plane on this state directory finds what the last one's syncer has written.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PodFolder:
     def __init__(self, state_dir: Path, pod: Obj) -> None:
         metadata = pod["metadata"]
         self._state_dir = state_dir
-        self._namespace = metadata.get("namespace", "")
-        self._folder = state_dir / "pods" / metadata["uid"]
-        self._logs = state_dir / "logs" / self._namespace / metadata["name"]
+        self._namespace: str = metadata["namespace"]
+        self._folder = state_dir / "pods" / str(metadata["uid"])
+        self._logs = state_dir / "logs" / self._namespace / str(metadata["name"])
 
     def log(self, container: str, restarts: int) -> Path:
         """The log of one run of a container; its folder exists."""
@@ -76,11 +76,11 @@ class PodFolder:
         return self._folder / "termination" / container
 
     def _materialise(self, pod: Obj, volume: Mapping[str, Any], sources: Sources, claims: set[str]) -> Path:
-        folder = self._folder / "volumes" / volume["name"]
+        folder = self._folder / "volumes" / str(volume["name"])
         if claim := volume.get("persistentVolumeClaim"):
             if claim["claimName"] not in claims:
                 raise ConfigError(f'persistentvolumeclaim "{claim["claimName"]}" not found')
-            folder = self._state_dir / "volumes" / self._namespace / claim["claimName"]
+            folder = self._state_dir / "volumes" / self._namespace / str(claim["claimName"])
             folder.mkdir(parents=True, exist_ok=True)
         elif host_path := volume.get("hostPath"):
             return Path(host_path["path"])

@@ -1,0 +1,40 @@
+"""Binds volume claims: every claim is a folder of the state directory, so there is always room for one more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from diloco_operator.api.names import VOLUME_CLAIMS
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
+from diloco_operator.kube.reflector import Reflector, as_it_is
+
+
+class Claims:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._wake = asyncio.Event()
+        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, chance=random.random)
+        self._claims.on_change(lambda _old, _new: self._wake.set())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._claims.run(), name="claims")
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for held in self._claims.cache:
+                    if held.value.get("status", {}).get("phase") != "Bound":
+                        with contextlib.suppress(Conflict, NotFound):  # it changed meanwhile: that wakes us again
+                            await self._bind(held.value)
+
+    async def _bind(self, claim: Obj) -> None:
+        spec = claim.get("spec", {})
+        status = {
+            "phase": "Bound",
+            "accessModes": spec.get("accessModes", ["ReadWriteOnce"]),
+            "capacity": spec.get("resources", {}).get("requests", {}),
+        }
+        await self._client.update(VOLUME_CLAIMS, {**claim, "status": status}, subresource="status", field_manager="provisioner")

@@ -1,0 +1,146 @@
+"""The embedded control plane: the operator unchanged over an in-memory API server, and what a cluster would bring besides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from diloco_operator.api.crd import build_crd
+from diloco_operator.api.names import CUSTOM_RESOURCES, NAMESPACES
+from diloco_operator.kube.client import AlreadyExists, Client, Obj
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.local.addresses import Addresses, Network
+from diloco_operator.local.claims import Claims
+from diloco_operator.local.faults import Fault, Fired, Injector
+from diloco_operator.local.kubelet import Kubelet
+from diloco_operator.local.machine import Machine, base_environment
+from diloco_operator.local.nodes import NodeLifecycle
+from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.scheduler import Scheduler
+from diloco_operator.local.state_dir import StateDir
+from diloco_operator.operator import Operator
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.telemetry import StreamTiming, SyncerWatcher
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTiming:
+    """Seconds. The defaults are a cluster's."""
+
+    eviction: float = 300.0
+    """From a node's failure to the eviction of its pods."""
+    heartbeat: float = 300.0
+    streams: StreamTiming = field(default_factory=lambda: StreamTiming(interval=1.0, notify_interval=1.0))
+
+
+class LocalControlPlane:
+    """Assembles everything; an async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
+
+    Create jobs through `client`. `failed` becomes the exception of a part that ended though none may; then nothing can be trusted
+    any more and the plane must be left.
+    """
+
+    def __init__(
+        self, state_dir: Path, nodes: Sequence[Obj], *, operator_config: OperatorConfig | None = None, faults: Sequence[Fault] = (),
+        on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None, working_directory: Path | None = None,
+        timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:  # fmt: skip
+        self.state_dir = StateDir(state_dir)
+        self._node_manifests = nodes
+        self._config = operator_config or OperatorConfig(progress_interval=1.0)
+        self._faults = faults
+        self._on_fault = on_fault
+        self._environment = environment or {}
+        self._working_directory = working_directory or Path.cwd()
+        self._timing = timing or LocalTiming()
+        self._sleep = sleep
+        self._stack = contextlib.AsyncExitStack()
+        self._parts: list[asyncio.Task[None]] = []
+        self.client: Client
+        self.kubelet: Kubelet
+        self.nodes: NodeLifecycle
+        self.injector: Injector
+        self.supervisor: Supervisor
+        self.failed: asyncio.Future[None]
+
+    async def __aenter__(self) -> Self:
+        """Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, BadNode."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.state_dir)
+            network = Network.reserve(random.Random())  # noqa: S311 - not a secret
+            stack.callback(network.close)
+            self.failed = asyncio.get_running_loop().create_future()
+            self.supervisor = await stack.enter_async_context(Supervisor())
+            self.client = client = MemoryApi()
+            await stack.enter_async_context(_closing(client))
+            machine = Machine(
+                client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
+                environment={**base_environment(), **self._environment}, sleep=self._sleep,
+            )  # fmt: skip
+            self.kubelet = Kubelet(machine)
+            self.nodes = NodeLifecycle(
+                client, self.kubelet, machine, self._node_manifests,
+                eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
+            )  # fmt: skip
+            self.injector = Injector(client, self.kubelet, self._faults, self._on_fault)
+            stack.push_async_callback(self._stop)
+            await self._prepare()
+            self._run("scheduler", Scheduler(client).run())
+            self._run("claims", Claims(client).run())
+            self._run("kubelet", self.kubelet.run())
+            self._run("nodes", self.nodes.run())
+            self._run("operator", self._operator().run())
+            self._run("faults", self.injector.run(), may_end=True)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    def _operator(self) -> Operator:
+        chance = random.random
+        telemetry = SyncerWatcher(now=time.time, chance=chance, timing=self._timing.streams)
+        return Operator(
+            self.client, config=self._config, telemetry=telemetry, now=time.time, chance=chance, token=lambda: secrets.token_urlsafe(32)
+        )
+
+    async def _prepare(self) -> None:
+        await self.client.create(CUSTOM_RESOURCES, build_crd())
+        with contextlib.suppress(AlreadyExists):
+            await self.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+        await self.nodes.register()
+
+    def _run(self, name: str, work: Awaitable[None], *, may_end: bool = False) -> None:
+        async def part() -> None:
+            await work
+            if not may_end:
+                raise RuntimeError(f"the {name} ended though it must not")
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()):
+                log.error("the %s failed", name, exc_info=error)
+                if not self.failed.done():
+                    self.failed.set_exception(error)
+
+        task = asyncio.create_task(part(), name=name)
+        task.add_done_callback(ended)
+        self._parts.append(task)
+
+    async def _stop(self) -> None:
+        for task in reversed(self._parts):
+            task.cancel()
+        await asyncio.gather(*self._parts, return_exceptions=True)
+        if self.failed.done() and not self.failed.cancelled():
+            self.failed.exception()  # whoever had to know has awaited it
+        self.failed.cancel()

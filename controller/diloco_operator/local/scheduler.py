@@ -1,0 +1,100 @@
+"""Binds pending pods to nodes, for an API server that brings no scheduler. What decides is in `scheduling`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from fractions import Fraction
+
+from diloco_operator.api.names import NODES, PODS
+from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.local.pod_status import timestamp
+from diloco_operator.local.scheduling import choose, requests, used
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+
+class Scheduler:
+    def __init__(self, client: Client, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._client = client
+        self._now = now
+        self._wake = asyncio.Event()
+        self._pods = Reflector(client, PODS, as_it_is, chance=random.random)
+        self._nodes = Reflector(client, NODES, as_it_is, chance=random.random)
+        self._assumed: dict[str, Obj] = {}
+        """Pods by uid, as bound by us, until the cache shows it: their room is taken."""
+        self._pods.on_change(lambda _old, _new: self._wake.set())
+        self._nodes.on_change(lambda _old, _new: self._wake.set())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pods.run(), name="scheduler's pods")
+            group.create_task(self._nodes.run(), name="scheduler's nodes")
+            await self._pods.wait_synced()
+            await self._nodes.wait_synced()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if not await self._pass():
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    self._wake.set()
+
+    async def _pass(self) -> bool:
+        """Look at every pending pod once. False: the API server could not be asked for all."""
+        pods = {held.uid: held.value for held in self._pods.cache}
+        for uid in [*self._assumed]:
+            if uid not in pods or pods[uid]["spec"].get("nodeName"):
+                del self._assumed[uid]
+        taken = used([*(pod for uid, pod in pods.items() if uid not in self._assumed), *self._assumed.values()])
+        nodes = [held.value for held in self._nodes.cache]
+        asked = True
+        for uid, pod in pods.items():
+            if uid in self._assumed or not _pending(pod):
+                continue
+            choice = choose(pod, nodes, taken)
+            try:
+                if choice.node is None:
+                    await self._explain(pod, choice.message)
+                else:
+                    await self._bind(pod, choice.node)
+                    self._assumed[uid] = {**pod, "spec": {**pod["spec"], "nodeName": choice.node}}
+                    on_node = taken.setdefault(choice.node, {})
+                    for name, amount in requests(pod).items():
+                        on_node[name] = on_node.get(name, Fraction(0)) + amount
+            except (Conflict, NotFound):
+                continue  # it changed meanwhile: that change wakes us again
+            except ApiError as error:
+                log.warning("scheduling pod %s: %s", pod["metadata"]["name"], error)
+                asked = False
+        return asked
+
+    async def _bind(self, pod: Obj, node: str) -> None:
+        metadata = pod["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}, "spec": {"nodeName": node}}
+        await self._client.patch(PODS, metadata["namespace"], metadata["name"], patch, type=PatchType.MERGE, field_manager="scheduler")
+
+    async def _explain(self, pod: Obj, message: str) -> None:
+        conditions = pod.get("status", {}).get("conditions") or []
+        old = next((c for c in conditions if c["type"] == "PodScheduled"), None)
+        if old and old.get("reason") == "Unschedulable" and old.get("message") == message:
+            return
+        since = old["lastTransitionTime"] if old and old["status"] == "False" else timestamp(self._now())
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastTransitionTime": since}
+        status = {
+            **pod.get("status", {}),
+            "phase": "Pending",
+            "conditions": [*(c for c in conditions if c["type"] != "PodScheduled"), condition],
+        }
+        await self._client.update(PODS, {**pod, "status": status}, subresource="status", field_manager="scheduler")
+
+
+def _pending(pod: Obj) -> bool:
+    spec, metadata = pod["spec"], pod["metadata"]
+    return not spec.get("nodeName") and not spec.get("schedulingGates") and "deletionTimestamp" not in metadata

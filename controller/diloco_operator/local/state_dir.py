@@ -1,0 +1,62 @@
+"""The state directory: one control plane at a time, and what it leaves for the next."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class StateDirBusy(RuntimeError):
+    """Another control plane works on this directory."""
+
+
+class StateDirUnusable(RuntimeError):
+    """The directory cannot be made or written."""
+
+
+class StateDir:
+    """Layout: `volumes/` (claims; they outlive the command), `logs/`, `pods/` (of this run only), `lock`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = -1
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def operator_log(self) -> Path:
+        return self.logs / "operator.log"
+
+    def __enter__(self) -> Self:
+        """Take it. Raises StateDirBusy, StateDirUnusable."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StateDirUnusable(
+                f"the state directory {self.path} cannot be used: {error.strerror}: {error.filename}; choose another with --state-dir"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            os.close(lock)
+            whose = f" (process {holder})" if holder else ""
+            raise StateDirBusy(
+                f"another `diloco up`{whose} works on the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._lock = lock
+        shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._lock)
+        self._lock = -1
