@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.jax.store import TreeStore
-from diloco.learner.session import Session as Driver
+
+
+class Driver(Protocol):
+    """What a session drives: `diloco.learner.session.Session` in a job."""
+
+    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]: ...
+    def step(self, *, tokens: int, loss: float | None = None) -> None: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def step_count(self) -> int: ...
+    @property
+    def t(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    def evaluate(self, held_out_loss: float, tokens: int) -> None: ...
+    def close(self) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
 
 
 class Session[Tree]:
@@ -25,7 +44,7 @@ class Session[Tree]:
     @property
     def params(self) -> Tree:
         """The current parameters: after `join` the job's, after `step` what it returned, after the loop the final ones when `done`."""
-        return self._store.params
+        return self._store.hand_out()
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
         """`source(numbers)` for one batch of this unit's own work after the other, until the job is done or this unit drains.
@@ -42,14 +61,14 @@ class Session[Tree]:
         Never waits for the network. A `loss` that is still being computed is not waited for either: it is reported one step later,
         so that the host stays at most one step ahead of the device. Raises ValueError when `params` changed structure, shape or type.
         """
-        self._store.params = params
+        self._store.take_back(params)
         ready: float | None = None
         if isinstance(loss, jax.Array):
             ready, self._loss = (None if self._loss is None else float(self._loss)), loss
         elif loss is not None:
             ready = float(loss)
         self._driver.step(tokens=tokens, loss=ready)
-        return self._store.params
+        return self._store.hand_out()
 
     @property
     def done(self) -> bool:

@@ -18,9 +18,9 @@ from diloco.learner.store import Float32Array
 class TreeStore[Tree]:
     """A `ParameterStore` over a pytree of floating arrays, on any devices of this process.
 
-    The store holds the current leaves; `params` gives the tree and takes the next one. A write makes new arrays for the leaves that it
-    touches, with the type and placement of the old ones, and leaves every other leaf the same object. Leaves are named by their
-    path, joined with "/": `{"blocks": {"query": …}}` has "blocks/query".
+    The store holds the current leaves: `hand_out` gives the tree, `take_back` takes the next one. A write makes new arrays for
+    the leaves that it touches, with the type and placement of the old ones, and leaves every other leaf the same object. Leaves
+    are named by their path, joined with "/": `{"blocks": {"query": …}}` has "blocks/query".
 
     A leaf that stacks the layers of a `lax.scan` is mapped with `Canonical("block.{layer}.query", stacked=True)`: each layer's slice is
     then exchanged by itself, and the layout equals that of a framework that keeps layers apart.
@@ -43,24 +43,30 @@ class TreeStore[Tree]:
         self._leaves: dict[str, jax.Array] = {path: _array(path, leaf) for path, (_, leaf) in zip(self._paths, named, strict=True)}
         shapes = {path: leaf.shape for path, leaf in self._leaves.items()}
         self._parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding)
+        self._written: set[str] = set()
+        """Tensors written since the tree was handed out."""
 
-    @property
-    def params(self) -> Tree:
-        """The tree as it is now."""
+    def hand_out(self) -> Tree:
+        """The tree as it is now, for the program to compute with."""
+        self._written.clear()
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, [self._leaves[path] for path in self._paths])
         return tree
 
-    @params.setter
-    def params(self, params: Tree) -> None:
-        """The tree after a step. Raises ValueError when its structure, a shape or a type is another than before."""
+    def take_back(self, params: Tree) -> None:
+        """The tree after a step on what was handed out last. What was written in between, while the program held the older values, is
+        written again over them. Raises ValueError when its structure, a shape or a type is another than before."""
         leaves, structure = jax.tree_util.tree_flatten(params)
-        if structure != self._structure:
+        if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
         for path, leaf in zip(self._paths, leaves, strict=True):
             old = self._leaves[path]
             if leaf.shape != old.shape or leaf.dtype != old.dtype:
                 raise ValueError(f"parameter {path!r} was {old.dtype}{list(old.shape)} and became {leaf.dtype}{list(leaf.shape)}")
+        written = {name: self._slice(self._parts[name]) for name in sorted(self._written)}
         self._leaves = {path: _array(path, leaf) for path, leaf in zip(self._paths, leaves, strict=True)}
+        for name, piece in written.items():
+            self._put(self._parts[name], piece)
+        self._written.clear()
 
     def specs(self) -> Sequence[TensorSpec]:
         return [part.spec for part in self._parts.values()]
@@ -79,9 +85,16 @@ class TreeStore[Tree]:
             # A copy of its own: on CPU the array may otherwise share the caller's memory.
             native = np.array(part.to_native(value), dtype=leaf.dtype, order="C")
             if part.layer is None:
-                self._leaves[part.parameter] = jax.device_put(native, leaf.sharding) if leaf.committed else jnp.asarray(native)
+                self._put(part, jax.device_put(native, leaf.sharding) if leaf.committed else jnp.asarray(native))
             else:
-                self._leaves[part.parameter] = _set_layer(leaf, native, part.layer)
+                self._put(part, native)
+            self._written.add(name)
+
+    def _put(self, part: Part, value: jax.Array | np.ndarray[Any, Any]) -> None:
+        if part.layer is None:
+            self._leaves[part.parameter] = jnp.asarray(value)
+        else:
+            self._leaves[part.parameter] = _set_layer(self._leaves[part.parameter], value, part.layer)
 
     def _slice(self, part: Part) -> jax.Array:
         leaf = self._leaves[part.parameter]
@@ -90,20 +103,26 @@ class TreeStore[Tree]:
 
 @jax.jit
 def _get_layer(leaf: jax.Array, layer: int) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False)
+    piece: jax.Array = jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False)
+    return piece
 
 
 @partial(jax.jit, static_argnames="sharding")
-def _update_layer(leaf: jax.Array, value: jax.Array, layer: int, sharding: jax.sharding.Sharding | None) -> jax.Array:
-    updated = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
-    return updated if sharding is None else jax.lax.with_sharding_constraint(updated, sharding)
+def _update_layer(
+    leaf: jax.Array, value: jax.Array | np.ndarray[Any, Any], layer: int, sharding: jax.sharding.Sharding | None
+) -> jax.Array:
+    updated: jax.Array = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
+    if sharding is not None:
+        updated = jax.lax.with_sharding_constraint(updated, sharding)  # type: ignore[no-untyped-call]
+    return updated
 
 
-def _set_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax.Array:
+def _set_layer(leaf: jax.Array, value: jax.Array | np.ndarray[Any, Any], layer: int) -> jax.Array:
     """`leaf` with one slice along its first axis replaced and its placement kept. Compiled once per shape, type and placement: the
     layer is an argument, not a constant. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
     spread = len(leaf.sharding.device_set) > 1
-    return _update_layer(leaf, value, layer, leaf.sharding if spread else None)
+    updated: jax.Array = _update_layer(leaf, value, layer, leaf.sharding if spread else None)
+    return updated
 
 
 def _array(path: str, leaf: object) -> jax.Array:

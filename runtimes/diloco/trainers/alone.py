@@ -1,0 +1,55 @@
+"""Training as a plain single program: the driver's interface without a job. The baseline that a job is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class AloneSession:
+    """Takes the sequence numbers one after the other and stops after a number of steps; there is no syncer."""
+
+    def __init__(self, steps: int) -> None:
+        if steps < 1:
+            raise ValueError(f"a training of {steps} steps trains nothing: --steps must be at least 1")
+        self.steps = steps
+        self.step_count = 0
+        self.held_out_loss: float | None = None
+
+    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
+        """`source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, `steps` times."""
+        while not self.done:
+            start = self.step_count * batch_size
+            yield source(np.arange(start, start + batch_size, dtype=np.int64))
+
+    def step(self, *, tokens: int, loss: float | None = None) -> None:
+        self.step_count += 1
+
+    @property
+    def t(self) -> int:
+        """A program alone is its own clock."""
+        return self.step_count
+
+    @property
+    def done(self) -> bool:
+        return self.step_count >= self.steps
+
+    @property
+    def draining(self) -> bool:
+        return False
+
+    def evaluate(self, held_out_loss: float, tokens: int) -> None:
+        self.held_out_loss = held_out_loss
+
+    def close(self) -> None:
+        """There is nobody to leave."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()

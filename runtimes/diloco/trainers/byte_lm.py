@@ -1,0 +1,118 @@
+"""The byte-level language model that both frameworks' reference trainers train: its shape, first values and schedule, in numpy.
+
+A decoder-only transformer with pre-normalisation, learned positions and gated feed-forward blocks (SiLU), without biases except in the
+layer norms. `parameter_shapes` is its canonical layout; weight matrices lie as [in, out], so that y = x @ w. Both frameworks start
+from `initial_parameters`, so equal seeds are equal models, whatever the framework.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+VOCABULARY = 256
+"""Every byte is a token."""
+NORM_EPSILON = 1e-5
+EMBEDDINGS = ("embedding", "position")
+"""Canonical tensors that the merge treats as embeddings; a head of its own is an output matrix and none of them."""
+ADAM_BETAS = (0.9, 0.95)
+ADAM_EPSILON = 1e-8
+CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of the model. The default has 0.47 M parameters in 27 tensors: enough for 24 fragments."""
+
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+    context: int = 128
+    tied: bool = False
+    """The output head is the transposed embedding."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not split into {self.heads} heads")
+
+    @property
+    def hidden(self) -> int:
+        """Width of the gated feed-forward block: 8/3 of the model's, as three matrices then cost what two of 4x would, in whole eights."""
+        return 8 * math.ceil(self.width / 3)
+
+
+@dataclass(frozen=True)
+class InnerConfig:
+    """The inner optimizer, AdamW, and its learning-rate schedule."""
+
+    learning_rate: float = 4e-3
+    warmup: int = 40
+    """Local steps over which the rate rises from 0."""
+    final_share: float = 0.1
+    """The rate at the end of training, as a share of the highest."""
+    weight_decay: float = 0.1
+    """On matrices, not on embeddings and norms (`is_decayed`)."""
+
+    def rate(self, local_step: int, progress: float) -> float:
+        """Learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
+
+        The warm-up counts the process's own steps, since a restarted unit begins with an optimizer state of zeros; the cosine decay
+        follows the job's clock, so that units of any speed and age anneal together. No adoption of a fragment resets either.
+        """
+        warm = min(1.0, local_step / self.warmup) if self.warmup else 1.0
+        cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
+        return self.learning_rate * warm * (self.final_share + (1.0 - self.final_share) * cosine)
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Canonical name and shape of every tensor, in a fixed order."""
+    width, hidden = config.width, config.hidden
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (VOCABULARY, width), "position": (config.context, width)}
+    for layer in range(config.layers):
+        prefix = f"block.{layer}."
+        for norm in ("attention_norm", "feed_norm"):
+            shapes[f"{prefix}{norm}.scale"] = (width,)
+            shapes[f"{prefix}{norm}.bias"] = (width,)
+        for matrix in ("query", "key", "value", "out"):
+            shapes[f"{prefix}{matrix}"] = (width, width)
+        shapes[f"{prefix}gate"] = (width, hidden)
+        shapes[f"{prefix}up"] = (width, hidden)
+        shapes[f"{prefix}down"] = (hidden, width)
+    shapes["final_norm.scale"] = (width,)
+    shapes["final_norm.bias"] = (width,)
+    if not config.tied:
+        shapes["head"] = (width, VOCABULARY)
+    return shapes
+
+
+def is_decayed(name: str) -> bool:
+    """Whether weight decay acts on the tensor: on matrices, not on embeddings, scales and biases."""
+    return name not in EMBEDDINGS and not name.endswith((".scale", ".bias"))
+
+
+def initial_parameters(config: ModelConfig, seed: int) -> dict[str, NDArray[np.float32]]:
+    """First values of every tensor, float32 in canonical shape: a function of `config` and `seed` alone.
+
+    Scales 1, biases 0, embeddings N(0, 0.02), matrices N(0, 1/in); those that write to the residual stream are smaller by
+    sqrt(2 layers), so that its variance does not grow with depth (GPT-2's rule). The head starts at zero: a uniform prediction.
+    """
+    residual = 1.0 / math.sqrt(2.0 * config.layers)
+    generator = np.random.Generator(np.random.Philox(seed))
+    values: dict[str, NDArray[np.float32]] = {}
+    for name, shape in parameter_shapes(config).items():
+        kind = name.rsplit(".", 1)[-1]
+        if kind == "scale":
+            values[name] = np.ones(shape, np.float32)
+        elif kind in ("bias", "head"):
+            values[name] = np.zeros(shape, np.float32)
+        else:
+            deviation = 0.02 if name in EMBEDDINGS else 1.0 / math.sqrt(shape[0])
+            deviation *= residual if kind in ("out", "down") else 1.0
+            values[name] = generator.standard_normal(shape, dtype=np.float32) * np.float32(deviation)
+    return values

@@ -1,0 +1,172 @@
+"""The byte-level language model in JAX: `python -m diloco.trainers.byte_lm_jax`.
+
+A learner's program, or a plain one with `--alone`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import diloco.jax
+from diloco.jax import Canonical, TreeStore
+from diloco.trainers import byte_lm, options
+from diloco.trainers.alone import AloneSession
+from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.text import ByteCorpus
+
+type Params = dict[str, Any]
+"""{"embedding", "position", "blocks": {… with a leading axis of layers}, "final_norm": {"scale", "bias"}, "head" unless tied}."""
+
+
+def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
+    """The canonical form of each leaf, by path: the blocks' leaves stack the layers."""
+    names: dict[str, Canonical | str] = {}
+    for name in byte_lm.parameter_shapes(config):
+        if name.startswith("block."):
+            _, _, own = name.split(".", 2)
+            names["blocks/" + own.replace(".", "/")] = Canonical(f"block.{{layer}}.{own}", stacked=True)
+        else:
+            names[name.replace(".", "/")] = Canonical(name, embedding=name in byte_lm.EMBEDDINGS)
+    return names
+
+
+def initial_params(config: ModelConfig, seed: int) -> Params:
+    """The parameters with their first values."""
+    values = byte_lm.initial_parameters(config, seed)
+    tree: Params = {}
+    for path, form in canonical_names(config).items():
+        *folders, leaf = path.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        name = form if isinstance(form, str) else form.name
+        if name in values:
+            node[leaf] = jnp.array(values[name])
+        else:
+            node[leaf] = jnp.stack([values[name.format(layer=layer)] for layer in range(config.layers)])
+    return tree
+
+
+def forward(params: Params, inputs: jax.Array, heads: int) -> jax.Array:
+    """Bytes int [batch, time] -> logits [batch, time, 256] of the next byte."""
+    x = params["embedding"][inputs] + params["position"][: inputs.shape[1]]
+    x, _ = jax.lax.scan(partial(_block, heads=heads), x, params["blocks"])
+    x = _normalise(x, params["final_norm"])
+    logits: jax.Array = x @ (params["head"] if "head" in params else params["embedding"].T)
+    return logits
+
+
+def _block(x: jax.Array, block: Params, heads: int) -> tuple[jax.Array, None]:
+    batch, length, width = x.shape
+    y = _normalise(x, block["attention_norm"])
+    query, key, value = ((y @ block[name]).reshape(batch, length, heads, width // heads) for name in ("query", "key", "value"))
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(width // heads)
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    shares = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
+    x = x + jnp.einsum("bhqk,bkhd->bqhd", shares, value).reshape(batch, length, width) @ block["out"]
+    y = _normalise(x, block["feed_norm"])
+    return x + (jax.nn.silu(y @ block["gate"]) * (y @ block["up"])) @ block["down"], None
+
+
+def _normalise(x: jax.Array, norm: Params) -> jax.Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    normalised: jax.Array = centred * jax.lax.rsqrt(variance + byte_lm.NORM_EPSILON) * norm["scale"] + norm["bias"]
+    return normalised
+
+
+def mean_loss(params: Params, windows: jax.Array, heads: int) -> jax.Array:
+    """Mean cross-entropy in nats per byte of windows uint8 [batch, context + 1]."""
+    tokens = windows.astype(jnp.int32)
+    logits = forward(params, tokens[:, :-1], heads)
+    loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+    return loss
+
+
+def make_optimizer(config: ModelConfig, inner: InnerConfig) -> optax.GradientTransformation:
+    """AdamW at rate 1, with weight decay on matrices only; `make_train_step` multiplies by the rate."""
+    forms = canonical_names(config)
+
+    def decayed(params: Params) -> Params:
+        def one(path: Any, _: jax.Array) -> bool:
+            form = forms[jax.tree_util.keystr(path, simple=True, separator="/")]
+            return byte_lm.is_decayed(form if isinstance(form, str) else form.name)
+
+        mask: Params = jax.tree_util.tree_map_with_path(one, params)
+        return mask
+
+    first, second = byte_lm.ADAM_BETAS
+    return optax.chain(
+        optax.clip_by_global_norm(byte_lm.CLIP_NORM),
+        optax.scale_by_adam(b1=first, b2=second, eps=byte_lm.ADAM_EPSILON),
+        optax.add_decayed_weights(inner.weight_decay, mask=decayed),
+    )
+
+
+type TrainStep = Callable[[Params, optax.OptState, Any, float], tuple[Params, optax.OptState, jax.Array]]
+
+
+def make_train_step(config: ModelConfig, optimizer: optax.GradientTransformation) -> TrainStep:
+    """(params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated."""
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def train_step(params: Params, state: optax.OptState, windows: jax.Array, rate: jax.Array) -> tuple[Params, optax.OptState, jax.Array]:
+        loss, gradients = jax.value_and_grad(mean_loss)(params, windows, config.heads)
+        directions, state = optimizer.update(gradients, state, params)
+        params = jax.tree.map(lambda value, direction: value - rate * direction, params, directions)
+        return params, state, loss
+
+    step: TrainStep = train_step
+    return step
+
+
+def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> float:
+    """Mean loss in nats per byte over the corpus's held-out windows."""
+    compiled = jax.jit(partial(mean_loss, heads=config.heads))
+    losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out()]
+    return sum(losses) / corpus.held_out_windows
+
+
+def main(argv: list[str]) -> int:
+    chosen = options.parse("diloco.trainers.byte_lm_jax", argv)
+    options.pin_threads(chosen.threads)
+    log = options.start_logging()
+    corpus = chosen.read_corpus()
+    forms = canonical_names(chosen.model)
+    params = initial_params(chosen.model, chosen.seed)
+    optimizer = make_optimizer(chosen.model, chosen.inner)
+    state = optimizer.init(params)
+    train_step = make_train_step(chosen.model, optimizer)
+
+    if chosen.alone_steps is None:
+        session = diloco.jax.join(params, canonical=forms)
+    else:
+        session = diloco.jax.Session(AloneSession(chosen.alone_steps), TreeStore(params, canonical=forms))
+    with session:
+        params = session.params
+        began = time.monotonic()
+        for windows in session.batches(corpus.batch, chosen.batch):
+            rate = chosen.inner.rate(session.step_count + 1, session.t / session.steps)
+            params, state, loss = train_step(params, state, windows, rate)
+            params = session.step(params, tokens=windows.shape[0] * chosen.model.context, loss=loss)
+            if session.step_count % chosen.log_every == 0:
+                speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
+                log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
+        if session.done:
+            final = held_out_loss(session.params, corpus, chosen.model)
+            session.evaluate(final, corpus.held_out_tokens)
+            options.print_result(chosen, framework="jax", local_steps=session.step_count, held_out_loss=final)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+"""The byte-level language model in torch: `python -m diloco.trainers.byte_lm_torch`.
+
+A learner's program, or a plain one with `--alone`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+import diloco.torch
+from diloco.torch import Canonical, ModuleStore
+from diloco.trainers import byte_lm, options
+from diloco.trainers.alone import AloneSession
+from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.text import ByteCorpus, Windows
+
+
+class Block(nn.Module):
+    """Causal self-attention and a gated feed-forward block, each on a normalised copy of the residual stream."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(config.width, eps=byte_lm.NORM_EPSILON)
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.key = nn.Linear(config.width, config.width, bias=False)
+        self.value = nn.Linear(config.width, config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.feed_norm = nn.LayerNorm(config.width, eps=byte_lm.NORM_EPSILON)
+        self.gate = nn.Linear(config.width, config.hidden, bias=False)
+        self.up = nn.Linear(config.width, config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, time, width] -> the same."""
+        batch, length, width = x.shape
+        y = self.attention_norm(x)
+        split = (batch, length, self.heads, width // self.heads)
+        query, key, value = (layer(y).view(split).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        y = self.feed_norm(x)
+        fed: torch.Tensor = self.down(functional.silu(self.gate(y)) * self.up(y))
+        return x + fed
+
+
+class ByteLM(nn.Module):
+    """Bytes [batch, time] -> logits [batch, time, 256] of the next byte."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(byte_lm.VOCABULARY, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.width, eps=byte_lm.NORM_EPSILON)
+        self.head = nn.Linear(config.width, byte_lm.VOCABULARY, bias=False)
+        if config.tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(inputs) + self.position.weight[: inputs.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.final_norm(x))
+        return logits
+
+
+def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
+    """The canonical form of each of `ByteLM`'s parameters: matrices turned, as torch keeps them as [out, in]."""
+    names: dict[str, Canonical | str] = {}
+    for name in byte_lm.parameter_shapes(config):
+        own = name.replace("block.", "blocks.")
+        if name in byte_lm.EMBEDDINGS:
+            names[f"{own}.weight"] = name
+        elif own.endswith(".scale"):
+            names[own.replace(".scale", ".weight")] = name
+        elif own.endswith(".bias"):
+            names[own] = name
+        else:
+            names[f"{own}.weight"] = Canonical(name, axes=(1, 0))
+    return names
+
+
+def initial_model(config: ModelConfig, seed: int) -> ByteLM:
+    """The model with its first values, on the CPU."""
+    model = ByteLM(config)
+    ModuleStore(model, canonical=canonical_names(config)).write(byte_lm.initial_parameters(config, seed))
+    return model
+
+
+def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only. The rate is set anew before every step."""
+    decayed = {name for name, form in canonical_names(config).items() if byte_lm.is_decayed(form if isinstance(form, str) else form.name)}
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [value for name, value in named.items() if name in decayed], "weight_decay": inner.weight_decay},
+        {"params": [value for name, value in named.items() if name not in decayed], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=byte_lm.ADAM_BETAS, eps=byte_lm.ADAM_EPSILON, fused=True)
+
+
+def mean_loss(model: ByteLM, windows: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in nats per byte of windows int64 [batch, context + 1]."""
+    logits = model(windows[:, :-1])
+    return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def train_step(model: ByteLM, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float) -> torch.Tensor:
+    """One step of the inner optimizer on one batch at learning rate `rate`; the batch's loss before it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = mean_loss(model, windows)
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), byte_lm.CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+@torch.no_grad()
+def held_out_loss(model: ByteLM, corpus: ByteCorpus) -> float:
+    """Mean loss in nats per byte over the corpus's held-out windows."""
+    device = model.position.weight.device
+    losses = [float(mean_loss(model, _tensor(windows, device))) * len(windows) for windows in corpus.held_out()]
+    return sum(losses) / corpus.held_out_windows
+
+
+def _tensor(windows: Windows, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(windows.astype(np.int64)).to(device)
+
+
+def main(argv: list[str]) -> int:
+    chosen = options.parse("diloco.trainers.byte_lm_torch", argv)
+    options.pin_threads(chosen.threads)
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    log = options.start_logging()
+    corpus = chosen.read_corpus()
+    device = torch.device(chosen.device)
+    model = initial_model(chosen.model, chosen.seed).to(device)
+    optimizer = make_optimizer(model, chosen.model, chosen.inner)
+
+    if chosen.alone_steps is None:
+        session: diloco.torch.Session | AloneSession = diloco.torch.join(model, canonical=canonical_names(chosen.model))
+    else:
+        session = AloneSession(chosen.alone_steps)
+    with session:
+        began = time.monotonic()
+        for windows in session.batches(corpus.batch, chosen.batch):
+            rate = chosen.inner.rate(session.step_count + 1, session.t / session.steps)
+            loss = train_step(model, optimizer, _tensor(windows, device), rate).item()
+            session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
+            if session.step_count % chosen.log_every == 0:
+                speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
+                log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
+        if session.done:
+            final = held_out_loss(model, corpus)
+            session.evaluate(final, corpus.held_out_tokens)
+            options.print_result(chosen, framework="torch", local_steps=session.step_count, held_out_loss=final)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
