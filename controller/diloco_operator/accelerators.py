@@ -87,7 +87,7 @@ _TOPOLOGY = re.compile(r"^[1-9][0-9]{0,2}(x[1-9][0-9]{0,2}){1,2}$")
 
 def parse_topology(text: str) -> tuple[int, ...]:
     """Sizes of a topology: `2x2x4` -> (2, 2, 4). Raises ValueError for anything else."""
-    if not _TOPOLOGY.match(text):
+    if not _TOPOLOGY.fullmatch(text):
         raise ValueError(f"{text!r} is not a topology: write sizes with x between them, such as 2x4 or 2x2x2")
     return tuple(int(size) for size in text.split("x"))
 

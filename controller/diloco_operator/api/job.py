@@ -256,7 +256,7 @@ class UnitStatus(_Api):
         None, ge=0, description="From the last end of an attempt to contributing again; absent: never recovered."
     )
     failures: tuple[Timestamp, ...] = Field(
-        (), max_length=1000, description="When it failed, within the restart window; disruptions are not among them."
+        (), max_length=1001, description="When it failed, within the restart window; disruptions are not among them."
     )
     ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
     ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from diloco_operator.accelerators import ACCELERATOR_NAMES
+from diloco_operator.api.crd import CRD_FILE, Schema, build_crd, crd_yaml, job_schema, unused_rules
+from diloco_operator.api.rules import RULES
+from diloco_operator.kube import schema as kube_schema
+
+ROOT = Path(__file__).parents[4]
+
+
+def nodes(schema: Schema, place: str = "") -> Iterator[tuple[str, Schema]]:
+    yield place, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{place}.{name}".lstrip("."))
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{place}[]")
+    if "additionalProperties" in schema:
+        yield from nodes(schema["additionalProperties"], f"{place}{{}}")
+
+
+SCHEMA = job_schema()
+NODES = dict(nodes(SCHEMA))
+
+
+def test_crd_in_the_repository_is_up_to_date() -> None:
+    assert (ROOT / "crds" / CRD_FILE).read_text() == crd_yaml(), "run `make crds`"
+
+
+def test_yaml_says_what_the_object_says() -> None:
+    assert yaml.safe_load(crd_yaml()) == build_crd()
+
+
+def test_schema_is_structural_and_its_rules_compile() -> None:
+    assert kube_schema.Structural(SCHEMA).problems == []
+
+
+def test_every_field_is_described() -> None:
+    bare = [place for place, node in NODES.items() if "description" not in node and not place.startswith("metadata")]
+    assert [place for place in bare if not place.endswith(("{}", "[]"))] == []
+
+
+def test_every_rule_stands_somewhere() -> None:
+    assert unused_rules() == []
+    written = sum(len(node.get("x-kubernetes-validations", [])) for node in NODES.values())
+    durations = sum(node.get("maxLength") == 20 for node in NODES.values())
+    assert written == sum(map(len, RULES.values())) + durations
+
+
+def test_every_rule_blames_a_field_that_exists() -> None:
+    for place, rules in RULES.items():
+        for rule in rules:
+            assert f"{place}{rule.field_path}".lstrip(".") in NODES, rule
+
+
+def test_every_rule_says_what_to_do_and_names_its_field() -> None:
+    for place, node in NODES.items():
+        for rule in node.get("x-kubernetes-validations", []):
+            field = (rule.get("fieldPath") or f".{place}").rpartition(".")[2]
+            assert field in rule["message"], rule
+            assert "\n" not in rule["message"]
+
+
+def test_what_rules_iterate_over_or_match_is_bounded() -> None:
+    for place, node in NODES.items():
+        if node.get("type") == "array" and place.startswith("spec"):
+            assert "maxItems" in node, place
+        if node.get("type") == "string" and place.startswith("spec") and not place.endswith("{}"):
+            assert "maxLength" in node or "enum" in node, place
+
+
+def test_transition_rules_below_arrays_stand_in_arrays_keyed_by_name() -> None:
+    for place, node in NODES.items():
+        if any("oldSelf" in rule["rule"] for rule in node.get("x-kubernetes-validations", [])):
+            for array in re.findall(r"[^\[]+(?=\[\])", place):
+                assert NODES[array]["x-kubernetes-list-type"] == "map"
+
+
+def test_lists_of_named_things_are_keyed() -> None:
+    keys = {place: node["x-kubernetes-list-map-keys"] for place, node in NODES.items() if node.get("x-kubernetes-list-type") == "map"}
+    assert keys == {
+        "spec.pools": ["name"],
+        "status.conditions": ["type"],
+        "status.units": ["name"],
+        "status.pools": ["name"],
+    }
+
+
+def test_status_has_no_defaults() -> None:
+    assert [place for place, node in NODES.items() if place.startswith("status") and "default" in node] == []
+
+
+def test_accelerators_are_those_of_the_catalogue() -> None:
+    assert NODES["spec.pools[].accelerator"]["enum"] == list(ACCELERATOR_NAMES)
+
+
+def test_columns_and_scale_point_at_fields() -> None:
+    version = build_crd()["spec"]["versions"][0]
+    scale = version["subresources"]["scale"]
+    paths = [column["jsonPath"] for column in version["additionalPrinterColumns"]] + [
+        scale["specReplicasPath"],
+        scale["statusReplicasPath"],
+    ]
+    for path in paths:
+        place = re.sub(r"\[\?\([^)]*\)\]", "[]", path).lstrip(".")
+        assert place in NODES or place == "metadata.creationTimestamp", path
+
+
+def test_narrow_columns_answer_the_first_questions() -> None:
+    columns: list[dict[str, Any]] = build_crd()["spec"]["versions"][0]["additionalPrinterColumns"]
+    narrow = [column["name"] for column in columns if not column.get("priority")]
+    assert narrow == ["Training", "Reason", "Learners", "Of", "Step", "Steps", "Tokens/s", "Age"]
+    assert "Pools" in [column["name"] for column in columns if column.get("priority")]
+
+
+def test_names_are_as_the_specification_has_them() -> None:
+    names = build_crd()["spec"]["names"]
+    assert (names["plural"], names["shortNames"], names["categories"]) == ("dilocojobs", ["dlj"], ["diloco"])
+
+
+def test_the_caller_owns_what_it_gets() -> None:
+    build_crd()["spec"]["versions"].clear()
+    assert build_crd()["spec"]["versions"]
