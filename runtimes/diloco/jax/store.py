@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -62,10 +62,9 @@ class TreeStore[Tree]:
             old = self._leaves[path]
             if leaf.shape != old.shape or leaf.dtype != old.dtype:
                 raise ValueError(f"parameter {path!r} was {old.dtype}{list(old.shape)} and became {leaf.dtype}{list(leaf.shape)}")
-        written = {name: self._slice(self._parts[name]) for name in sorted(self._written)}
+        written = self.read(sorted(self._written))
         self._leaves = {path: _array(path, leaf) for path, leaf in zip(self._paths, leaves, strict=True)}
-        for name, piece in written.items():
-            self._put(self._parts[name], piece)
+        self.write(written)
         self._written.clear()
 
     def specs(self) -> Sequence[TensorSpec]:
@@ -73,10 +72,10 @@ class TreeStore[Tree]:
 
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
         parts = {name: self._parts[name] for name in names}
-        slices = {name: self._slice(part) for name, part in parts.items()}
-        for piece in slices.values():
-            piece.copy_to_host_async()  # all transfers under way before the first is waited for
-        return {name: parts[name].to_canonical(np.asarray(piece)) for name, piece in slices.items()}
+        pieces = {name: self._pieces(part) for name, part in parts.items()}
+        for _, array in itertools.chain.from_iterable(pieces.values()):
+            array.copy_to_host_async()  # all transfers under way before the first is waited for
+        return {name: part.to_canonical(_assemble(pieces[name])) for name, part in parts.items()}
 
     def write(self, values: Mapping[str, Float32Array]) -> None:
         for name, value in values.items():
@@ -85,20 +84,33 @@ class TreeStore[Tree]:
             # A copy of its own: on CPU the array may otherwise share the caller's memory.
             native = np.array(part.to_native(value), dtype=leaf.dtype, order="C")
             if part.layer is None:
-                self._put(part, jax.device_put(native, leaf.sharding) if leaf.committed else jnp.asarray(native))
+                self._leaves[part.parameter] = jax.device_put(native, leaf.sharding) if leaf.committed else jnp.asarray(native)
             else:
-                self._put(part, native)
+                self._leaves[part.parameter] = _with_layer(leaf, native, part.layer)
             self._written.add(name)
 
-    def _put(self, part: Part, value: jax.Array | np.ndarray[Any, Any]) -> None:
-        if part.layer is None:
-            self._leaves[part.parameter] = jnp.asarray(value)
-        else:
-            self._leaves[part.parameter] = _set_layer(self._leaves[part.parameter], value, part.layer)
-
-    def _slice(self, part: Part) -> jax.Array:
+    def _pieces(self, part: Part) -> list[tuple[_Index, jax.Array]]:
+        """What the tensor is put together from, without its canonical axes: each piece and where it lies."""
         leaf = self._leaves[part.parameter]
-        return leaf if part.layer is None else _get_layer(leaf, part.layer)
+        if part.layer is None:
+            return [((), leaf)]
+        if len(leaf.sharding.device_set) == 1:
+            return [((), _get_layer(leaf, part.layer))]
+        local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
+        return [(shard.index[1:], _get_layer(shard.data, layer)) for shard, layer in local if layer is not None]
+
+
+type _Index = tuple[slice, ...]
+
+
+def _assemble(pieces: list[tuple[_Index, jax.Array]]) -> np.ndarray[Any, Any]:
+    if len(pieces) == 1:
+        return np.asarray(pieces[0][1])
+    shape = tuple(max(index[axis].stop for index, _ in pieces) for axis in range(len(pieces[0][0])))
+    whole = np.empty(shape, pieces[0][1].dtype)
+    for index, piece in pieces:
+        whole[index] = np.asarray(piece)
+    return whole
 
 
 @jax.jit
@@ -107,22 +119,33 @@ def _get_layer(leaf: jax.Array, layer: int) -> jax.Array:
     return piece
 
 
-@partial(jax.jit, static_argnames="sharding")
-def _update_layer(
-    leaf: jax.Array, value: jax.Array | np.ndarray[Any, Any], layer: int, sharding: jax.sharding.Sharding | None
-) -> jax.Array:
+@jax.jit
+def _set_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax.Array:
     updated: jax.Array = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
-    if sharding is not None:
-        updated = jax.lax.with_sharding_constraint(updated, sharding)  # type: ignore[no-untyped-call]
     return updated
 
 
-def _set_layer(leaf: jax.Array, value: jax.Array | np.ndarray[Any, Any], layer: int) -> jax.Array:
-    """`leaf` with one slice along its first axis replaced and its placement kept. Compiled once per shape, type and placement: the
-    layer is an argument, not a constant. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
-    spread = len(leaf.sharding.device_set) > 1
-    updated: jax.Array = _update_layer(leaf, value, layer, leaf.sharding if spread else None)
+def _with_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax.Array:
+    """`leaf` with one slice along its first axis replaced and its placement kept. Compiled once per shape and type: the layer is an
+    argument, not a constant. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
+    updated: jax.Array
+    if len(leaf.sharding.device_set) == 1:
+        updated = _set_layer(leaf, value, layer)
+        return updated
+    # Shard by shard, so that it holds for any sharding, whatever axes the mesh calls explicit, and nothing goes between devices.
+    shards = []
+    for shard in leaf.addressable_shards:
+        local = _local_layer(shard, layer)
+        shards.append(shard.data if local is None else _set_layer(shard.data, value[shard.index[1:]], local))
+    updated = jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
     return updated
+
+
+def _local_layer(shard: Any, layer: int) -> int | None:
+    """The layer's index within a shard of a stacked leaf; None when the shard does not have it."""
+    layers: slice = shard.index[0]
+    start = layers.start or 0
+    return layer - start if start <= layer < start + shard.data.shape[0] else None
 
 
 def _array(path: str, leaf: object) -> jax.Array:

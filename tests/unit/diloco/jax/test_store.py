@@ -1,0 +1,192 @@
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from diloco.canonical import Canonical
+from diloco.jax import TreeStore
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """One entry for every program that XLA compiles while the test runs."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == COMPILED:
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def tree() -> dict:
+    return {
+        "embedding": jnp.zeros((4, 2)),
+        "blocks": {"w": jnp.zeros((3, 2, 5)), "scale": jnp.ones((3, 2))},
+        "head": jnp.zeros((2, 4)),
+    }
+
+
+STACKED = {
+    "blocks/w": Canonical("block.{layer}.w", stacked=True, axes=(1, 0)),
+    "blocks/scale": Canonical("block.{layer}.scale", stacked=True),
+}
+
+
+def test_leaves_are_named_by_path_and_embeddings_marked_by_it() -> None:
+    specs = {spec.name: spec for spec in TreeStore(tree()).specs()}
+    assert sorted(specs) == ["blocks/scale", "blocks/w", "embedding", "head"]
+    assert [name for name, spec in specs.items() if spec.embedding] == ["embedding"]
+    chosen = TreeStore(tree(), embeddings=lambda path: path == "head").specs()
+    assert [spec.name for spec in chosen if spec.embedding] == ["head"]
+
+
+def test_a_stack_of_layers_is_the_layout_of_layers_kept_apart() -> None:
+    specs = {spec.name: spec.shape for spec in TreeStore(tree(), canonical=STACKED).specs()}
+    assert specs == {
+        "embedding": (4, 2),
+        "head": (2, 4),
+        **{f"block.{layer}.w": (5, 2) for layer in range(3)},
+        **{f"block.{layer}.scale": (2,) for layer in range(3)},
+    }
+
+
+def test_a_written_layer_is_read_again_and_the_other_layers_stay() -> None:
+    store = TreeStore(tree(), canonical=STACKED)
+    value = np.arange(10, dtype=np.float32).reshape(5, 2)
+    value.setflags(write=False)
+    store.write({"block.1.w": value})
+    np.testing.assert_array_equal(store.read(["block.1.w"])["block.1.w"], value)
+    stacked = np.asarray(store.hand_out()["blocks"]["w"])
+    np.testing.assert_array_equal(stacked[1], value.T)
+    assert not stacked[[0, 2]].any()
+
+
+def test_a_write_makes_only_the_touched_leaves_anew() -> None:
+    before = tree()
+    store = TreeStore(before, canonical=STACKED)
+    store.write({"head": np.ones((2, 4), np.float32), "block.0.scale": np.zeros(2, np.float32)})
+    after = store.hand_out()
+    assert after["embedding"] is before["embedding"]
+    assert after["blocks"]["w"] is before["blocks"]["w"]
+    np.testing.assert_array_equal(before["head"], np.zeros((2, 4)))  # what the program still holds does not change under it
+    np.testing.assert_array_equal(after["blocks"]["scale"], [[0, 0], [1, 1], [1, 1]])
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_neither_writes_nor_the_next_step_compile_again(compilations: list[str], committed: bool) -> None:
+    params = jax.device_put(tree(), jax.devices()[0]) if committed else tree()
+    step = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf + 1, params), donate_argnums=0)
+    store = TreeStore(params, canonical=STACKED)
+    values = {spec.name: np.zeros(spec.shape, np.float32) for spec in store.specs()}
+
+    def one_round() -> None:
+        store.take_back(step(store.hand_out()))
+        store.read(list(values))
+        store.write(values)
+
+    one_round()
+    assert compilations  # the listener does hear compilations
+    compilations.clear()
+    one_round()
+    one_round()
+    assert compilations == []
+    assert step._cache_size() == 1
+
+
+def test_reads_and_writes_share_no_memory_with_the_caller() -> None:
+    store = TreeStore({"w": jnp.zeros((64, 64))})
+    value = np.ones((64, 64), np.float32)
+    store.write({"w": value})
+    value[...] = 7
+    read = store.read(["w"])["w"]
+    np.testing.assert_array_equal(read, np.ones((64, 64)))
+    read[...] = 5
+    np.testing.assert_array_equal(store.read(["w"])["w"], np.ones((64, 64)))
+
+
+def test_bfloat16_leaves_are_float32_outside_and_rounded_inside() -> None:
+    store = TreeStore({"w": jnp.zeros((2,), jnp.bfloat16)})
+    # bfloat16 has numbers 2^-7 apart above 1, so 1 + 2^-13 becomes 1.
+    store.write({"w": np.array([1 + 2**-13, 0.5], np.float32)})
+    read = store.read(["w"])["w"]
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, [1.0, 0.5])
+    assert store.hand_out()["w"].dtype == jnp.bfloat16
+
+
+def test_what_is_written_while_the_program_holds_older_values_outlives_its_step() -> None:
+    store = TreeStore(tree(), canonical=STACKED)
+    held = store.hand_out()
+    store.write({"head": np.full((2, 4), 9, np.float32), "block.2.scale": np.full(2, 8, np.float32)})
+    store.take_back(jax.tree.map(lambda leaf: leaf + 1, held))
+    after = store.hand_out()
+    np.testing.assert_array_equal(after["head"], np.full((2, 4), 9))
+    np.testing.assert_array_equal(after["blocks"]["scale"], [[2, 2], [2, 2], [8, 8]])
+    np.testing.assert_array_equal(after["embedding"], np.ones((4, 2)))
+
+
+def test_leaves_that_cannot_be_merged_are_refused_by_path() -> None:
+    with pytest.raises(TypeError, match="'state/step' is int32"):
+        TreeStore({"state": {"step": jnp.zeros((), jnp.int32)}})
+    with pytest.raises(TypeError, match="'rate' is float"):
+        TreeStore({"rate": 0.5})
+
+
+def test_parameters_that_change_their_form_between_steps_are_refused() -> None:
+    store = TreeStore({"w": jnp.zeros(3)})
+    with pytest.raises(ValueError, match="structure"):
+        store.take_back({"v": jnp.zeros(3)})
+    with pytest.raises(ValueError, match=r"'w' was float32\[3\] and became float32\[4\]"):
+        store.take_back({"w": jnp.zeros(4)})
+    with pytest.raises(ValueError, match="became bfloat16"):
+        store.take_back({"w": jnp.zeros(3, jnp.bfloat16)})
+
+
+def test_arrays_spread_over_devices_keep_their_placement() -> None:
+    # The number of CPU devices is fixed when JAX starts, hence a process of its own.
+    program = """
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec
+        from diloco.canonical import Canonical
+        from diloco.jax import TreeStore
+
+        mesh = jax.make_mesh((2,), ("data",))
+        along = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
+        params = {
+            "w": jax.device_put(jnp.zeros((4, 3)), along("data")),
+            "across": jax.device_put(jnp.zeros((2, 4)), along(None, "data")),
+            "layers": jax.device_put(jnp.zeros((2, 4)), along("data")),
+            "everywhere": jax.device_put(jnp.zeros((2, 4)), along()),
+        }
+        stacked = {name: Canonical(name + ".{layer}", stacked=True) for name in ("across", "layers", "everywhere")}
+        step = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf + 1, params), donate_argnums=0)
+        params = jax.tree.map(lambda leaf: leaf - leaf, step(step(params)))
+        placed = {name: leaf.sharding for name, leaf in params.items()}
+        programs = step._cache_size()
+        store = TreeStore(params, canonical=stacked)
+        values = {spec.name: np.arange(np.prod(spec.shape), dtype=np.float32).reshape(spec.shape) for spec in store.specs()}
+        del values["across.0"]
+        for round in range(3):
+            store.take_back(step(store.hand_out()))
+            store.write(values)
+            read = store.read([*values, "across.0"])
+            for name, value in values.items():
+                np.testing.assert_array_equal(read[name], value)
+            np.testing.assert_array_equal(read["across.0"], np.full(4, round + 1))
+        assert {name: leaf.sharding for name, leaf in store.hand_out().items()} == placed
+        assert step._cache_size() == programs, (programs, step._cache_size())
+    """
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

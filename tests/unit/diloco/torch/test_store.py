@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from diloco.canonical import Canonical
+from diloco.torch import ModuleStore
+from torch import nn
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+        self.body = nn.Linear(3, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("seen", torch.zeros(1))
+
+
+def test_tied_parameters_and_buffers_appear_once_and_never() -> None:
+    assert [(spec.name, spec.shape) for spec in ModuleStore(Tied()).specs()] == [
+        ("body.bias", (3,)),
+        ("body.weight", (3, 3)),
+        ("table.weight", (5, 3)),
+    ]
+
+
+def test_embedding_modules_are_marked_by_default_and_by_name_on_request() -> None:
+    assert [spec.name for spec in ModuleStore(Tied()).specs() if spec.embedding] == ["table.weight"]
+    assert [spec.name for spec in ModuleStore(Tied(), embeddings=lambda name: name == "body.bias").specs() if spec.embedding] == [
+        "body.bias"
+    ]
+
+
+def test_what_is_written_is_read_again_and_reaches_the_module_in_place() -> None:
+    module = nn.Linear(2, 3)
+    weight, pointer = module.weight, module.weight.data_ptr()
+    store = ModuleStore(module, canonical={"weight": Canonical("kernel", axes=(1, 0))})
+    value = np.arange(6, dtype=np.float32).reshape(2, 3)
+    value.setflags(write=False)
+    store.write({"kernel": value})
+    assert module.weight is weight
+    assert weight.data_ptr() == pointer
+    np.testing.assert_array_equal(weight.detach().numpy(), value.T)
+    np.testing.assert_array_equal(store.read(["kernel"])["kernel"], value)
+
+
+def test_a_read_is_a_copy_that_later_steps_do_not_change() -> None:
+    module = nn.Linear(2, 2, bias=False)
+    store = ModuleStore(module)
+    before = store.read(["weight"])["weight"]
+    kept = before.copy()
+    with torch.no_grad():
+        module.weight.add_(1)
+    np.testing.assert_array_equal(before, kept)
+
+
+def test_a_written_array_is_not_kept() -> None:
+    module = nn.Linear(2, 2, bias=False)
+    value = np.ones((2, 2), np.float32)
+    ModuleStore(module).write({"weight": value})
+    value[...] = 7
+    np.testing.assert_array_equal(module.weight.detach().numpy(), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_types_are_float32_outside_and_rounded_inside(dtype: torch.dtype) -> None:
+    module = nn.Linear(1, 2, bias=False, dtype=dtype)
+    store = ModuleStore(module)
+    # 1 + 2^-13 lies between 1 and the next number of either type (bfloat16: 2^-7 apart, float16: 2^-10), much nearer to 1.
+    store.write({"weight": np.array([[1 + 2**-13], [0.5]], np.float32)})
+    read = store.read(["weight"])["weight"]
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, [[1.0], [0.5]])
+    assert module.weight.dtype == dtype
+
+
+def test_adoption_leaves_optimizer_state_and_gradients_alone() -> None:
+    module = nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    moment = optimizer.state[module.weight]["exp_avg"].clone()
+    ModuleStore(module).write({"weight": np.zeros((2, 2), np.float32)})
+    torch.testing.assert_close(optimizer.state[module.weight]["exp_avg"], moment)
+    assert module.weight.grad is not None
+    assert module.weight.requires_grad
+
+
+def test_a_compiled_module_has_the_layout_of_the_plain_one() -> None:
+    module = Tied()
+    assert ModuleStore(torch.compile(module)).specs() == ModuleStore(module).specs()
+
+
+def test_a_stacked_parameter_is_exchanged_layer_by_layer() -> None:
+    module = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2, 2, 3))})
+    store = ModuleStore(module, canonical={"w": Canonical("block.{layer}.w", stacked=True)})
+    store.write({"block.1.w": np.ones((2, 3), np.float32)})
+    assert module["w"].detach().sum(dim=(1, 2)).tolist() == [0, 6]
+    np.testing.assert_array_equal(store.read(["block.1.w"])["block.1.w"], np.ones((2, 3)))
+
+
+def test_parameters_that_cannot_be_merged_are_refused_by_name() -> None:
+    whole = nn.ParameterDict({"count": nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)})
+    with pytest.raises(TypeError, match=r"'count' is torch\.int64"):
+        ModuleStore(whole)
+    with pytest.raises(TypeError, match="meta device"):
+        ModuleStore(nn.Linear(2, 2, device="meta"))
+
+
+def test_unknown_names_and_wrong_shapes_are_refused() -> None:
+    store = ModuleStore(nn.Linear(2, 3, bias=False))
+    with pytest.raises(KeyError):
+        store.read(["bias"])
+    with pytest.raises(KeyError):
+        store.write({"bias": np.zeros(3, np.float32)})
+    with pytest.raises(ValueError, match="has shape"):
+        store.write({"weight": np.zeros((2, 3), np.float32)})
