@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from diloco_operator.kube.backoff import Backoff
-from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, Resource, WatchEvent
+from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, Resource, Unavailable, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +196,11 @@ class Reflector[T]:
                 self._version = None
             except TimeoutError:
                 log.warning("%s: nothing heard for %.0f s, asking again", self._what, self._timing.read_timeout)
-            except (ApiError, OSError) as error:
+            except (Unavailable, OSError) as error:
                 log.warning("%s: %s", self._what, error)
+            except ApiError as error:  # the server answered, and will not go on from this version: e.g. it was restored from a backup
+                log.warning("%s, listing again: %s", self._what, error)
+                self._version = None
             failures = 0 if heard else failures + 1
             if failures:
                 await asyncio.sleep(self._timing.backoff.delay(failures, self._chance()))

@@ -8,7 +8,7 @@ import pytest
 from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookmark, deleted, modified
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
-from diloco_operator.kube.client import Gone, Obj, ObjList, Unavailable
+from diloco_operator.kube.client import ApiError, Gone, Obj, ObjList, Unavailable
 from diloco_operator.kube.reflector import Held, Reflector, Timing, as_it_is
 
 GONE = Gone(410, "Expired", "too old resource version")
@@ -154,6 +154,12 @@ def test_a_connection_lost_in_a_watch_is_resumed_without_listing():
     api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), AWAY], [added(an_object("c", 12))]])
     follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
     assert api.list_tokens == [""]
+
+
+def test_a_version_that_the_server_refuses_for_another_reason_means_listing_again():
+    ahead = ApiError(504, "Timeout", "Too large resource version: 10, current: 3")
+    api = ScriptedApi(lists=[*pages("a"), *pages("b", version=3)], watches=[[ahead], [SILENCE]])
+    follow(lambda: Followed(api), lambda it: it.names == ["b"])
 
 
 def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop():

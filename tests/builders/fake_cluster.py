@@ -1,0 +1,253 @@
+"""What a cluster does with the operator's pods, in miniature: binds and starts them, ends them, and tells what a syncer would tell.
+
+Drives everything through the API, so the operator sees of it what it would see of a real kubelet. A pod needs `START` seconds of
+the loop's clock to run and `STOP` to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from diloco.contract import Result, UnitResult
+from diloco_operator.api import names
+from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.telemetry import Endpoint
+
+START = 0.5
+STOP = 0.5
+STEPS = 2400
+
+type JobKey = tuple[str, str]
+
+
+class FakeCluster:
+    """A kubelet for all nodes. `now` is the wall clock in seconds since the epoch."""
+
+    def __init__(self, client: Client, now: Callable[[], float]) -> None:
+        self._client = client
+        self._now = now
+        self._pods: Reflector[Obj] = Reflector(client, names.PODS, as_it_is, chance=lambda: 0.0)
+        self._pods.on_change(self._on_pod)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._deletions: dict[str, asyncio.Event] = {}
+        self._addresses = 0
+        self._dead_nodes: set[str] = set()
+        self.t = 0
+        self.done: set[JobKey] = set()
+        self.listeners: list[Callable[[JobKey], None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._following = asyncio.create_task(self._pods.run())
+        await self._pods.wait_synced()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [self._following, *self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        for end in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(end, Exception):
+                raise end
+
+    async def add(self, nodes: Iterable[Obj]) -> None:
+        """Nodes join."""
+        for node in nodes:
+            await self._client.create(names.NODES, node)
+            await self._client.patch(
+                names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, type=PatchType.MERGE, subresource="status"
+            )
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+    async def crash(self, pod: str, namespace: str = "default", exit_code: int = 1) -> None:
+        """The training program of `pod` raises."""
+        await self._finish(namespace, pod, exit_code, "Error")
+
+    async def lose_node(self, name: str) -> None:
+        """The node stops answering: its kubelet does nothing any more, and the cluster notices."""
+        self._dead_nodes.add(name)
+        condition = {
+            "type": "Ready",
+            "status": "Unknown",
+            "reason": "NodeStatusUnknown",
+            "message": "Kubelet stopped posting node status.",
+            "lastTransitionTime": format_timestamp(self._now()),
+        }
+        taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+        await self._client.patch(names.NODES, "", name, {"spec": {"taints": [taint]}}, type=PatchType.MERGE)
+        await self._client.patch(names.NODES, "", name, {"status": {"conditions": [condition]}}, type=PatchType.MERGE, subresource="status")
+
+    async def complete(self, job: JobKey) -> None:
+        """Step T: the syncer says done, the learners end, then the syncer leaves its result and ends."""
+        self.done.add(job)
+        self._tell(job)
+        for pod in self.running(job):
+            if pod["metadata"]["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
+                await self._finish(job[0], pod["metadata"]["name"], 0, "Completed")
+        units = [UnitResult(unit=unit, tokens=100, steps=10, contributions=5) for unit in sorted(self.units(job))]
+        result = Result(step=STEPS, steps=STEPS, tokens=1000, loss=2.0, held_out_loss=2.1, units=units)
+        await self._finish(job[0], names.syncer_pod_name(job[1]), 0, "Completed", result.model_dump_json(by_alias=True))
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+    def pods(self, job: JobKey) -> list[Obj]:
+        """All pods of the job."""
+        mine = (held.value for held in self._pods.cache if held.namespace == job[0])
+        return [pod for pod in mine if pod["metadata"].get("labels", {}).get(names.LABEL_JOB) == job[1]]
+
+    def running(self, job: JobKey) -> list[Obj]:
+        """Those whose containers run, on nodes that answer."""
+        return [
+            pod
+            for pod in self.pods(job)
+            if pod.get("status", {}).get("phase") == "Running" and pod["spec"].get("nodeName") not in self._dead_nodes
+        ]
+
+    def units(self, job: JobKey) -> dict[str, int]:
+        """Unit to attempt, for every unit of which all hosts run."""
+        hosts: dict[tuple[str, int], int] = {}
+        wanted: dict[tuple[str, int], int] = {}
+        for pod in self.running(job):
+            labels = pod["metadata"]["labels"]
+            if labels[names.LABEL_COMPONENT] == names.COMPONENT_LEARNER and "deletionTimestamp" not in pod["metadata"]:
+                unit = (labels[names.LABEL_UNIT], int(labels[names.LABEL_ATTEMPT]))
+                hosts[unit] = hosts.get(unit, 0) + 1
+                wanted[unit] = _hosts_of(pod)
+        return {unit: attempt for (unit, attempt), count in sorted(hosts.items()) if count == wanted[unit, attempt]}
+
+    def report(self, job: JobKey) -> Report:
+        """What the job's syncer would say now."""
+        self.t = STEPS if job in self.done else self.t
+        phase = UnitPhase.DONE if job in self.done else UnitPhase.CONTRIBUTING
+        return Report(
+            received_at=self._now(),
+            t=self.t,
+            steps=STEPS,
+            seeded=True,
+            done=job in self.done,
+            units={
+                unit: UnitReport(unit=unit, attempt=attempt, phase=phase, steps=10, tokens=100, weight=0.5, contributions=5)
+                for unit, attempt in self.units(job).items()
+            },
+        )
+
+    # --- the kubelet -------------------------------------------------------------------------------------------------
+    def _on_pod(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+        held = new or old
+        assert held is not None
+        if new is None:
+            self._deletions.pop(held.uid, None)
+            if task := self._tasks.pop(held.uid, None):
+                task.cancel()
+        elif held.uid not in self._tasks:
+            self._deletions[held.uid] = asyncio.Event()
+            self._tasks[held.uid] = asyncio.create_task(self._keep(held.namespace, held.name, held.uid))
+        if new is not None and new.deleting:
+            self._deletions[held.uid].set()
+        job = held.value["metadata"].get("labels", {}).get(names.LABEL_JOB)
+        if job:
+            self._tell((held.namespace, job))
+
+    def _tell(self, job: JobKey) -> None:
+        for listener in self.listeners:
+            listener(job)
+
+    async def _keep(self, namespace: str, name: str, uid: str) -> None:
+        """The life of one pod."""
+        try:
+            await self._start(namespace, name)
+            await self._deletions[uid].wait()
+            pod = self._pods.cache.get(namespace, name)
+            if pod is None or pod.value["spec"].get("nodeName") in self._dead_nodes:
+                return
+            await asyncio.sleep(STOP)
+            if pod.value.get("status", {}).get("phase") == "Running":
+                await self._finish(namespace, name, 143, "Error")
+            await self._client.delete(names.PODS, namespace, name, grace_seconds=0, uid=uid)
+        except (NotFound, Conflict):
+            return  # it was deleted under our hands
+
+    async def _start(self, namespace: str, name: str) -> None:
+        pod = await self._client.get(names.PODS, namespace, name)
+        node = pod["spec"].get("nodeName")
+        if not node:
+            node = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_NODE) or await self._any_node()
+            await self._client.bind(namespace, name, node)
+        await asyncio.sleep(START)
+        if node in self._dead_nodes:
+            return
+        self._addresses += 1
+        container = pod["spec"]["containers"][0]["name"]
+        now = format_timestamp(self._now())
+        status = {
+            "phase": "Running",
+            "podIP": f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}",
+            "startTime": now,
+            "containerStatuses": [{"name": container, "ready": True, "restartCount": 0, "state": {"running": {"startedAt": now}}}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}],
+        }
+        await self._client.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+
+    async def _any_node(self) -> str:
+        nodes = await self._client.list(names.NODES)
+        return next(
+            node["metadata"]["name"]
+            for node in nodes.items
+            if names.NODE_TPU_TYPE not in node["metadata"]["labels"] and node["metadata"]["name"] not in self._dead_nodes
+        )
+
+    async def _finish(self, namespace: str, name: str, exit_code: int, reason: str, message: str = "") -> None:
+        pod = await self._client.get(names.PODS, namespace, name)
+        now = format_timestamp(self._now())
+        ended: dict[str, Any] = {"exitCode": exit_code, "reason": reason, "finishedAt": now, "message": message}
+        container = {"name": pod["spec"]["containers"][0]["name"], "ready": False, "restartCount": 0, "state": {"terminated": ended}}
+        status = {
+            "phase": "Failed" if exit_code else "Succeeded",
+            "containerStatuses": [container],
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": now}],
+        }
+        await self._client.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+
+
+class FakeTelemetry:
+    """`Telemetry` that asks the fake cluster instead of syncers."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._followed: dict[JobKey, Endpoint] = {}
+        self._notify: list[Callable[[JobKey], None]] = []
+        cluster.listeners.append(self._tell)
+
+    def on_change(self, notify: Callable[[JobKey], None]) -> None:
+        self._notify.append(notify)
+
+    def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
+        if endpoint is None:
+            self._followed.pop(key, None)
+        elif key not in self._followed:
+            self._followed[key] = endpoint
+            asyncio.get_running_loop().call_soon(self._tell, key)
+
+    def forget(self, key: JobKey) -> None:
+        self._followed.pop(key, None)
+
+    def latest(self, key: JobKey) -> Report | None:
+        return self._cluster.report(key) if key in self._followed else None
+
+    async def close(self) -> None:
+        self._followed.clear()
+        if self._tell in self._cluster.listeners:
+            self._cluster.listeners.remove(self._tell)
+
+    def _tell(self, key: JobKey) -> None:
+        if key in self._followed:
+            for notify in self._notify:
+                notify(key)
+
+
+def _hosts_of(pod: Obj) -> int:
+    environment = {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0].get("env", ())}
+    return int(environment["DILOCO_HOSTS"])
