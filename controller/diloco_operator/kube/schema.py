@@ -32,6 +32,24 @@ class Structural:
         _fill(self.root, filled)
         return filled
 
+    def completed(self, obj: Obj, old: Obj | None = None) -> Obj:
+        """Pruned and with defaults, sharing with `obj` what is the very same as in `old` and so complete already."""
+        out: Obj = {}
+        removed: list[str] = []
+        for name, value in obj.items():
+            child = self.root.child(name)
+            if name in IMPLICIT or (old is not None and value is old.get(name, MISSING)) or (child is None and self.root.preserve):
+                out[name] = value
+            elif child is not None and not (value is None and child.types and not child.nullable):
+                out[name] = own(value)
+                _prune(child, out[name], name, removed)
+                _fill(child, out[name])
+        for name, child in self.root.properties.items():
+            if name not in out and child.default is not MISSING:
+                out[name] = own(child.default)
+                _fill(child, out[name])
+        return out
+
     def prune(self, obj: Obj) -> tuple[Obj, list[str]]:
         """A copy without the fields that the schema does not know, and their paths."""
         kept: Obj = own(obj)

@@ -1,0 +1,303 @@
+"""`MemoryApi`: the verbs. What they promise is in kube/client.py and, executable, in tests/kube."""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from diloco_operator.kube.client import (
+    ApiError,
+    BadRequest,
+    EventType,
+    Gone,
+    Obj,
+    ObjList,
+    PatchType,
+    Resource,
+    Unavailable,
+    WatchEvent,
+)
+from diloco_operator.kube.memory import scale as scales
+from diloco_operator.kube.memory.crds import DEFINITIONS, kinds_of
+from diloco_operator.kube.memory.filters import selection
+from diloco_operator.kube.memory.kinds import Kind
+from diloco_operator.kube.memory.merge import merge_patch
+from diloco_operator.kube.memory.server import Server
+from diloco_operator.kube.memory.watch import watch_table
+from diloco_operator.kube.own import own, without_nulls
+
+type Hook = Callable[[str, Resource, str, str], None]
+"""`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete or bind. May raise."""
+
+WRITE_VERBS = frozenset(("create", "update", "patch", "delete", "bind"))
+_PODS = Resource("", "v1", "Pod", "pods")
+_MAX_CONTINUED = 256
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class MemoryApi:
+    """An API server in memory. Implements `kube.client.Client`; lives in one event loop.
+
+    `clock` gives the (aware) time of every timestamp; time-outs and bookmarks of watches go by the event loop's clock.
+    `random` makes uids and generated names; a seeded one makes them repeat. `window`: changes of each kind that watches can
+    begin at. `before` and `after` are called around every request, reads too: an error from `before` refuses the request, one
+    from `after` loses the answer of a request that was carried out (not called for watch). `writes` counts the writes carried out.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime] = _now,
+        random: random_module.Random | None = None,
+        window: int = 100_000,
+        bookmark_seconds: float = 60.0,
+        before: Hook | None = None,
+        after: Hook | None = None,
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.writes = 0
+        # Uids must be unique, not secret.
+        self._server = Server(clock=clock, random=random or random_module.Random(), window=window)  # noqa: S311
+        self._bookmark_seconds = bookmark_seconds
+        self._continued: OrderedDict[str, tuple[str, list[Obj]]] = OrderedDict()
+        self._interruptions = 0
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+    async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
+        self._enter("get", resource, namespace, name)
+        kind = self._server.kind(resource, subresource)
+        obj = self._server.existing(kind, namespace, name)
+        answer: Obj = scales.scale_of(kind, obj) if subresource == "scale" else own(obj)
+        self._leave("get", resource, namespace, name)
+        return answer
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> ObjList:
+        self._enter("list", resource, namespace, "")
+        kind = self._server.kind(resource)
+        if continue_token:
+            found = self._continued.get(continue_token)
+            if found is None:
+                raise Gone(410, "Expired", "The provided continue parameter is too old to display a consistent list result. List again.")
+            version, objs = found
+        else:
+            matches = selection(kind, label_selector, field_selector)
+            objs = [obj for obj in self._server.table(kind).all(namespace) if matches(obj)]
+            version = str(self._server.store.version)
+        token = ""
+        if limit and len(objs) > limit:
+            token = f"{version}.{self._server.random.getrandbits(64):x}"
+            self._continued[token] = (version, objs[limit:])
+            if len(self._continued) > _MAX_CONTINUED:
+                self._continued.popitem(last=False)
+            objs = objs[:limit]
+        self._leave("list", resource, namespace, "")
+        return ObjList([own(obj) for obj in objs], version, token)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float,
+        allow_bookmarks: bool = True,
+    ) -> AsyncIterator[WatchEvent]:
+        self._enter("watch", resource, namespace, "")
+        store, kind = self._server.store, self._server.kind(resource)
+        try:
+            version = int(resource_version or 0)
+        except ValueError:
+            raise BadRequest(400, "BadRequest", f"invalid resource version {resource_version!r}") from None
+        if version > store.version:
+            raise ApiError(504, "Timeout", f"Too large resource version: {version}, current: {store.version}")
+        begun = self._interruptions
+
+        def bookmark(at: int) -> WatchEvent:
+            meta = {"resourceVersion": str(at)}
+            return WatchEvent(EventType.BOOKMARK, {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
+
+        async for event in watch_table(
+            store,
+            self._server.table(kind),
+            namespace,
+            selection(kind, label_selector, field_selector),
+            version=version,
+            timeout_seconds=timeout_seconds,
+            bookmark=bookmark if allow_bookmarks else None,
+            bookmark_seconds=self._bookmark_seconds,
+            broken=lambda: Unavailable(503, "ServiceUnavailable", "connection lost") if self._interruptions > begun else None,
+        ):
+            yield event
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+        mine, namespace, name = _received(obj)
+        kind = await self._begin("create", resource, namespace, name)
+        stored = self._server.create(kind, _tidy(kind, mine), field_manager)
+        return self._answer("create", resource, namespace, stored["metadata"]["name"], own(stored))
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+        mine, namespace, name = _received(obj)
+        kind = await self._begin("update", resource, namespace, name, subresource)
+        old = self._server.existing(kind, namespace, name)
+        if subresource == "scale":
+            answer = self._server.set_scale(kind, old, mine, field_manager)
+        else:
+            answer = own(self._server.replace(kind, _tidy(kind, mine), old, subresource, field_manager))
+        return self._answer("update", resource, namespace, name, answer)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Obj,
+        *,
+        type: PatchType,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+    ) -> Obj:
+        mine = _plain(patch)
+        kind = await self._begin("patch", resource, namespace, name, subresource)
+        if type is PatchType.APPLY:
+            config = _tidy(kind, mine)
+            answer = own(self._server.apply(kind, namespace, name, config, subresource, field_manager, force=force))
+            return self._answer("patch", resource, namespace, name, answer)
+        old = self._server.existing(kind, namespace, name)
+        if subresource == "scale":
+            answer = self._server.set_scale(kind, old, merge_patch(scales.scale_of(kind, old), mine), field_manager)
+        else:
+            new = merge_patch(old, mine)
+            if not isinstance(new.get("metadata"), dict):
+                raise BadRequest(400, "BadRequest", "metadata must be a map")
+            answer = own(self._server.update(kind, new, old, subresource, field_manager))
+        return self._answer("patch", resource, namespace, name, answer)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        kind = await self._begin("delete", resource, namespace, name)
+        obj = self._server.existing(kind, namespace, name)
+        self._server.delete(kind, obj, grace=grace_seconds, uid=uid, resource_version=resource_version, propagation=propagation)
+        self._answer("delete", resource, namespace, name, {})
+
+    async def bind(self, namespace: str, name: str, node: str) -> None:
+        kind = await self._begin("bind", _PODS, namespace, name)
+        self._server.bind(kind, self._server.existing(kind, namespace, name), node)
+        self._answer("bind", _PODS, namespace, name, {})
+
+    # --- for tests and the embedded default ---------------------------------------------------------------------------
+    def compact(self) -> None:
+        """Forget all history, as etcd does after a while: older versions and continue tokens are `Gone`."""
+        self._server.store.compact()
+        self._continued.clear()
+
+    def interrupt_watches(self) -> None:
+        """Break every open watch, as a restart of the server does: each raises `Unavailable`."""
+        self._interruptions += 1
+        self._server.store.wake()
+
+    def dump(self) -> dict[str, Any]:
+        """The whole state as JSON."""
+        store = self._server.store
+        objects = [own(obj) for table in store.tables.values() for obj in table.all()]
+        return {"resourceVersion": store.version, "addresses": self._server.addresses, "objects": objects}
+
+    @classmethod
+    def restore(
+        cls,
+        state: Mapping[str, Any],
+        *,
+        clock: Callable[[], datetime] = _now,
+        random: random_module.Random | None = None,
+        before: Hook | None = None,
+        after: Hook | None = None,
+    ) -> MemoryApi:
+        """A server that goes on from a `dump()`. Its history is compacted: watches list again."""
+        api = cls(clock=clock, random=random, before=before, after=after)
+        server, store = api._server, api._server.store
+        namespaces = store.tables["", "namespaces"]
+        for obj in [*namespaces.all()]:
+            store.remove(namespaces, obj)
+        objects: list[Obj] = [own(obj) for obj in state["objects"]]
+        for obj in sorted(objects, key=lambda each: each["kind"] != DEFINITIONS.resource.kind):
+            kind = server.kind_of(obj)
+            if kind is DEFINITIONS:
+                for made in kinds_of(obj):
+                    server.register(made)
+            store.load(server.table(kind), obj)
+        store.version = int(state["resourceVersion"])
+        server.addresses = int(state["addresses"])
+        api.compact()
+        return api
+
+    # --- around every request -----------------------------------------------------------------------------------------
+    async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Kind:
+        """Before a write: others get their turn, as they do while a request travels; from here on it is one atomic step."""
+        await asyncio.sleep(0)
+        self._enter(verb, resource, namespace, name)
+        return self._server.kind(resource, subresource)
+
+    def _answer(self, verb: str, resource: Resource, namespace: str, name: str, answer: Obj) -> Obj:
+        self.writes += 1
+        self._leave(verb, resource, namespace, name)
+        return answer
+
+    def _enter(self, verb: str, resource: Resource, namespace: str, name: str) -> None:
+        if self.before:
+            self.before(verb, resource, namespace, name)
+
+    def _leave(self, verb: str, resource: Resource, namespace: str, name: str) -> None:
+        if self.after:
+            self.after(verb, resource, namespace, name)
+
+
+def _plain(obj: Obj) -> Obj:
+    try:
+        copied: Obj = own(obj)
+    except TypeError as error:
+        raise BadRequest(400, "BadRequest", f"the object is not JSON: {error}") from error
+    return copied
+
+
+def _received(obj: Obj) -> tuple[Obj, str, str]:
+    """The server's own copy of an object, its namespace and its name."""
+    mine = _plain(obj)
+    meta = mine["metadata"] = without_nulls(mine.get("metadata") or {})
+    return mine, meta.get("namespace", ""), meta.get("name", "")
+
+
+def _tidy(kind: Kind, obj: Obj) -> Obj:
+    """Of a built-in kind nulls are nothing; in a custom resource its schema says what they are."""
+    if kind.structural:
+        return obj
+    cleaned: Obj = without_nulls(obj)
+    return cleaned

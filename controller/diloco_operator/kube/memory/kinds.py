@@ -1,0 +1,74 @@
+"""What the server has to know of a kind: which promises hold for it and which functions default and check it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from diloco_operator.kube.client import Cause, Obj, Resource
+from diloco_operator.kube.memory.meta import SUBDOMAIN
+from diloco_operator.kube.schema import Structural
+from diloco_operator.kube.structural import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where the scale subresource finds its numbers, as paths."""
+
+    spec_replicas: tuple[str, ...]
+    status_replicas: tuple[str, ...]
+    selector: tuple[str, ...] = ()
+
+
+def _nothing(obj: Obj) -> None:
+    """No defaults."""
+
+
+def _always_valid(obj: Obj, old: Obj | None) -> list[Cause]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    resource: Resource
+    node: Node
+    """How fields merge and who can own them; `Node(preserve=True, root=True)`: lists are atomic."""
+    structural: Structural | None = None
+    """Of a custom resource: defaults, prunes and validates."""
+    status: bool = False
+    """Status is a subresource."""
+    keeps_status_on_create: bool = False
+    generation: bool = False
+    graceful: bool = False
+    """Deletion waits for a kubelet (pods)."""
+    unconditional_update: bool = True
+    """False: an update must carry resourceVersion."""
+    name_rule: str = SUBDOMAIN
+    scale: Scale | None = None
+    selectable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Field selector -> path, besides metadata.name and metadata.namespace."""
+    default: Callable[[Obj], None] = _nothing
+    """Fills defaults into the object, in place."""
+    begin: Callable[[Obj], None] = _nothing
+    """Sets the status that a new object begins with, in place."""
+    validate: Callable[[Obj, Obj | None], list[Cause]] = _always_valid
+    """What is wrong with a new object, or with an update of the old one."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.resource.group, self.resource.plural
+
+    @property
+    def title(self) -> str:
+        """`pods`, `dilocojobs.diloco.dev`: as messages name the resource."""
+        return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
+
+
+def at_path(obj: Obj, path: tuple[str, ...]) -> object:
+    """The value at a path; None when there is none."""
+    value: object = obj
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value

@@ -1,0 +1,53 @@
+"""The scale subresource of custom resources: autoscaling/v1 Scale made of, and written into, an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diloco_operator.kube.client import BadRequest, Obj
+from diloco_operator.kube.memory.kinds import Kind, Scale, at_path
+
+
+def _paths(kind: Kind) -> Scale:
+    assert kind.scale is not None  # the registry has refused the subresource otherwise
+    return kind.scale
+
+
+def scale_of(kind: Kind, obj: Obj) -> Obj:
+    paths, meta = _paths(kind), obj["metadata"]
+    status: Obj = {"replicas": at_path(obj, paths.status_replicas) or 0}
+    if paths.selector and (selector := at_path(obj, paths.selector)):
+        status["selector"] = selector
+    wanted = at_path(obj, paths.spec_replicas)
+    if wanted is None:
+        raise BadRequest(400, "BadRequest", f'{kind.title} "{meta["name"]}" has no .{".".join(paths.spec_replicas)} to scale')
+    copied = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {name: meta[name] for name in copied if name in meta},
+        "spec": {"replicas": wanted},
+        "status": status,
+    }
+
+
+def scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:
+    """The object with the replicas that `scale` asks for, under its preconditions."""
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if type(replicas) is not int or replicas < 0:
+        raise BadRequest(400, "BadRequest", f"spec.replicas: Invalid value: {replicas!r}: must be an integer greater than or equal to 0")
+    meta = dict(obj["metadata"])
+    for name in ("resourceVersion", "uid"):
+        if wanted := scale["metadata"].get(name):
+            meta[name] = wanted
+    new: Obj = {**obj, "metadata": meta}
+    _set(new, _paths(kind).spec_replicas, replicas)
+    return new
+
+
+def _set(obj: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    """Set along a path, with a copy of every map on the way."""
+    for name in path[:-1]:
+        obj[name] = dict(obj.get(name) or {})
+        obj = obj[name]
+    obj[path[-1]] = value
