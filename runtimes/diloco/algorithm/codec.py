@@ -113,7 +113,8 @@ def value_of(coding: Coding, data: Buffer, base: Array) -> Array:
     every learner do, so that all hold bit-identical values. Never writes to `base`. Raises as `decode`."""
     decoded = decode(coding, data, base.size)
     if coding.delta:
-        np.add(base, decoded, out=decoded)
+        with np.errstate(over="ignore"):  # judged by the next line
+            np.add(base, decoded, out=decoded)
         if not finite(decoded):
             raise NonFiniteError("base plus delta is not finite")
     return decoded

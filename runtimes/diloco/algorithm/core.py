@@ -258,9 +258,11 @@ class Core:
         return self._quorum_at is not None and self._pace.ready and now >= self._grace_over(self._quorum_at)
 
     def _grace_over(self, quorum_at: float) -> float:
-        """When the grace of the next step is over. Only a step with an exchange has one, and only as long as a live learner is
-        expected to report within it."""
-        if (self._t + 1) % self.training.sync_interval not in self._launches:
+        """When the grace of the next step is over: only a step with an exchange has one, and only as long as a live learner that could
+        not be asked yet, because it has not trained the fragment since it adopted it, is expected to report within it. A learner that
+        can be asked already is not waited for: it would add one more step, and the clock would fall behind the learners."""
+        p = self._launches.get((self._t + 1) % self.training.sync_interval)
+        if p is None:
             return quorum_at
         grace = self.training.grace
         deadline = quorum_at + grace_seconds(
@@ -271,10 +273,8 @@ class Core:
             grace.safety_factor,
             grace.max_steps,
         )
-        for m in self._members.values():
-            if not m.fresh and m.heard is not None and m.live(quorum_at) and m.heard + m.step_seconds <= deadline:
-                return deadline
-        return quorum_at
+        awaited = any(m.live(quorum_at) and not m.steps[p] and m.expected_at <= deadline for m in self._members.values())
+        return deadline if awaited else quorum_at
 
     def _due_flights(self) -> list[Flight]:
         """Exchanges that must be merged before the next step."""

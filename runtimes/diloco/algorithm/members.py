@@ -62,6 +62,11 @@ class Member:
         return 1 / self.speed.value if self.speed.value else 0.0
 
     @property
+    def expected_at(self) -> float:
+        """When its next report is due, at its average speed."""
+        return math.inf if self.heard is None else self.heard + self.step_seconds
+
+    @property
     def silent_at(self) -> float:
         """When it becomes silent, if nothing comes."""
         if self.heard is None:

@@ -84,7 +84,8 @@ def rda(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
 
 def norm(x: Array) -> float:
     """Euclidean norm, accumulated in float64 over blocks; safe against overflow and underflow of squares in float32."""
-    squares = math.fsum(float(np.dot(part, part)) for part in _parts(x, _DOT))
+    with np.errstate(over="ignore", under="ignore"):  # then it is done again, scaled
+        squares = math.fsum(float(np.dot(part, part)) for part in _parts(x, _DOT))
     if math.isfinite(squares) and squares > 1e-30 * x.size:
         return math.sqrt(squares)
     largest = max(float(x.max()), -float(x.min()))

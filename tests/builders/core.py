@@ -1,0 +1,164 @@
+"""A `Core` with simulated learners on virtual time, and short ways to say what a test of it needs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from diloco.algorithm import codec
+from diloco.algorithm.core import Core
+from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Pull, Push, Refusal, Skipped
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.contract import Grace, Training
+
+
+def a_layout(tensors: int = 4, size: int = 5) -> Layout:
+    return Layout(TensorSpec(f"w{i}", (size,)) for i in range(tensors))
+
+
+def a_job(**changes: Any) -> Training:
+    """P = H = 4, tau = 1, K = 1, no compression, plain average without momentum at rate 1; far from its end."""
+    values: dict[str, Any] = {
+        "steps": 10**6,
+        "sync_interval": 4,
+        "fragments": 4,
+        "overlap_steps": 1,
+        "compression": "None",
+        "merge": {"method": "Average", "embeddings": "Average"},
+        "outer_optimizer": {"learning_rate": 1.0, "momentum": 0.0},
+        "checkpoint": {"every_steps": 10**6},
+        "grace": Grace(max_steps=1, safety_factor=0.8),
+    }
+    return Training(**(values | changes))
+
+
+def a_seeded_core(training: Training | None = None, layout: Layout | None = None, units: Iterable[str] = (), value: float = 0.0) -> Core:
+    core = Core(layout or a_layout(), training or a_job())
+    refusal = core.seed([np.full(f.size, value, np.float32) for f in core.fragments])
+    assert refusal is None
+    for unit in units:
+        core.join(unit, 0.0)
+    return core
+
+
+def metadata(core: Core, local_step: int, *, steps: int = 1, tokens: int = 100, seconds: float = 1.0) -> Metadata:
+    """The same counters for every fragment."""
+    count = len(core.fragments)
+    return Metadata(local_step, (steps,) * count, (tokens,) * count, seconds)
+
+
+def a_push(core: Core, pull: Pull, value: float = 1.0, *, steps: int = 1, tokens: int = 100, **changes: Any) -> Push:
+    """The answer of a learner whose parameters all are `value`."""
+    p = pull.fragment
+    theta = np.full(core.fragments[p].size, value, np.float32)
+    payload = codec.encode(core.coding, theta - core.value(p) if core.coding.delta else theta)
+    values: dict[str, Any] = {
+        "fragment": p,
+        "t": pull.t,
+        "coding": core.coding,
+        "base": core.version(p),
+        "payload": payload,
+        "steps": steps,
+        "tokens": tokens,
+    }
+    return Push(**(values | changes))
+
+
+@dataclass
+class SimulatedLearner:
+    """Takes a step every `step_seconds` and answers a pull `answer_seconds` later; never waits for anything."""
+
+    unit: str
+    step_seconds: float
+    start: float = 0.0
+    answer_seconds: float = 0.01
+    tokens: int = 100
+    local_step: int = 0
+    steps: list[int] = field(default_factory=list)
+    stopped: bool = False
+    """Neither steps nor answers, and nobody is told (SIGSTOP)."""
+    mute: bool = False
+    """Steps, and never answers."""
+    adopted_after: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Per fragment, local steps since the adoption before at each adoption."""
+
+
+class Simulation:
+    """Runs a core and its learners on virtual time. The network is as fast as the learners' `answer_seconds` say."""
+
+    def __init__(self, core: Core, learners: Iterable[SimulatedLearner]) -> None:
+        self.core = core
+        self.now = 0.0
+        self.learners = {x.unit: x for x in learners}
+        self.actions: list[tuple[float, Action]] = []
+        self.refused: list[tuple[str, Refusal]] = []
+        self.values: dict[str, dict[int, np.ndarray[Any, Any]]] = defaultdict(dict)
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        for learner in self.learners.values():
+            learner.steps = [0] * len(core.fragments)
+            self.at(learner.start, lambda unit=learner.unit: core.join(unit, self.now))
+            self.at(learner.start + learner.step_seconds, lambda x=learner: self._step(x))
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (when, next(self._order), do))
+
+    def run(self, until: float) -> Simulation:
+        """Up to virtual time `until`, or to the job's end."""
+        self._advance()
+        while not self.core.done:
+            wake = self.core.wake_at(self.now)
+            assert wake is None or wake > self.now, "the core asks to be woken in the past"
+            event = self._queue[0][0] if self._queue else None
+            following = min((x for x in (wake, event) if x is not None), default=None)
+            if following is None or following > until:
+                break
+            self.now = following
+            if event is not None and event <= following:
+                heapq.heappop(self._queue)[2]()
+            self._advance()
+        return self
+
+    def all(self, kind: type[Any]) -> list[Any]:
+        return [a for _, a in self.actions if isinstance(a, kind)]
+
+    def times(self, kind: type[Any]) -> list[float]:
+        return [when for when, a in self.actions if isinstance(a, kind)]
+
+    def _advance(self) -> None:
+        for action in self.core.advance(self.now):
+            self.actions.append((self.now, action))
+            match action:
+                case Pull():
+                    for unit in action.units:
+                        learner = self.learners[unit]
+                        if not learner.mute:
+                            self.at(self.now + learner.answer_seconds, lambda x=learner, pull=action: self._answer(x, pull))
+                case Broadcast():
+                    for learner in self.learners.values():
+                        if not learner.stopped:
+                            learner.adopted_after[action.fragment].append(learner.steps[action.fragment])
+                            learner.steps[action.fragment] = 0
+                case Merged() | Skipped() | Finish() | _:
+                    pass
+
+    def _step(self, learner: SimulatedLearner) -> None:
+        if not learner.stopped:
+            learner.local_step += 1
+            learner.steps = [n + 1 for n in learner.steps]
+            tokens = tuple(n * learner.tokens for n in learner.steps)
+            self.core.progress(learner.unit, Metadata(learner.local_step, tuple(learner.steps), tokens, learner.step_seconds), self.now)
+        self.at(self.now + learner.step_seconds, lambda: self._step(learner))
+
+    def _answer(self, learner: SimulatedLearner, pull: Pull) -> None:
+        if learner.stopped:
+            return
+        steps = learner.steps[pull.fragment]
+        push = a_push(self.core, pull, float(learner.local_step), steps=steps, tokens=steps * learner.tokens)
+        if refusal := self.core.push(learner.unit, push, self.now):
+            self.refused.append((learner.unit, refusal))

@@ -1,0 +1,421 @@
+"""The syncer's state machine, event by event."""
+
+import math
+
+import numpy as np
+import pytest
+from diloco.algorithm import codec
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.core import Core
+from diloco.algorithm.events import Broadcast, Finish, Merged, Metadata, Pull, Push, Reason, Skipped, Snapshot
+from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+
+from builders.core import a_job, a_layout, a_push, a_seeded_core, metadata
+
+
+def pull_of(actions):
+    (pull,) = [a for a in actions if isinstance(a, Pull)]
+    return pull
+
+
+def step_all(core, now, *, local_step=None, **counters):
+    """Every joined learner takes a step at `now`; what the core does about it."""
+    for unit in core.units:
+        core.progress(unit, metadata(core, local_step or int(now), **counters), now)
+    return core.advance(now)
+
+
+# --- seeding ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_happens_before_the_seed():
+    core = Core(a_layout(), a_job())
+    core.join("a", 0.0)
+    assert step_all(core, 1.0) == []
+    assert (core.seeded, core.t, core.wake_at(1.0)) == (False, 0, None)
+    with pytest.raises(ValueError, match="no parameters"):
+        core.state()
+
+
+def test_seed_is_version_zero_of_every_fragment():
+    core = a_seeded_core(value=3.0)
+    assert core.seeded
+    for f in core.fragments:
+        assert core.version(f.index) == 0
+        assert core.value(f.index).tolist() == [3.0] * f.size
+        assert not core.value(f.index).flags.writeable
+
+
+def test_a_job_is_seeded_once():
+    core = a_seeded_core(value=3.0)
+    refusal = core.seed([np.zeros(f.size, np.float32) for f in core.fragments])
+    assert refusal is not None
+    assert refusal.reason is Reason.STALE
+    assert core.value(0)[0] == 3.0
+
+
+def test_bad_seeds_are_refused_and_the_tensor_is_named():
+    core = Core(a_layout(tensors=2, size=3), a_job(fragments=2))
+    good = [np.zeros(3, np.float32)] * 2
+    refusal = core.seed([good[0], np.array([0, np.nan, 0], np.float32)])
+    assert refusal is not None
+    assert (refusal.reason, "w1" in refusal.message) == (Reason.NON_FINITE, True)
+    for wrong in ([good[0]], [good[0], np.zeros(4, np.float32)]):
+        refusal = core.seed(wrong)
+        assert refusal is not None
+        assert refusal.reason is Reason.BAD_SIZE
+    assert not core.seeded
+
+
+# --- quorum and membership --------------------------------------------------------------------------------------------
+
+
+def test_clock_stands_still_below_the_quorum_and_goes_on_with_it():
+    core = a_seeded_core(a_job(quorum=2), units=["a"])
+    for n in range(1, 10):
+        assert step_all(core, float(n)) == []
+    assert core.t == 0
+    core.join("b", 9.5)
+    step_all(core, 10.0)
+    assert core.t == 1
+
+
+def test_a_repeated_report_is_not_new_metadata():
+    core = a_seeded_core(units=["a"])
+    step_all(core, 1.0, local_step=1)
+    assert core.t == 1
+    for now in (2.0, 3.0, 4.0):
+        assert step_all(core, now, local_step=1) == []
+    assert core.t == 1
+
+
+def test_each_fragment_is_pulled_at_its_offset():
+    core = a_seeded_core(a_job(sync_interval=4, fragments=2, overlap_steps=3), units=["a"])
+    pulled = {}
+    for n in range(1, 9):
+        for action in step_all(core, float(n)):
+            if isinstance(action, Pull):
+                pulled[action.t] = action.fragment
+                assert core.push("a", a_push(core, action), n + 0.1) is None
+    # offsets of 2 fragments in 4 steps: 0 and 2; fragment p at t mod 4 == offset
+    assert pulled == {2: 1, 4: 0, 6: 1, 8: 0}
+
+
+def test_only_learners_that_have_trained_the_fragment_are_pulled():
+    core = a_seeded_core(units=["a", "b"])
+    core.progress("a", metadata(core, 1, steps=1), 1.0)
+    core.progress("b", metadata(core, 1, steps=0, tokens=0), 1.0)
+    core.advance(1.0)
+    core.advance(core.wake_at(1.0) or 1.0)
+    assert core.t == 1
+    assert core.push("b", a_push(core, Pull(1, 1, ("b",))), 1.1).reason is Reason.NOT_ASKED
+
+
+def test_a_turn_without_anyone_to_ask_is_skipped_and_said():
+    core = a_seeded_core(units=["a"])
+    actions = step_all(core, 1.0, steps=0, tokens=0)
+    assert [type(a) for a in actions] == [Skipped]
+    assert core.t == 1
+
+
+def test_a_learner_that_leaves_is_not_waited_for():
+    core = a_seeded_core(a_job(overlap_steps=0, quorum=2), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    assert pull.units == ("a", "b")
+    assert core.push("a", a_push(core, pull, 2.0), 1.1) is None
+    assert core.advance(1.1) == []
+    core.leave("b", 1.2)
+    merged, broadcast = core.advance(1.2)
+    assert merged == Merged(1, pull.fragment, ("a",), {"a": 10_000.0})  # 100 tokens in 1 step
+    assert isinstance(broadcast, Broadcast)
+
+
+def test_what_a_learner_contributed_before_it_left_stands():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    core.push("a", a_push(core, pull, 2.0), 1.1)
+    core.leave("a", 1.2)
+    core.push("b", a_push(core, pull, 4.0), 1.3)
+    merged, _ = core.advance(1.3)
+    assert merged.units == ("a", "b")
+    assert core.value(pull.fragment).tolist() == [3.0] * 5
+
+
+def test_a_learner_that_joins_anew_is_another_process():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    core.join("a", 1.1)
+    refusal = core.push("a", a_push(core, pull), 1.2)
+    assert refusal is not None
+    assert refusal.reason is Reason.NOT_ASKED
+    assert core.push("b", a_push(core, pull), 1.3) is None
+    assert core.advance(1.3)[0].units == ("b",)
+
+
+def test_strangers_do_not_count():
+    core = a_seeded_core(units=["a"])
+    core.progress("nobody", metadata(core, 1), 1.0)
+    core.leave("nobody", 1.0)
+    assert core.advance(1.0) == []
+    pull = pull_of(step_all(core, 1.0))
+    assert core.push("nobody", a_push(core, pull), 1.0).reason is Reason.NOT_ASKED
+
+
+def test_counters_of_another_number_of_fragments_are_an_error():
+    core = a_seeded_core(units=["a"])
+    with pytest.raises(ValueError, match="unit a reports 3 step and 4 token counters, the job has 4 fragments"):
+        core.progress("a", Metadata(1, (1,) * 3, (1,) * 4, 1.0), 1.0)
+
+
+# --- contributions ----------------------------------------------------------------------------------------------------
+
+
+def test_merge_is_weighted_by_tokens_squared_over_steps():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    core.push("a", a_push(core, pull, 1.0, steps=2, tokens=200), 1.1)  # 200^2/2 = 20 000
+    core.push("b", a_push(core, pull, 5.0, steps=1, tokens=100), 1.2)  # 100^2/1 = 10 000
+    merged, broadcast = core.advance(1.2)
+    assert merged.weights == {"a": 20_000.0, "b": 10_000.0}
+    # (2*1 + 1*5)/3 with an outer rate of 1 from 0
+    assert core.value(pull.fragment) == pytest.approx([7 / 3] * 5)
+    assert core.version(pull.fragment) == broadcast.t == pull.t
+    assert core.account("a").share == pytest.approx(2 / 3)
+    assert core.account("b").contributions == 1
+
+
+def test_contribution_counts_at_most_once():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    assert core.push("a", a_push(core, pull, 2.0), 1.1) is None
+    assert core.push("a", a_push(core, pull, 2.0), 1.2).reason is Reason.DUPLICATE
+    assert core.push("b", a_push(core, pull, 2.0), 1.3) is None
+    assert core.advance(1.3)[0].units == ("a", "b")
+    assert core.push("a", a_push(core, pull, 2.0), 1.4).reason is Reason.DUPLICATE
+    assert core.account("a").contributions == 1
+
+
+def test_late_answer_is_stale():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    core.push("a", a_push(core, pull), 1.1)
+    step_all(core, 2.0)  # the next step is ready, so this one waits for the rest of its grace only
+    late = core.wake_at(2.0) or 2.0
+    assert [a.units for a in core.advance(late) if isinstance(a, Merged)] == [("a",)]
+    refusal = core.push("b", a_push(core, pull), late)
+    assert refusal.reason is Reason.STALE
+    assert f"fragment {pull.fragment} of outer step 1 from unit b" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"base": 7}, Reason.WRONG_BASE),
+        ({"coding": Coding.INT4_DELTA}, Reason.WRONG_CODING),
+        ({"payload": b"123"}, Reason.BAD_SIZE),
+        ({"payload": np.full(5, np.nan, np.float32).tobytes()[: 2 * 5]}, Reason.NON_FINITE),
+        ({"steps": 0, "tokens": 0}, Reason.NO_WORK),
+        ({"t": 99}, Reason.NOT_ASKED),
+        ({"fragment": 3}, Reason.NOT_ASKED),
+    ],
+)
+def test_bad_contributions_are_refused_and_leave_no_trace(change, reason):
+    core = a_seeded_core(a_job(overlap_steps=0, compression="BFloat16"), units=["bad", "good"])
+    pull = pull_of(step_all(core, 1.0))
+    if reason is Reason.NON_FINITE:
+        change = {"payload": np.array([0x7FC0] * 5, "<u2").tobytes()}  # bfloat16's NaN
+    refusal = core.push("bad", a_push(core, pull, **change), 1.1)
+    assert refusal is not None
+    assert refusal.reason is reason
+    assert "unit bad" in refusal.message
+    core.push("good", a_push(core, pull, 2.0), 1.2)
+    if reason is Reason.NOT_ASKED:
+        core.leave("bad", 1.3)
+    # whoever was refused is not waited for
+    assert core.advance(1.3)[0].units == ("good",)
+    assert core.value(pull.fragment).tolist() == [2.0] * 5
+
+
+def test_delta_against_an_older_version_is_never_decoded():
+    core = a_seeded_core(a_job(overlap_steps=0, compression="BFloat16"), units=["a"])
+    for n in range(1, 5):
+        core.push("a", a_push(core, pull_of(step_all(core, float(n))), float(n)), n + 0.1)
+        core.advance(n + 0.1)
+    pull = pull_of(step_all(core, 5.0))
+    assert core.version(pull.fragment) == 1
+    before = core.value(pull.fragment)
+    assert core.push("a", a_push(core, pull, 9.0, base=0), 5.1).reason is Reason.WRONG_BASE
+    assert [type(a) for a in core.advance(5.1)] == [Skipped]
+    assert core.value(pull.fragment) is before
+
+
+def test_values_are_taken_in_float32_from_a_learner_without_a_base():
+    core = a_seeded_core(a_job(overlap_steps=0, compression="Int4"), units=["a"])
+    pull = pull_of(step_all(core, 1.0))
+    value = np.full(5, 2.0, np.float32)
+    push = Push(pull.fragment, pull.t, Coding.FLOAT32, -1, codec.encode(Coding.FLOAT32, value), 1, 100)
+    assert core.push("a", push, 1.1) is None
+    core.advance(1.1)
+    assert core.value(pull.fragment) == pytest.approx(value)
+
+
+def test_the_anchor_is_the_syncers_own_value():
+    # Outer rate 0.5 from 4: one learner at 2 gives delta 4 - 2, so 4 - 0.5*2 = 3, wherever the learner started from.
+    training = a_job(overlap_steps=0, outer_optimizer={"learning_rate": 0.5, "momentum": 0.0})
+    core = a_seeded_core(training, units=["a"], value=4.0)
+    pull = pull_of(step_all(core, 1.0))
+    core.push("a", a_push(core, pull, 2.0), 1.1)
+    core.advance(1.1)
+    assert core.value(pull.fragment).tolist() == [3.0] * 5
+
+
+@pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
+def test_every_holder_of_the_base_ends_with_the_syncers_bytes(compression):
+    training = a_job(sync_interval=2, fragments=2, overlap_steps=0, compression=compression, outer_optimizer={"learning_rate": 0.7})
+    core = a_seeded_core(training, a_layout(tensors=2, size=700), units=["a"])
+    rng = np.random.default_rng(1)
+    held = [core.value(p) for p in range(2)]
+    for n in range(1, 12):
+        pull = pull_of(step_all(core, float(n)))
+        theta = core.value(pull.fragment) + rng.standard_normal(700, dtype=np.float32)
+        payload = codec.encode(core.coding, theta - core.value(pull.fragment) if core.coding.delta else theta)
+        assert core.push("a", a_push(core, pull, payload=payload), n + 0.1) is None
+        _, sent = core.advance(n + 0.1)
+        assert sent.payload.nbytes == codec.payload_bytes(core.coding, 700)
+        assert sent.base == max(0, n - 2)
+        held[sent.fragment] = codec.value_of(sent.coding, bytes(sent.payload), held[sent.fragment])
+        assert held[sent.fragment].tobytes() == core.value(sent.fragment).tobytes()
+
+
+def test_what_int4_leaves_out_of_an_update_comes_with_a_later_one():
+    # One learner always 1 ahead in one place and 0.01 in the others: 0.01 is below half a level (1/14), so without carrying it over the
+    # others would never move. 100 rounds at rate 1 move them by 100 * 0.01 = 1, to within one level of the last update (1/7).
+    core = a_seeded_core(a_job(sync_interval=1, fragments=1, overlap_steps=0, compression="Int4"), a_layout(tensors=1, size=100), ["a"])
+    step = np.full(100, 0.01, np.float32)
+    step[0] = 1.0
+    for n in range(1, 101):
+        pull = pull_of(step_all(core, float(n)))
+        push = a_push(core, pull, coding=Coding.FLOAT32, payload=codec.encode(Coding.FLOAT32, core.value(0) + step))
+        assert core.push("a", push, n + 0.1) is None
+        core.advance(n + 0.1)
+    assert core.value(0)[0] == pytest.approx(100, abs=1 / 7)
+    assert core.value(0)[1:] == pytest.approx(np.ones(99), abs=1 / 7)
+
+
+def test_update_that_is_not_finite_keeps_the_value_and_is_said():
+    core = a_seeded_core(a_job(overlap_steps=0, outer_optimizer={"learning_rate": 10.0, "momentum": 0.0}), units=["a"])
+    pull = pull_of(step_all(core, 1.0))
+    core.push("a", a_push(core, pull, 3e38), 1.1)
+    (skipped,) = core.advance(1.1)
+    assert isinstance(skipped, Skipped)
+    assert "diverged" in skipped.message
+    assert core.value(pull.fragment).tolist() == [0.0] * 5
+    assert core.version(pull.fragment) == 0
+
+
+# --- overlap, snapshots, end ------------------------------------------------------------------------------------------
+
+
+def test_clock_runs_on_for_tau_steps_beside_an_exchange():
+    core = a_seeded_core(a_job(sync_interval=8, fragments=1, overlap_steps=2), units=["a"])
+    for n in range(1, 9):
+        actions = step_all(core, float(n))
+    pull = pull_of(actions)
+    assert pull.t == 8
+    step_all(core, 9.0)
+    step_all(core, 10.0)
+    assert core.t == 10
+    step_all(core, 11.0)
+    assert core.t == 10  # step 11 waits for the exchange of step 8
+    core.push("a", a_push(core, pull), 11.1)
+    merged, sent = core.advance(11.1)
+    assert (merged.t, sent.t) == (8, 8)
+    assert core.t == 11
+
+
+def test_without_overlap_a_step_blocks_until_it_is_merged():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a"])
+    pull = pull_of(step_all(core, 1.0))
+    step_all(core, 2.0)
+    assert core.t == 1
+    core.push("a", a_push(core, pull), 2.1)
+    core.advance(2.1)
+    assert core.t == 2
+
+
+def test_snapshots_come_at_their_steps_with_the_steps_own_merge_in_them():
+    core = a_seeded_core(a_job(overlap_steps=0, checkpoint={"every_steps": 2}, steps=6), units=["a"])
+    taken, finish = [], []
+    for n in range(1, 7):
+        actions = step_all(core, float(n))
+        core.push("a", a_push(core, pull_of(actions)), n + 0.1)
+        actions += core.advance(n + 0.1)
+        for action in actions:
+            if isinstance(action, Snapshot):
+                taken.append((action.t, max(core.version(p) for p in range(4))))
+        finish += [a for a in actions if isinstance(a, Finish)]
+    # the last step has none of its own: the caller makes the final one at Finish
+    assert taken == [(2, 2), (4, 4)]
+    assert finish == [Finish(6)]
+
+
+def test_end_waits_for_the_last_exchanges_and_then_nothing_happens_any_more():
+    core = a_seeded_core(a_job(steps=2), units=["a"])
+    first = pull_of(step_all(core, 1.0))
+    second = pull_of(step_all(core, 2.0))
+    step_all(core, 3.0)
+    assert (core.t, core.done) == (2, False)
+    core.push("a", a_push(core, second), 3.1)
+    assert [type(a) for a in core.advance(3.1)] == [Merged, Broadcast]
+    core.push("a", a_push(core, first), 3.2)
+    assert [type(a) for a in core.advance(3.2)] == [Merged, Broadcast, Finish]
+    assert core.done
+    assert step_all(core, 4.0) == []
+    assert core.wake_at(4.0) is None
+
+
+def test_advance_may_be_repeated():
+    core = a_seeded_core(a_job(overlap_steps=0, checkpoint={"every_steps": 1}), units=["a"])
+    pull = pull_of(step_all(core, 1.0))
+    assert core.advance(1.0) == []
+    core.push("a", a_push(core, pull), 1.1)
+    assert [type(a) for a in core.advance(1.1)] == [Merged, Broadcast, Snapshot]
+    assert core.advance(1.1) == []
+
+
+def test_unknown_step_duration_is_no_error():
+    core = a_seeded_core(units=["a"])
+    for n, seconds in enumerate((math.nan, 0.0, -1.0, math.inf), start=1):
+        step_all(core, float(n), seconds=seconds)
+    assert core.t > 0
+    assert core.step_seconds == 0.0
+
+
+def test_staleness_counts_from_the_last_contribution_or_from_joining():
+    core = a_seeded_core(a_job(overlap_steps=0), units=["a"])
+    for n in range(1, 4):
+        core.push("a", a_push(core, pull_of(step_all(core, float(n)))), n + 0.1)
+        core.advance(n + 0.1)
+    core.join("b", 3.2)
+    assert (core.staleness("a"), core.staleness("b")) == (0, 0)
+    core.leave("a", 3.3)
+    for n in range(4, 6):
+        core.push("b", a_push(core, pull_of(step_all(core, float(n)))), n + 0.1)
+        core.advance(n + 0.1)
+    assert (core.staleness("a"), core.staleness("b")) == (2, 0)
+
+
+# --- construction -----------------------------------------------------------------------------------------------------
+
+
+def test_job_that_does_not_fit_the_model_is_refused():
+    with pytest.raises(LayoutError, match="set training.fragments to at most 4"):
+        Core(a_layout(4), a_job(fragments=5, sync_interval=5))
+    with pytest.raises(ValueError, match="overlapSteps is 4"):
+        Core(a_layout(4), a_job(overlap_steps=4))
+
+
+def test_state_of_another_model_is_refused_with_the_difference():
+    state = a_seeded_core().state()
+    with pytest.raises(LayoutError, match=r"tensor w3: shape \(6\) here, \(5\) in the job"):
+        Core(Layout([*(TensorSpec(f"w{i}", (5,)) for i in range(3)), TensorSpec("w3", (6,))]), a_job(), state)
