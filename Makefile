@@ -32,5 +32,8 @@ proto: setup  ## regenerate the wire's Python from diloco.proto
 crds: setup  ## regenerate crds/ from the types
 	@$(BIN)/diloco crd > crds/diloco.dev_dilocojobs.yaml
 
+docs: setup  ## regenerate docs/api.md from the types
+	@$(BIN)/python hack/api_docs.py > docs/api.md
+
 clean:
 	rm -rf $(VENV) .tools .demo .diloco .mypy_cache .ruff_cache .pytest_cache

@@ -115,7 +115,7 @@ def _accelerators_per_host_rules() -> list[Rule]:
         *(
             Rule(
                 f"!has(self.acceleratorsPerHost) || !(self.accelerator in {_list(names)}) || self.acceleratorsPerHost <= {size}",
-                f"acceleratorsPerHost must be at most {size}, what a host of this accelerator has; use more hosts instead",
+                f"acceleratorsPerHost must be at most {size}, what a host has, for {', '.join(names)}; use more hosts instead",
                 ".acceleratorsPerHost",
             )
             for size, names in sorted(sizes.items())

@@ -114,7 +114,8 @@ class Validator:
             hashable = _hashable(key)
             if hashable in seen:
                 shown = ", ".join(show(part) for part in key) if isinstance(key, tuple) else show(value[index])
-                self._add(f"{path}[{index}]", f"Duplicate value: {shown}")
+                # Not a structural error as far as rules go: they are evaluated all the same, as in Kubernetes.
+                self.causes.append(Cause(f"{path}[{index}]", f"Duplicate value: {shown}"))
             seen.add(hashable)
 
     def _junctors(self, node: Node, value: Any, path: str) -> None:

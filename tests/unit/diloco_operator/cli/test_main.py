@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points, version
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from diloco_operator.api.crd import build_crd
+from diloco_operator.cli.main import main
+
+
+def test_crd_is_printed_as_yaml() -> None:
+    result = CliRunner().invoke(main, ["crd"])
+    assert result.exit_code == 0
+    assert yaml.safe_load(result.stdout) == build_crd()
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert version("diloco-operator") in CliRunner().invoke(main, ["--version"]).stdout
+
+
+def test_unknown_command_is_bad_input() -> None:
+    result = CliRunner().invoke(main, ["explode"])
+    assert result.exit_code == 2
+    assert "No such command 'explode'" in result.stderr
+
+
+def test_both_programs_are_this_command() -> None:
+    scripts = {entry.name: entry.load() for entry in entry_points(group="console_scripts") if entry.name in ("diloco", "kubectl-diloco")}
+    assert scripts == {"diloco": main, "kubectl-diloco": main}
+
+
+def test_as_a_plugin_it_calls_itself_kubectl_diloco(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/kubectl-diloco", "validate", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.startswith("Usage: kubectl diloco validate")
