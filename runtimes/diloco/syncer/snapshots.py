@@ -194,7 +194,7 @@ class SnapshotStore:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "Give the syncer's volume more room (spec.syncer.storage.size) or keep fewer (spec.training.checkpoint.keep)"
         kept = len(self._complete())
-        before = f"the {kept} before it are intact" if kept else "there is none before it"
+        before = f"the {kept} before it are intact" if kept > 1 else "the one before it is intact" if kept else "there is none before it"
         return f"the snapshot of step {t} could not be written to {self._root}: {error.strerror or error}; {before}. {remedy}."
 
 

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from diloco.syncer.remote import RemoteSnapshots
+from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
+
+
+@pytest.fixture(params=["file", "memory"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "file":
+        yield f"file://{tmp_path}/remote"
+        return
+    folder = f"/{uuid.uuid4().hex}"
+    yield f"memory:/{folder}"
+    memory = fsspec.filesystem("memory")
+    if memory.exists(folder):
+        memory.rm(folder, recursive=True)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(tmp_path / "local", 3)
+
+
+def save(store: SnapshotStore, t: int) -> Path:
+    return store.save(t, {"x": np.full(3, t, dtype=np.float32)}, {"epoch": t})
+
+
+def names(uri: str) -> list[str]:
+    fs, base = fsspec.core.url_to_fs(uri)
+    return sorted(str(entry).rpartition("/")[2] for entry in fs.ls(base, detail=False))
+
+
+def restored(uri: str, folder: Path) -> int:
+    store = SnapshotStore(folder, 3)
+    assert RemoteSnapshots(uri, 3).restore(store) is not None
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert loaded.tensors["x"].tolist() == [loaded.t] * 3
+    assert loaded.meta == {"epoch": loaded.t}
+    return loaded.t
+
+
+def test_lost_volume_is_restored_from_the_newest_copy(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    for t in (1, 2):
+        remote.upload(save(local, t))
+    assert restored(uri, tmp_path / "new") == 2
+
+
+def test_volume_that_has_snapshots_is_left_alone(uri: str, local: SnapshotStore) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    remote.upload(save(local, 1))
+    assert remote.restore(local) is None
+    assert len(local.paths()) == 1
+
+
+def test_nothing_to_restore_is_none(uri: str, local: SnapshotStore) -> None:
+    assert RemoteSnapshots(uri, 3).restore(local) is None
+    assert local.paths() == []
+
+
+def test_only_the_newest_copies_are_kept(uri: str, local: SnapshotStore) -> None:
+    remote = RemoteSnapshots(uri, 2)
+    for t in range(1, 6):
+        remote.upload(save(local, t))
+    assert names(uri) == ["snapshot-00000004-t4", "snapshot-00000005-t5"]
+
+
+def test_upload_may_be_repeated(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
+    remote = RemoteSnapshots(uri, 2)
+    path = save(local, 1)
+    remote.upload(path)
+    remote.upload(path)
+    assert restored(uri, tmp_path / "new") == 1
+
+
+def test_saves_after_a_restore_come_after_what_was_restored(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    for t in (1, 2):
+        remote.upload(save(local, t))
+    fresh = SnapshotStore(tmp_path / "new", 3)
+    remote.restore(fresh)
+    remote.upload(save(fresh, 3))
+    assert restored(uri, tmp_path / "newer") == 3
+
+
+def test_interrupted_upload_is_no_snapshot_and_is_cleared_by_the_next(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    for t in (1, 2):
+        remote.upload(save(local, t))
+    fs, base = fsspec.core.url_to_fs(uri)
+    fs.rm(f"{base}/snapshot-00000002-t2/{MANIFEST_FILE}")
+    assert restored(uri, tmp_path / "new") == 1
+    remote.upload(save(local, 3))
+    assert names(uri) == ["snapshot-00000001-t1", "snapshot-00000003-t3"]
+
+
+def test_damaged_copy_is_skipped_for_the_one_before(
+    uri: str, local: SnapshotStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    for t in (1, 2):
+        remote.upload(save(local, t))
+    fs, base = fsspec.core.url_to_fs(uri)
+    fs.pipe_file(f"{base}/snapshot-00000002-t2/{TENSORS_FILE}", b"garbage")
+    assert restored(uri, tmp_path / "new") == 1
+    assert "snapshot-00000002-t2 cannot be used: tensors.safetensors has 7 bytes" in caplog.text
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["snapshot-00000001-t1"]
+
+
+def test_damaged_copies_only_are_an_error_that_names_each(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    remote.upload(save(local, 1))
+    fs, base = fsspec.core.url_to_fs(uri)
+    fs.pipe_file(f"{base}/snapshot-00000001-t1/{TENSORS_FILE}", b"garbage")
+    with pytest.raises(SnapshotError, match=r"none of the 1 snapshots in .* can be used \(snapshot-00000001-t1: "):
+        remote.restore(SnapshotStore(tmp_path / "new", 3))
+
+
+def test_failed_upload_is_told_and_the_local_snapshot_stays(
+    uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    remote.upload(save(local, 1))
+    path = save(local, 2)
+    fs, _ = fsspec.core.url_to_fs(uri)
+    real = fs.put_file
+
+    def refuse_manifest(source: str, target: str, **kwargs: Any) -> None:
+        if target.endswith(MANIFEST_FILE):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fs), "put_file", lambda self, *args, **kwargs: refuse_manifest(*args, **kwargs))
+        with pytest.raises(SnapshotError, match=r"spec\.training\.checkpoint\.uri.*No space left on device.*is intact"):
+            remote.upload(path)
+    assert restored(uri, tmp_path / "new") == 1
+    loaded = local.load_newest()
+    assert loaded is not None
+    assert loaded.t == 2
+
+
+@pytest.mark.parametrize("bad", ["nosuchscheme://bucket/folder", "gs://bucket/folder"])
+def test_uri_without_a_driver_says_what_to_do(bad: str) -> None:
+    with pytest.raises(SnapshotError, match="Install the driver in the syncer's image"):
+        RemoteSnapshots(bad, 3)

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
+from numpy.typing import NDArray
+
+type Tensors = dict[str, NDArray[Any]]
+
+
+def state(t: int) -> Tensors:
+    """A state that tells which step it is of."""
+    return {
+        "layers.0.weight": np.full((4, 3), t, dtype=np.float32),
+        "steps": np.array([t, 2**62 + t], dtype=np.int64),
+        "scalar": np.array(t, dtype=np.float32),
+        "empty": np.zeros((0, 5), dtype=np.float32),
+    }
+
+
+def store_with(root: Path, *steps: int, keep: int = 10) -> SnapshotStore:
+    store = SnapshotStore(root, keep)
+    for t in steps:
+        store.save(t, state(t), {"epoch": t})
+    return store
+
+
+def assert_is_state(tensors: Tensors, t: int) -> None:
+    assert tensors.keys() == state(t).keys()
+    for name, expected in state(t).items():
+        assert tensors[name].dtype == expected.dtype
+        np.testing.assert_array_equal(tensors[name], expected)
+
+
+def steps_in(store: SnapshotStore) -> list[int]:
+    return [int(path.name.rpartition("t")[2]) for path in store.paths()]
+
+
+# --- what is saved comes back -----------------------------------------------------------------------------------------
+def test_newest_snapshot_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    odd = state(240) | {
+        "odd": np.array([np.nan, -0.0, np.inf, 1e-45], dtype=np.float32),
+        "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    }
+    SnapshotStore(tmp_path, 3).save(240, odd, {"ledger": {"next": 7, "open": [[1, 2]]}, "name": "é"})
+    loaded = SnapshotStore(tmp_path, 3).load_newest()
+    assert loaded is not None
+    assert (loaded.t, loaded.meta, loaded.skipped) == (240, {"ledger": {"next": 7, "open": [[1, 2]]}, "name": "é"}, [])
+    for name, tensor in odd.items():
+        assert loaded.tensors[name].tobytes() == tensor.tobytes()
+        assert loaded.tensors[name].shape == tensor.shape
+        assert loaded.tensors[name].flags.writeable
+
+
+def test_nothing_saved_is_none(tmp_path: Path) -> None:
+    assert SnapshotStore(tmp_path, 3).load_newest() is None
+    assert SnapshotStore(tmp_path / "not" / "there", 3).load_newest() is None
+
+
+def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    store = store_with(tmp_path, 1, 2, keep=1)
+    assert steps_in(store) == [2]
+    assert (tmp_path / "lost+found").is_dir()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_newest_is_the_last_saved_also_after_a_roll_back(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 100, 200, 150)
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert loaded.t == 150
+
+
+def test_same_step_may_be_saved_again(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 100)
+    store.save(100, state(7), {})
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert_is_state(loaded.tensors, 7)
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    assert steps_in(store_with(tmp_path, *range(12), keep=3)) == [11, 10, 9]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"snapshot-{n:08d}-t{n - 1}" for n in (10, 11, 12)]
+
+
+def test_damaged_snapshot_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 1, 2, 3, keep=2)  # keeps 2 and 3
+    flip_a_bit(store.paths()[0] / TENSORS_FILE)
+    store = SnapshotStore(tmp_path, 2)
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert loaded.t == 2
+    store.save(4, state(4), {})
+    assert 2 in steps_in(store)
+    store.save(5, state(5), {})
+    assert steps_in(store) == [5, 4]
+
+
+# --- what is damaged is skipped and named -----------------------------------------------------------------------------
+def flip_a_bit(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest | changes))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda folder: truncate(folder / TENSORS_FILE), "truncated or overwritten"),
+    "emptied": (lambda folder: os.truncate(folder / TENSORS_FILE, 0), "has 0 bytes"),
+    "bit flipped": (lambda folder: flip_a_bit(folder / TENSORS_FILE), "its bytes have changed"),
+    "no tensors": (lambda folder: (folder / TENSORS_FILE).unlink(), "tensors.safetensors is missing"),
+    "no manifest": (lambda folder: (folder / MANIFEST_FILE).unlink(), "manifest.json is missing"),
+    "manifest truncated": (lambda folder: truncate(folder / MANIFEST_FILE), "manifest.json is not JSON"),
+    "manifest not UTF-8": (lambda folder: (folder / MANIFEST_FILE).write_bytes(b"\xff\xfe"), "manifest.json is not JSON"),
+    "manifest of another kind": (lambda folder: (folder / MANIFEST_FILE).write_text("[]"), "names no format version"),
+    "unknown version": (lambda folder: edit_manifest(folder, formatVersion=7), "its format version is 7, this program reads 1"),
+    "meta changed": (lambda folder: edit_manifest(folder, meta={"epoch": 9}), "its content has changed"),
+    "step changed": (lambda folder: edit_manifest(folder, t=9), "its content has changed"),
+    "manifest is a directory": (lambda folder: ((folder / MANIFEST_FILE).unlink(), (folder / MANIFEST_FILE).mkdir()), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_snapshot_is_skipped_and_the_one_before_is_used(tmp_path: Path, damage: Callable[[Path], object], why: str) -> None:
+    store = store_with(tmp_path, 240, 480)
+    newest = store.paths()[0]
+    damage(newest)
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert (loaded.t, loaded.meta) == (240, {"epoch": 240})
+    assert_is_state(loaded.tensors, 240)
+    assert [skipped.path for skipped in loaded.skipped] == [newest]
+    assert why in loaded.skipped[0].why
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_everything_is_an_error_that_names_each(tmp_path: Path, damage: Callable[[Path], object], why: str) -> None:
+    store = store_with(tmp_path, 240, 480)
+    for path in store.paths():
+        damage(path)
+    with pytest.raises(SnapshotError) as caught:
+        store.load_newest()
+    message = str(caught.value)
+    assert "snapshot-00000001-t240" in message
+    assert "snapshot-00000002-t480" in message
+    assert why in message
+    assert "empty the directory if the job shall start afresh" in message
+
+
+def test_checksum_of_a_file_that_is_no_safetensors_is_not_enough(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 1, 2)
+    newest = store.paths()[0]
+    (newest / TENSORS_FILE).write_bytes(b"x" * 16)
+    # A manifest that was made for these very bytes, by a program with another idea of the format.
+    manifest = json.loads((newest / MANIFEST_FILE).read_text())
+    manifest |= {"bytes": 16, "sha256": hashlib.sha256(b"x" * 16).hexdigest()}
+    del manifest["manifestSha256"]
+    manifest["manifestSha256"] = hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    (newest / MANIFEST_FILE).write_text(json.dumps(manifest))
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert loaded.t == 1
+    assert "cannot be read" in loaded.skipped[0].why
+
+
+# --- a crash at any point ---------------------------------------------------------------------------------------------
+class Crash(BaseException):
+    """The process died here: nothing after it runs, no clean-up either."""
+
+
+STEPS = ("mkdir", "fsync", "replace", "rmtree")
+
+
+class Machine:
+    """Lets a process die before or after the n-th call that changes the disk; from then on nothing changes it any more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, die_at: int, *, after: bool) -> None:
+        self.calls: list[str] = []
+        self._die_at = die_at
+        self._after = after
+        self._dead = False
+        monkeypatch.setattr(os, "fsync", self._step("fsync", os.fsync))
+        monkeypatch.setattr(os, "replace", self._step("replace", os.replace))
+        monkeypatch.setattr(os, "mkdir", self._step("mkdir", os.mkdir))
+        monkeypatch.setattr(shutil, "rmtree", self._step("rmtree", shutil.rmtree))
+
+    @property
+    def died(self) -> bool:
+        return self._dead
+
+    def _step(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if self._dead:
+                raise Crash
+            self.calls.append(name)
+            dies = len(self.calls) == self._die_at
+            if dies and not self._after:
+                self._dead = True
+                raise Crash
+            result = real(*args, **kwargs)
+            if dies:
+                self._dead = True
+                raise Crash
+            return result
+
+        return step
+
+
+def crash_points(tmp_path: Path) -> Iterator[tuple[int, bool]]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        store = store_with(tmp_path / "probe", 1, 2, keep=2)
+        machine = Machine(monkeypatch, 0, after=False)
+        store.save(3, state(3), {})
+        calls = machine.calls
+    assert {"mkdir", "fsync", "replace", "rmtree"} <= set(calls)
+    for at in range(1, len(calls) + 1):
+        yield at, False
+        yield at, True
+
+
+def test_crash_between_any_two_steps_leaves_the_last_or_the_new_snapshot(tmp_path: Path) -> None:
+    outcomes = set()
+    for at, after in crash_points(tmp_path):
+        root = tmp_path / f"{at}-{after}"
+        store_with(root, 1, 2, keep=2)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            machine = Machine(monkeypatch, at, after=after)
+            with pytest.raises(Crash):
+                SnapshotStore(root, 2).save(3, state(3), {"epoch": 3})
+            assert machine.died
+        store = SnapshotStore(root, 2)
+        loaded = store.load_newest()
+        assert loaded is not None
+        assert loaded.skipped == [], "a crash must not leave anything that looks damaged"
+        assert loaded.t in (2, 3)
+        assert_is_state(loaded.tensors, loaded.t)
+        outcomes.add(loaded.t)
+        # The next save works, and clears away what the crash left.
+        store.save(4, state(4), {})
+        assert steps_in(store)[0] == 4
+        assert len(list(root.iterdir())) == 2
+    assert outcomes == {2, 3}
+
+
+def test_nothing_is_renamed_into_place_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 0, after=False)
+    SnapshotStore(tmp_path, 1).save(1, state(1), {})
+    # Tensors, manifest, their folder; the rename; the folder that holds the name.
+    assert [call for call in machine.calls if call in ("fsync", "replace")] == ["fsync", "fsync", "fsync", "replace", "fsync"]
+
+
+# --- the operating system refuses ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_refused_write_leaves_earlier_snapshots_and_nothing_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    store = store_with(tmp_path, 1, 2)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(SnapshotError) as caught:
+            store.save(3, state(3), {})
+    message = str(caught.value)
+    assert "the snapshot of step 3 could not be written" in message
+    assert os.strerror(number) in message
+    assert "the 2 before it are intact" in message
+    assert ("spec.syncer.storage.size" in message) == (number != errno.EIO)
+    assert len(list(tmp_path.iterdir())) == 2
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert loaded.t == 2
+    store.save(3, state(3), {})
+    assert steps_in(store) == [3, 2, 1]
+
+
+def test_full_volume_is_told_and_training_state_is_kept(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The kernel itself refuses (EFBIG), in the middle of the tensors.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
+    try:
+        with pytest.raises(SnapshotError, match=r"File too large; the one before it is intact\. Give the syncer's volume more room"):
+            store.save(2, {"large": np.ones(1 << 18, dtype=np.float32)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(list(tmp_path.iterdir())) == 1
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert_is_state(loaded.tensors, 1)
+
+
+def test_old_snapshot_that_cannot_be_removed_does_not_fail_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = store_with(tmp_path, 1, 2, keep=2)
+    real = os.replace
+
+    def refuse_old(source: Path, target: Path) -> None:
+        if "old-" in str(target):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_old)
+    store.save(3, state(3), {})
+    assert steps_in(store) == [3, 2, 1]
+    assert "snapshot-00000001-t1 could not be removed" in caplog.text
+
+
+# --- what cannot be saved ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("tensors", "meta", "words"),
+    [
+        ({"x": np.zeros(2, dtype=np.float64)}, {}, "float32 and int64 only"),
+        ({"__metadata__": np.zeros(2, dtype=np.float32)}, {}, "reserves that name"),
+        ({}, {"loss": float("nan")}, "not JSON compliant"),
+    ],
+)
+def test_what_the_format_cannot_hold_is_refused_without_a_trace(tmp_path: Path, tensors: Tensors, meta: Any, words: str) -> None:
+    store = store_with(tmp_path, 1)
+    with pytest.raises(ValueError, match=words):
+        store.save(2, tensors, meta)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_keeping_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep must be at least 1"):
+        SnapshotStore(tmp_path, 0)
