@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from diloco_operator.api.crd import build_crd
-from diloco_operator.api.names import CUSTOM_RESOURCES, NAMESPACES
-from diloco_operator.kube.client import AlreadyExists, Client, Obj
+from diloco_operator.api.names import CUSTOM_RESOURCES
+from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.claims import Claims
@@ -53,8 +53,8 @@ class LocalControlPlane:
 
     def __init__(
         self, state_dir: Path, nodes: Sequence[Obj], *, operator_config: OperatorConfig | None = None, faults: Sequence[Fault] = (),
-        on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None, working_directory: Path | None = None,
-        timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None,
+        working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:  # fmt: skip
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
@@ -83,7 +83,6 @@ class LocalControlPlane:
             self.failed = asyncio.get_running_loop().create_future()
             self.supervisor = await stack.enter_async_context(Supervisor())
             self.client = client = MemoryApi()
-            await stack.enter_async_context(_closing(client))
             machine = Machine(
                 client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
                 environment={**base_environment(), **self._environment}, sleep=self._sleep,
@@ -117,8 +116,6 @@ class LocalControlPlane:
 
     async def _prepare(self) -> None:
         await self.client.create(CUSTOM_RESOURCES, build_crd())
-        with contextlib.suppress(AlreadyExists):
-            await self.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
         await self.nodes.register()
 
     def _run(self, name: str, work: Awaitable[None], *, may_end: bool = False) -> None:

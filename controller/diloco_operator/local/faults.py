@@ -1,4 +1,4 @@
-"""Faults on purpose: a signal to a unit's processes when the job reaches an outer step. Each fires exactly once, or is reported as not fired."""
+"""Faults on purpose: a signal to a unit's processes when the job reaches an outer step. Each fires once, or is reported as not fired."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def unknown_units(faults: Iterable[Fault], jobs: Sequence[Obj]) -> list[str]:
         pools = sorted({pool["name"] for job in jobs for pool in job["spec"]["pools"] if fault.job in ("", job["metadata"]["name"])})
         pool, _, index = fault.unit.rpartition("-")
         if fault.unit != names.COMPONENT_SYNCER and not (pool in pools and index.isdigit()):
-            sentences.append(f"fault {fault}: no job has a unit {fault.unit!r}; units are syncer and POOL-INDEX with POOL of {', '.join(pools) or 'none'}")
+            known = ", ".join(pools) or "none"
+            sentences.append(f"fault {fault}: no job has a unit {fault.unit!r}; units are syncer and POOL-INDEX with POOL one of: {known}")
     return sentences
 
 

@@ -117,9 +117,7 @@ class NodeLifecycle:
                 await self._sleep(self._heartbeat_seconds)
                 for name in self.names:
                     if name not in self._silent:
-                        await self._change(
-                            name, lambda node: self._set_ready(node, "True")
-                        )
+                        await self._change(name, lambda node: self._set_ready(node, "True"))
         finally:
             for task in self._evictions.values():
                 task.cancel()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 from diloco_operator.api.names import NODES, PODS
-from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
 from diloco_operator.local.pod_status import timestamp
 from diloco_operator.local.scheduling import choose, requests, used
@@ -63,7 +63,7 @@ class Scheduler:
                 if choice.node is None:
                     await self._explain(pod, choice.message)
                 else:
-                    await self._bind(pod, choice.node)
+                    await self._client.bind(pod["metadata"]["namespace"], pod["metadata"]["name"], choice.node)
                     self._assumed[uid] = {**pod, "spec": {**pod["spec"], "nodeName": choice.node}}
                     on_node = taken.setdefault(choice.node, {})
                     for name, amount in requests(pod).items():
@@ -74,11 +74,6 @@ class Scheduler:
                 log.warning("scheduling pod %s: %s", pod["metadata"]["name"], error)
                 asked = False
         return asked
-
-    async def _bind(self, pod: Obj, node: str) -> None:
-        metadata = pod["metadata"]
-        patch = {"metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}, "spec": {"nodeName": node}}
-        await self._client.patch(PODS, metadata["namespace"], metadata["name"], patch, type=PatchType.MERGE, field_manager="scheduler")
 
     async def _explain(self, pod: Obj, message: str) -> None:
         conditions = pod.get("status", {}).get("conditions") or []

@@ -49,7 +49,8 @@ class StateDir:
             os.close(lock)
             whose = f" (process {holder})" if holder else ""
             raise StateDirBusy(
-                f"another `diloco up`{whose} works on the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
+                f"another `diloco up`{whose} works on the state directory {self.path}; "
+                "wait for it, stop it, or choose another with --state-dir"
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)

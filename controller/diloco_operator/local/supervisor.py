@@ -276,8 +276,9 @@ def _become(request: dict[str, Any], parent: int, refusal: int) -> NoReturn:
         if os.getppid() != parent:
             os._exit(137)  # the supervisor died before the line above
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if signal.getsignal(number) is not signal.SIG_DFL:  # an ignored signal would stay ignored in the program
+                signal.signal(number, signal.SIG_DFL)
         nothing = os.open("/dev/null", os.O_RDONLY)
         log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):

@@ -28,7 +28,7 @@ class PodFolder:
         self._state_dir = state_dir
         self._namespace: str = metadata["namespace"]
         self._folder = state_dir / "pods" / str(metadata["uid"])
-        self._logs = state_dir / "logs" / self._namespace / str(metadata["name"])
+        self._logs: Path = state_dir / "logs" / self._namespace / str(metadata["name"])
 
     def log(self, container: str, restarts: int) -> Path:
         """The log of one run of a container; its folder exists."""

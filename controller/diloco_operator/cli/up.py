@@ -1,0 +1,150 @@
+"""`diloco up`: run jobs to their end on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from diloco_operator.api.durations import parse_duration
+from diloco_operator.api.job import load
+from diloco_operator.api.names import MANAGER, NODES
+from diloco_operator.cli.manifests import ManifestError, load_manifests
+from diloco_operator.cli.up_run import Options, Run
+from diloco_operator.cli.validate import EXIT_BAD_INPUT, check
+from diloco_operator.cli.view import JsonView, LiveView, PlainView, View
+from diloco_operator.fleet.kinds import kind_of, kinds_for, shape_of
+from diloco_operator.fleet.node import project_node
+from diloco_operator.kube.client import ApiError, Obj
+from diloco_operator.local.addresses import NoAddressLeft
+from diloco_operator.local.faults import BadFault, Fault, parse, unknown_units
+from diloco_operator.local.nodes import BadNode, complete, this_machine
+from diloco_operator.local.processes import UnsupportedPlatform
+from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Fault(click.ParamType[Fault]):
+    name = "fault"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fault:
+        try:
+            return value if isinstance(value, Fault) else parse(str(value))
+        except BadFault as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--fleet", metavar="FILE", help="Pretend nodes: Kubernetes Node manifests. Without it: this machine as cpu nodes.")
+@click.option(
+    "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
+    help="Snapshots and logs; a later run on the same directory goes on from there.",
+)  # fmt: skip
+@click.option(
+    "--fault", "faults", type=_Fault(), multiple=True, metavar="unit=NAME,step=N,signal=KILL",
+    help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be given several times.",
+)  # fmt: skip
+@click.option("--timeout", type=_Duration(), metavar="DURATION", help="Drain and fail if it is not complete by then, such as 10m.")
+@click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
+def up(
+    files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], timeout: float | None, output: str | None
+) -> None:
+    """Run DiLoCoJobs to their end on this machine: the operator as in a cluster, with pods as local processes on pretend nodes.
+
+    FILE is a YAML file with one or more jobs. Ctrl-C drains; the same command then goes on from the last snapshot. Exit status: 0
+    all complete, 1 a job failed or time is up, 2 bad input, 130 interrupted.
+    """
+    jobs = _jobs(files)
+    nodes = _nodes(fleet)
+    if sentences := unknown_units(faults, jobs):
+        _refuse(sentences)
+    view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
+    for text in hints(jobs, nodes, fleet):
+        view.note(text) if output == "json" else click.echo(text, err=True)
+    options = Options(jobs, nodes, state_dir, faults, timeout, again=shlex.join(["diloco", *sys.argv[1:]]))
+    _log_to(state_dir / "logs" / "operator.log")
+    try:
+        ending = asyncio.run(Run(options, view)())
+    except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft) as error:
+        _refuse([str(error)])
+    except ApiError as error:
+        _refuse([f"the job was refused: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
+    raise SystemExit(ending.exit_status)
+
+
+def _jobs(files: Sequence[str]) -> list[Obj]:
+    """The jobs with their defaults, or the end with everything that is wrong."""
+    manifests, problems = check(tuple(files))
+    if problems:
+        _refuse([str(problem) for problem in problems])
+    jobs = []
+    for manifest in manifests:
+        metadata = {"namespace": "default", **manifest.obj["metadata"]}
+        jobs.append({key: value for key, value in manifest.obj.items() if key != "status"} | {"metadata": metadata})
+    return jobs
+
+
+def _nodes(fleet: str | None) -> list[Obj]:
+    if fleet is None:
+        return [complete(node) for node in this_machine()]
+    try:
+        manifests = load_manifests([fleet], kinds=(NODES.kind,))
+    except ManifestError as error:
+        _refuse([str(problem) for problem in error.problems])
+    nodes, wrong = [], []
+    for manifest in manifests:
+        try:
+            nodes.append(complete(manifest.obj))
+        except BadNode as error:
+            wrong.append(f"{manifest.file}: document {manifest.document}: {error}")
+    if wrong:
+        _refuse(wrong)
+    return nodes
+
+
+def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:
+    """What a person should know before waiting: hardware that the fleet does not have at all, jobs that nobody will run. Pure."""
+    there = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
+    where = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
+    for job in jobs:
+        name = job["metadata"]["name"]
+        for pool in load(job).spec.pools:
+            shape = shape_of(pool)
+            if not kinds_for(shape, there):
+                yield f"{name}: pool {pool.name} asks for {shape}, and {where} has none; its units stay unplaced"
+        if job["spec"].get("suspend"):
+            yield f"{name}: spec.suspend is set; it will not train until that is taken away"
+        if job["spec"].get("managedBy", MANAGER) != MANAGER:
+            yield f"{name}: spec.managedBy is {job['spec']['managedBy']!r}, not {MANAGER!r}; this operator leaves it alone"
+
+
+def _log_to(file: Path) -> None:
+    """The log of everything in this process goes to a file: the terminal belongs to the view. It is opened with the first record, when
+    the state directory is known to be ours."""
+    handler = logging.FileHandler(file, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def _refuse(sentences: Sequence[str]) -> NoReturn:
+    for text in sentences:
+        click.echo(text, err=True)
+    raise SystemExit(EXIT_BAD_INPUT)

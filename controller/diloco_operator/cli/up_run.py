@@ -1,0 +1,214 @@
+"""One `diloco up`, from the jobs' creation to the last word: follows their status, drains when told, says how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import random
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS
+from diloco_operator.cli.view import View
+from diloco_operator.cli.view_model import JobView, Line, changes, event_line, failed_attempts
+from diloco_operator.kube.client import NotFound, Obj, PatchType
+from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.local.control_plane import LocalControlPlane
+from diloco_operator.local.faults import Fault, Fired
+from diloco_operator.local.volumes import tail
+
+log = logging.getLogger(__name__)
+
+_LOG_LINES, _LOG_BYTES = 10, 4096
+
+
+class Ending(enum.Enum):
+    """How it ended."""
+
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    TIMED_OUT = "TimedOut"
+    INTERRUPTED = "Interrupted"
+
+    @property
+    def exit_status(self) -> int:
+        """Of the command."""
+        return {Ending.COMPLETE: 0, Ending.FAILED: 1, Ending.TIMED_OUT: 1, Ending.INTERRUPTED: 130}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    jobs: Sequence[Obj]
+    nodes: Sequence[Obj]
+    state_dir: Path
+    faults: Sequence[Fault] = ()
+    timeout: float | None = None
+    """Seconds; None: as long as it takes."""
+    again: str = ""
+    """The command that goes on from where this one stopped."""
+
+
+class Run:
+    """`view` is told everything. Raises what `LocalControlPlane` raises at its start, and ApiError for a job that is refused."""
+
+    def __init__(self, options: Options, view: View) -> None:
+        self._options = options
+        self._view = view
+        self._known: dict[tuple[str, str], JobView] = {}
+        self._moved = asyncio.Event()
+        self._interrupts = 0
+        self._interrupted = asyncio.Event()
+        self._killed = asyncio.Event()
+        self._unreached: dict[str, str] = {}
+        self._plane: LocalControlPlane
+
+    async def __call__(self) -> Ending:
+        """Returns when nothing runs any more; the last word is spoken."""
+        self._plane = LocalControlPlane(self._options.state_dir, self._options.nodes, faults=self._options.faults, on_fault=self._on_fault)
+        with self._signals():
+            async with self._plane:
+                for job in self._options.jobs:
+                    await self._plane.client.create(DILOCO_JOBS, job, field_manager="diloco-up")
+                ending = await self._follow()
+        self._last_word(ending)
+        return ending
+
+    async def _follow(self) -> Ending:
+        client = self._plane.client
+        jobs = Reflector(client, DILOCO_JOBS, as_it_is, chance=random.random)
+        events = Reflector(client, EVENTS, as_it_is, chance=random.random)
+        jobs.on_change(self._on_job)
+        events.on_change(self._on_event)
+        self._view.start()
+        following = [asyncio.create_task(reflector.run()) for reflector in (jobs, events)]
+        try:
+            return await self._until_end(following)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+
+    async def _until_end(self, following: Sequence[asyncio.Task[None]]) -> Ending:
+        over = self._wait_for(lambda: len(self._known) == len(self._options.jobs) and all(view.over for view in self._known.values()))
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                await self._first(over, self._interrupted.wait(), following)
+        except TimeoutError:
+            self._unreached = {view.name: view.unreached() for view in self._known.values()}  # draining is going to change it
+            await self._drain("time is up", following)
+            return Ending.TIMED_OUT
+        if self._interrupted.is_set():
+            await self._drain("interrupted", following)
+            return Ending.INTERRUPTED
+        return Ending.COMPLETE if all(view.complete for view in self._known.values()) else Ending.FAILED
+
+    async def _first(
+        self, wanted: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], following: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Until one of both is done. Raises when a part of the control plane fails meanwhile."""
+        waiting = [asyncio.create_task(wanted), asyncio.create_task(other)]
+        try:
+            done, _ = await asyncio.wait([*waiting, *following, self._plane.failed], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _drain(self, why: str, following: Sequence[asyncio.Task[None]]) -> None:
+        """Suspend every job: learners hand back their state, the syncer writes a snapshot. Kill it all at the second Ctrl-C."""
+        self._view.note(f"{why}: draining, learners first, then the syncer with a snapshot; Ctrl-C again kills at once")
+        for view in self._known.values():
+            if not view.over:
+                with contextlib.suppress(NotFound):
+                    await self._plane.client.patch(
+                        DILOCO_JOBS, view.namespace, view.name, {"spec": {"suspend": True}}, type=PatchType.MERGE, field_manager="diloco-up"
+                    )
+        parked = self._wait_for(lambda: all(view.over or view.parked for view in self._known.values()))
+        await self._first(parked, self._killed.wait(), following)
+        if self._killed.is_set():
+            self._view.note("killed")
+
+    async def _wait_for(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _on_job(self, _old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+        if new is None:
+            return
+        view = JobView.of(new.value)
+        old = self._known.get(new.key)
+        self._known[new.key] = view
+        for line in changes(old, view):
+            self._view.line(line)
+        for unit, pod in failed_attempts(old, view):
+            for line in self._log_end(view, unit.name, pod):
+                self._view.line(line)
+        self._view.jobs(list(self._known.values()))
+        self._moved.set()
+
+    def _log_end(self, view: JobView, unit: str, pod: str) -> Iterator[Line]:
+        files = self._plane.kubelet.logs(view.namespace, pod)
+        if not files:
+            return
+        yield Line("log", view.name, f"{unit}: last lines of {files[-1]}:", unit=unit)
+        for text in tail(files[-1], _LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]:
+            yield Line("log", view.name, f"{unit} | {text}", unit=unit)
+
+    def _on_event(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+        if new is not None:
+            self._view.line(event_line(new.value))
+
+    def _on_fault(self, fired: Fired) -> None:
+        text = f"fault: SIG{fired.fault.signal} to {fired.fault.unit} (pod {fired.pod}) at outer step {fired.step}"
+        self._view.line(Line("fault", fired.job, text, warning=True, unit=fired.fault.unit))
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def interrupt() -> None:
+            self._interrupts += 1
+            self._interrupted.set()
+            if self._interrupts > 1:
+                self._killed.set()
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, interrupt)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _last_word(self, ending: Ending) -> None:
+        views = list(self._known.values())
+        injector = self._plane.injector
+        words = []
+        if ending is Ending.TIMED_OUT:
+            words += [
+                f"{view.name} did not complete within {self._options.timeout:g} s: {view.unreached()}" for view in views if not view.over
+            ]
+        if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
+            words += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
+            words.append(f"To go on from the last snapshot: {self._options.again}")
+        words += [f"Fault {fault} never fired." for fault in injector.waiting]
+        words.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
+        closing = {
+            "ending": ending.value,
+            "exitStatus": ending.exit_status,
+            "stateDir": str(self._plane.state_dir.path),
+            "faults": {
+                "fired": [{"fault": str(fired.fault), "job": fired.job, "pod": fired.pod, "step": fired.step} for fired in injector.fired],
+                "notFired": [str(fault) for fault in injector.waiting],
+            },
+        }
+        self._view.end(views, closing, words)

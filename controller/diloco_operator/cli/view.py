@@ -1,0 +1,129 @@
+"""Where `diloco up` writes what it shows: a live screen, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from diloco_operator.cli.view_model import JobView, Line, result
+from diloco_operator.cli.view_text import plain, screen, summary
+
+_LINES = 10
+_REFRESH_PER_SECOND = 4
+
+
+class View(Protocol):
+    """What is told goes to one of these."""
+
+    def start(self) -> None: ...
+
+    def line(self, line: Line) -> None:
+        """Something happened."""
+        ...
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        """The state of all jobs, at every change."""
+        ...
+
+    def note(self, text: str) -> None:
+        """What is going on with the command itself."""
+        ...
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
+        """The last word: `closing` for machines, `words` for people. Also takes the terminal back to normal."""
+        ...
+
+
+class PlainView:
+    """One line for every change, on standard output."""
+
+    def start(self) -> None:
+        return
+
+    def line(self, line: Line) -> None:
+        click.echo(plain(datetime.now().astimezone(), line))
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        return
+
+    def note(self, text: str) -> None:
+        self.line(Line("note", "", text))
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
+        _print_summary(Console(width=120 if not Console().is_terminal else None, highlight=False), views, words)
+
+
+class LiveView:
+    """A screen that follows, on a terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._lines: deque[tuple[datetime, Line]] = deque(maxlen=_LINES)
+        self._views: Sequence[JobView] = ()
+        self._footer = "Ctrl-C drains and stops"
+        self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=_REFRESH_PER_SECOND, transient=True)
+
+    def _render(self) -> Any:
+        return screen(self._views, list(self._lines), time.time(), self._footer)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def line(self, line: Line) -> None:
+        if line.kind != "progress":  # the bar tells it
+            self._lines.append((datetime.now(UTC), line))
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        self._views = views
+
+    def note(self, text: str) -> None:
+        self._footer = text
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
+        self._live.stop()
+        for when, line in self._lines:
+            self._console.print(plain(when.astimezone(), line), style="red" if line.warning else "dim", markup=False)
+        _print_summary(self._console, views, words)
+
+
+class JsonView:
+    """A JSON object on every line; the last has type "result"."""
+
+    def start(self) -> None:
+        return
+
+    def line(self, line: Line) -> None:
+        self._write(line.as_json())
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        for job in result(views):
+            self._write({"type": "status", **job})
+
+    def note(self, text: str) -> None:
+        self._write({"type": "note", "message": text})
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
+        self._write({"type": "result", **closing, "jobs": result(views), "message": " ".join(words)})
+
+    @staticmethod
+    def _write(content: dict[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        click.echo(json.dumps({"time": now, **content}))
+
+
+def _print_summary(console: Console, views: Sequence[JobView], words: Sequence[str]) -> None:
+    for view in views:
+        console.print()
+        console.print(summary(view))
+    if words:
+        console.print()
+    for text in words:
+        console.print(text, markup=False)

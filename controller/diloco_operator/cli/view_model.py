@@ -1,0 +1,193 @@
+"""What `diloco up` shows of a job, and what is worth a line when it changes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.job import Status, UnitState, UnitStatus
+from diloco_operator.api.names import learner_pod_name
+from diloco_operator.kube.client import Obj
+
+_PROGRESS_LINES = 20
+"""How many lines tell of progress from the first to the last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as its status has it."""
+
+    namespace: str
+    name: str
+    suspend: bool
+    status: Status
+
+    @classmethod
+    def of(cls, obj: Obj) -> JobView:
+        metadata = obj["metadata"]
+        return cls(
+            metadata.get("namespace", "default"),
+            metadata["name"],
+            bool(obj["spec"].get("suspend")),
+            Status.model_validate(obj.get("status") or {}),
+        )
+
+    def holds(self, type: str) -> bool:
+        """Whether the condition is True."""
+        return any(condition.type == type and condition.status.value == "True" for condition in self.status.conditions)
+
+    @property
+    def over(self) -> bool:
+        return any(self.holds(terminal) for terminal in TERMINAL)
+
+    @property
+    def complete(self) -> bool:
+        return self.holds(ConditionType.COMPLETE)
+
+    @property
+    def parked(self) -> bool:
+        """Nothing of it runs any more, though it is not over."""
+        return self.holds(ConditionType.SUSPENDED)
+
+    def unreached(self) -> str:
+        """Why it is not Complete: the first of the conditions on the way that does not hold, in the operator's words."""
+        found = {condition.type: condition for condition in self.status.conditions}
+        for step in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.TRAINING, ConditionType.COMPLETE):
+            condition = found.get(step)
+            if condition is None:
+                return f"{step} is not known yet"
+            if condition.status.value != "True":
+                return f"{step}={condition.status.value} {condition.reason}: {condition.message}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened."""
+
+    kind: str
+    """condition, unit, pool, progress, event, fault, log or note."""
+    job: str
+    text: str
+    warning: bool = False
+    unit: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        unit = {"unit": self.unit} if self.unit else {}
+        return {"type": self.kind, "job": self.job, **unit, "warning": self.warning, "message": self.text}
+
+
+def changes(old: JobView | None, new: JobView) -> list[Line]:
+    """A line for everything that changed, in the order of cause: conditions, pools, units, progress."""
+    before = old.status if old else Status()
+    return [
+        *_condition_changes(before, new),
+        *_pool_changes(before, new),
+        *_unit_changes(before, new),
+        *_progress(before, new),
+    ]
+
+
+def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
+    known = {condition.type: condition for condition in before.conditions}
+    for condition in new.status.conditions:
+        old = known.get(condition.type)
+        if old and (old.status, old.reason) == (condition.status, condition.reason):
+            continue
+        true = condition.status.value == "True"
+        if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
+            continue  # how every job begins
+        bad = true == (condition.type in (ConditionType.DEGRADED, ConditionType.FAILED))
+        warning = bad and condition.type not in (ConditionType.COMPLETE, ConditionType.SUSPENDED, ConditionType.TRAINING)
+        text = f"{condition.type}={condition.status.value} {condition.reason}"
+        yield Line("condition", new.name, f"{text}: {condition.message}" if condition.message else text, warning)
+
+
+def _pool_changes(before: Status, new: JobView) -> Iterator[Line]:
+    known = {pool.name: pool for pool in before.pools}
+    for pool in new.status.pools:
+        old = known.get(pool.name)
+        if pool.reason and (old is None or old.reason != pool.reason):
+            yield Line("pool", new.name, f"pool {pool.name} {pool.reason}: {pool.message}", warning=False)
+
+
+def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:
+    known = {unit.name: unit for unit in before.units}
+    for unit in new.status.units:
+        old = known.get(unit.name)
+        if old and (old.state, old.attempt, old.reason, old.slice) == (unit.state, unit.attempt, unit.reason, unit.slice):
+            continue
+        where = f" on {unit.slice}" if unit.slice else ""
+        attempt = f", attempt {unit.attempt}" if unit.attempt else ""
+        why = f": {unit.reason}" + (f": {unit.message}" if unit.message else "") if unit.reason else ""
+        came = f" (was {old.state})" if old and old.state != unit.state else ""
+        recovered = ""
+        if unit.state is UnitState.TRAINING and old and old.state is not UnitState.TRAINING and unit.recover_seconds is not None:
+            recovered = f", recovered in {unit.recover_seconds:.1f} s"
+        yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _troubled(unit), unit.name)
+    for name in known.keys() - {unit.name for unit in new.status.units}:
+        yield Line("unit", new.name, f"{name} is no longer wanted", unit=name)
+
+
+def _troubled(unit: UnitStatus) -> bool:
+    return unit.state in (UnitState.FAILED, UnitState.BACKING_OFF)
+
+
+def _progress(before: Status, new: JobView) -> Iterator[Line]:
+    progress = new.status.progress
+    if not progress.steps:
+        return
+    stride = max(1, progress.steps // _PROGRESS_LINES)
+    if progress.step // stride > before.progress.step // stride or (progress.step == progress.steps > before.progress.step):
+        loss = f", loss {progress.loss:.3f}" if progress.loss is not None else ""
+        text = f"step {progress.step}/{progress.steps}{loss}, {progress.tokens_per_second:,.0f} tokens/s, {progress.tokens:,} tokens"
+        yield Line("progress", new.name, text)
+
+
+def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus, str]]:
+    """Units whose newest attempt ended badly just now, with the name of its first pod: their logs are worth showing."""
+    ended = {unit.name: unit.ended_attempt for unit in old.status.units} if old else {}
+    return [
+        (unit, learner_pod_name(new.name, unit.name, unit.ended_attempt, 0))
+        for unit in new.status.units
+        if unit.ended_attempt > ended.get(unit.name, 0) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING) and not new.suspend
+    ]
+
+
+def event_line(event: Obj) -> Line:
+    """A Kubernetes Event as a line."""
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    text = f"{event.get('reason', '')}: {event.get('message') or event.get('note', '')}"
+    return Line("event", about.get("name", ""), text, event.get("type") == "Warning")
+
+
+def seconds_left(view: JobView, now: float) -> float | None:
+    """Until the last step at the present speed; None: not known. `now` is in seconds since the epoch."""
+    when = view.status.progress.estimated_completion
+    return max(0.0, when - now) if when is not None and not view.over else None
+
+
+def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
+    """The jobs at the end, for machines."""
+    return [
+        {
+            "namespace": view.namespace,
+            "name": view.name,
+            "conditions": [condition.model_dump(mode="json", by_alias=True) for condition in view.status.conditions],
+            "progress": view.status.progress.model_dump(mode="json", by_alias=True),
+            "units": [
+                unit.model_dump(
+                    mode="json",
+                    by_alias=True,
+                    include={
+                        "name", "pool", "slice", "state", "attempt", "restarts", "tokens", "steps",
+                        "tokens_per_second", "weight", "staleness", "recover_seconds", "reason", "message",
+                    },
+                )
+                for unit in view.status.units
+            ],
+        }
+        for view in views
+    ]  # fmt: skip

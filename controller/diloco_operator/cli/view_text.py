@@ -1,0 +1,143 @@
+"""How `diloco up` looks on a terminal: rich renderables from views. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from diloco_operator.api.job import UnitState, UnitStatus
+from diloco_operator.cli.view_model import JobView, Line, seconds_left
+
+_STYLES = {
+    UnitState.PENDING: "dim",
+    UnitState.STARTING: "yellow",
+    UnitState.JOINING: "yellow",
+    UnitState.TRAINING: "green",
+    UnitState.DRAINING: "yellow",
+    UnitState.BACKING_OFF: "red",
+    UnitState.FAILED: "bold red",
+    UnitState.COMPLETED: "blue",
+}
+_BAD_WHEN_TRUE = ("Degraded", "Failed")
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `3m20s`, `1h05m`, `2d03h`."""
+    whole = round(seconds)
+    days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
+    if days:
+        return f"{days}d{hours:02}h"
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def count(number: float) -> str:
+    """`812`, `41.6k`, `1.31M`: three digits that say enough."""
+    for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")):
+        if abs(number) < limit or unit == "T":
+            scaled = number / (limit / 1e3)
+            return f"{scaled:.0f}{unit}" if scaled >= 100 or not unit else f"{scaled:.1f}{unit}" if scaled >= 10 else f"{scaled:.2f}{unit}"
+    raise AssertionError("unreachable: the last unit takes everything")
+
+
+def conditions_line(view: JobView) -> Text:
+    """All conditions in one line: `Accepted=True Placed=True …`."""
+    text = Text()
+    for condition in view.status.conditions:
+        true = condition.status.value == "True"
+        bad = condition.type in _BAD_WHEN_TRUE
+        style = ("red" if bad else "green") if true else "dim"
+        text.append(f"{condition.type}={condition.status.value} ", style=style)
+    return text
+
+
+def header(view: JobView, now: float) -> RenderableType:
+    """Name, conditions, progress bar, loss, speed, time left."""
+    progress = view.status.progress
+    left = seconds_left(view, now)
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    steps = f"step {progress.step}/{progress.steps}" if progress.steps else "not started"
+    loss = "" if progress.loss is None else f"loss {progress.loss:.3f}  "
+    remaining = "" if left is None else f"  {duration(left)} left"
+    bar = ProgressBar(total=max(1, progress.steps), completed=progress.step)
+    grid.add_row(steps, bar, f"{loss}{count(progress.tokens_per_second)} tokens/s{remaining}")
+    return Group(Text.assemble((view.name, "bold"), "  ") + conditions_line(view), grid)
+
+
+def units_table(units: Sequence[UnitStatus]) -> Table:
+    """The live table."""
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    for name in ("UNIT", "STATE", "SLICE"):
+        table.add_column(name, no_wrap=True)
+    for name in ("ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("MESSAGE", ratio=1, no_wrap=True, overflow="ellipsis")
+    for unit in units:
+        training = unit.state is UnitState.TRAINING
+        table.add_row(
+            unit.name,
+            Text(unit.state, style=_STYLES[unit.state]),
+            unit.slice or "-",
+            str(unit.attempt),
+            str(unit.restarts),
+            count(unit.tokens_per_second) if training else "-",
+            f"{unit.weight:.0%}" if training else "-",
+            str(unit.staleness) if training else "-",
+            f"{unit.reason}: {unit.message}" if unit.reason and unit.message else unit.reason or unit.message,
+        )
+    return table
+
+
+def stamp(when: datetime) -> str:
+    """The time of day as a line shows it."""
+    return when.strftime("%H:%M:%S")
+
+
+def plain(when: datetime, line: Line) -> str:
+    """`22:51:03 bytes-lm: Placed=True …`."""
+    job = f"{line.job}: " if line.job else ""
+    return f"{stamp(when)} {'! ' if line.warning else ''}{job}{line.text}"
+
+
+def screen(views: Sequence[JobView], lines: Sequence[tuple[datetime, Line]], now: float, footer: str) -> RenderableType:
+    """All there is to see."""
+    parts: list[RenderableType] = []
+    for view in views:
+        parts += [header(view, now), units_table(view.status.units), Text()]
+    for when, line in lines:
+        style = "red" if line.warning else "dim" if line.kind in ("log", "progress") else ""
+        parts.append(Text(plain(when.astimezone(), line), style=style, no_wrap=True, overflow="ellipsis"))
+    parts.append(Text(footer, style="dim"))
+    return Group(*parts)
+
+
+def summary(view: JobView) -> RenderableType:
+    """The end: conditions, held-out loss, and what each unit did."""
+    progress = view.status.progress
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("UNIT", no_wrap=True)
+    for name in ("STATE", "TOKENS", "TOKENS/S", "WEIGHT", "RESTARTS", "TIME TO RECOVER"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "STATE" else "right")
+    for unit in view.status.units:
+        recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f} s"
+        table.add_row(
+            unit.name, unit.state, f"{unit.tokens:,}", f"{unit.tokens_per_second:,.0f}", f"{unit.weight:.1%}", str(unit.restarts), recovered
+        )
+    figures = [f"step {progress.step} of {progress.steps}", f"{progress.tokens:,} tokens"]
+    if progress.loss is not None:
+        figures.append(f"loss {progress.loss:.4f}")
+    if progress.held_out_loss is not None:
+        figures.append(f"held-out loss {progress.held_out_loss:.4f}")
+    parts: list[RenderableType] = [Text.assemble((view.name, "bold"), "  ") + conditions_line(view)]
+    told = [c for c in view.status.conditions if c.status.value == "True" and c.type in ("Complete", *_BAD_WHEN_TRUE)]
+    parts += [Text(f"  {c.type}: {c.reason}: {c.message}") for c in told]
+    return Group(*parts, Text("  " + ", ".join(figures)), Text(), table)

@@ -1,0 +1,202 @@
+"""Nothing outlives the command: not after kill -9 of the command, not after kill -9 of the supervisor, not by daemonising."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from diloco_operator.local.processes import Exited, StartRefused, Supervisor
+from diloco_operator.local.supervisor import processes
+
+ENV = {"PATH": os.environ["PATH"]}
+
+DAEMONISE = """
+import os, signal, sys
+if os.fork():
+    signal.pause()
+os.setsid()
+if os.fork():
+    os._exit(0)
+open(sys.argv[1], "w").write(str(os.getpid()))
+os.rename(sys.argv[1], sys.argv[2])
+signal.pause()
+"""
+"""Double fork and setsid: the grandchild has another parent, group and session than the program."""
+
+COMMAND = """
+import asyncio, os, sys
+from pathlib import Path
+from diloco_operator.local.processes import Supervisor
+
+async def main(folder):
+    async with Supervisor() as supervisor:
+        env = {"PATH": os.environ["PATH"]}
+        script = (folder / "daemonise.py").read_text()
+        argv = [sys.executable, "-c", script, str(folder / "pid.new"), str(folder / "daemon.pid")]
+        process = await supervisor.spawn(argv, env=env, cwd=folder, log=folder / "log")
+        print(os.getpid(), supervisor.pid, process.pid, flush=True)
+        await process.wait()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    async with Supervisor() as supervisor:
+        yield supervisor
+
+
+async def appears(path: Path) -> str:
+    """The content of a file as soon as it is there. There is no event for a stranger's file: look again soon."""
+    async with asyncio.timeout(20):
+        while not path.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return path.read_text()
+
+
+async def gone(*pids: int) -> None:
+    """Returns when none of the processes lives."""
+    async with asyncio.timeout(20):
+        while {process.pid for process in processes() if process.alive} & set(pids):
+            await asyncio.sleep(0.005)
+
+
+async def daemonising(supervisor: Supervisor, folder: Path):
+    argv = [sys.executable, "-c", DAEMONISE, str(folder / "pid.new"), str(folder / "daemon.pid")]
+    process = await supervisor.spawn(argv, env=ENV, cwd=folder, log=folder / "log")
+    return process, int(await appears(folder / "daemon.pid"))
+
+
+async def sh(supervisor: Supervisor, folder: Path, script: str):
+    return await supervisor.spawn(["sh", "-c", script], env=ENV, cwd=folder, log=folder / "log")
+
+
+async def test_exit_status_and_output_are_those_of_the_program(supervisor, tmp_path):
+    process = await sh(supervisor, tmp_path, "echo out; echo err >&2; exit 7")
+    assert await process.wait() == Exited(7)
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+
+
+async def test_death_by_signal_is_128_plus_its_number(supervisor, tmp_path):
+    process = await sh(supervisor, tmp_path, "kill -KILL $$")
+    assert await process.wait() == Exited(137, 9)
+
+
+async def test_environment_is_exactly_what_was_given(supervisor, tmp_path):
+    process = await supervisor.spawn(["/usr/bin/env"], env={"ONLY": "this"}, cwd=tmp_path, log=tmp_path / "log")
+    await process.wait()
+    assert {line.partition("=")[0] for line in (tmp_path / "log").read_text().splitlines()} == {"ONLY", "DILOCO_LOCAL_CONTAINER"}
+
+
+async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_program(supervisor, tmp_path):
+    process = await sh(supervisor, tmp_path, "grep SigIgn /proc/self/status")
+    await process.wait()
+    assert int((tmp_path / "log").read_text().split()[1], 16) == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "why"),
+    [(["no-such-program"], ".", "No such file"), (["/etc/passwd"], ".", "Permission denied"), (["true"], "absent", "No such file")],
+)
+async def test_a_program_that_cannot_be_started_says_why(supervisor, tmp_path, argv, cwd, why):
+    with pytest.raises(StartRefused, match=why):
+        await supervisor.spawn(argv, env=ENV, cwd=tmp_path / cwd, log=tmp_path / "log")
+
+
+async def test_a_group_signal_reaches_children_too(supervisor, tmp_path):
+    process, daemon = await daemonising(supervisor, tmp_path)
+    await supervisor.signal(process, signal.SIGKILL, group=True)
+    assert await process.wait() == Exited(137, 9)
+    await gone(daemon)
+
+
+async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(supervisor, tmp_path):
+    process, daemon = await daemonising(supervisor, tmp_path)
+    await supervisor.signal(process, signal.SIGTERM)
+    assert await process.wait() == Exited(143, 15)
+    await process.wait_gone()
+    await gone(daemon)
+
+
+async def test_a_stopped_process_can_still_be_ended(supervisor, tmp_path):
+    process = await sh(supervisor, tmp_path, "while true; do sleep 100; done")
+    await supervisor.signal(process, signal.SIGSTOP, group=True)
+    await supervisor.end(process)
+    assert await process.wait() == Exited(137, 9)
+
+
+async def test_one_container_ends_and_its_neighbour_lives(supervisor, tmp_path):
+    first, second = [await sh(supervisor, tmp_path, "sleep 100") for _ in range(2)]
+    await supervisor.end(first)
+    await first.wait_gone()
+    assert second.running
+
+
+async def test_closing_kills_everything(tmp_path):
+    async with Supervisor() as supervisor:
+        process, daemon = await daemonising(supervisor, tmp_path)
+        helper = supervisor.pid
+    await gone(helper, process.pid, daemon)
+    assert await process.wait() == Exited(137, 9)
+
+
+async def test_killed_supervisor_takes_everything_along_and_a_new_one_takes_over(supervisor, tmp_path):
+    process, daemon = await daemonising(supervisor, tmp_path)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert await process.wait() == Exited(137, 9)
+    await gone(process.pid, daemon)
+    again = await sh(supervisor, tmp_path, "exit 3")
+    assert await again.wait() == Exited(3)
+
+
+async def command(folder: Path):
+    """A command of its own process with a supervisor and a container that daemonised; gives the pids of all four."""
+    (folder / "daemonise.py").write_text(DAEMONISE)
+    started = await asyncio.create_subprocess_exec(sys.executable, "-c", COMMAND, str(folder), stdout=asyncio.subprocess.PIPE)
+    pids = [int(word) for word in (await started.stdout.readline()).split()]
+    return started, *pids[1:], int(await appears(folder / "daemon.pid"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+async def test_nothing_outlives_the_command_however_it_dies(tmp_path, number):
+    started, helper, main, daemon = await command(tmp_path)
+    started.send_signal(number)
+    await started.wait()
+    await gone(helper, main, daemon)
+
+
+async def test_nothing_outlives_a_command_that_dies_together_with_its_stopped_processes(tmp_path):
+    started, helper, main, daemon = await command(tmp_path)
+    for pid in (main, daemon):
+        os.kill(pid, signal.SIGSTOP)
+    started.kill()
+    await started.wait()
+    await gone(helper, main, daemon)
+
+
+async def test_processes_that_keep_forking_are_outrun(tmp_path):
+    """Each child forks the next and dies, so that no list of processes is ever current."""
+    relay = (
+        "import os, pathlib, time\n"
+        "while True:\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid(); pathlib.Path('alive').touch(); time.sleep(0.001)\n"
+    )
+    async with Supervisor() as supervisor:
+        argv = ["sh", "-c", f"{sys.executable} -c \"$SCRIPT\" & exec sleep 100"]
+        process = await supervisor.spawn(argv, env={**ENV, "SCRIPT": relay}, cwd=tmp_path, log=tmp_path / "log")
+        await appears(tmp_path / "alive")
+        mark = process.mark
+    from diloco_operator.local.supervisor import has_mark
+
+    assert not [process for process in processes() if process.alive and has_mark(process.pid, mark)]
+
+
+async def test_the_supervisor_is_small(supervisor):
+    """It lives beside every run: below 32 MB, where the operator's own process takes several times that."""
+    status = Path(f"/proc/{supervisor.pid}/status").read_text()
+    assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
