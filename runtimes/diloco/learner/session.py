@@ -29,8 +29,9 @@ from diloco.algorithm.codec import coding_for
 from diloco.algorithm.fragments import Fragment, make_fragments, pack, unpack
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.contract import Exit
+from diloco.environment import ContractError
+from diloco.learner.assignment import Assignment, read_assignment
 from diloco.learner.connection import Connection
-from diloco.learner.environment import Assignment, ContractError, read_assignment
 from diloco.learner.inbox import Event, Finished, Inbox, Leased, PullWanted, Received, Rejected, Welcomed
 from diloco.learner.pace import Pace
 from diloco.learner.store import ParameterStore
@@ -126,6 +127,7 @@ class Session:
         self._batch_size = 0
         self._fragment_steps = [0] * len(fragments)
         self._fragment_tokens = [0] * len(fragments)
+        self._deferred: list[PullWanted] = []
         self._missing = set(range(len(fragments)))
         self._samples_done = 0
         self._tokens_done = 0
@@ -170,6 +172,9 @@ class Session:
         self._steps_taken += 1
         self._count(tokens)
         self._tell(loss)
+        deferred, self._deferred = self._deferred, []
+        for pull in deferred:
+            self._answer(pull)
         self._take_in()
         self._ask_for_work()
 
@@ -304,6 +309,10 @@ class Session:
 
     def _answer(self, pull: PullWanted) -> None:
         if pull.generation != self._generation:
+            return
+        if not self._fragment_steps[pull.fragment]:
+            # Adopted at this very boundary: there is nothing to tell before the next step.
+            self._deferred.append(pull)
             return
         fragment = self._fragments[pull.fragment]
         values = pack(fragment, self._store.read([tensor.name for tensor in fragment.tensors]))

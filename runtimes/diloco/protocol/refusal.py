@@ -26,3 +26,8 @@ def exit_for(code: int) -> Exit:
 def name_of(code: int) -> str:
     """`LAYOUT`, `NONFINITE`, …; the number for a code that this version does not know."""
     return str(Refused.Code.Name(code)) if code in Refused.Code.values() else str(code)
+
+
+def reason_of(code: int) -> str:
+    """The key under which refusals with a code are counted: `Layout`, `NonFinite`, `DuplicateIdentity`, …"""
+    return "NonFinite" if code == Refused.NONFINITE else "".join(part.capitalize() for part in name_of(code).split("_"))

@@ -1,0 +1,57 @@
+"""Reading what the operator told this pod (`contract`): environment and mounted files, checked, with errors for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from diloco import contract
+from diloco.protocol.auth import read_secret
+
+
+class ContractError(ValueError):
+    """The environment or the job file is missing or wrong; the message names the variable and says what to do."""
+
+
+def read_job_file(environment: Mapping[str, str]) -> contract.JobFile:
+    """The mounted job file. Raises ContractError with the path of each wrong field."""
+    path = required(environment, contract.ENV_JOB_FILE)
+    try:
+        return contract.JobFile.model_validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ContractError(f"{contract.ENV_JOB_FILE}: cannot read job file {path}: {error.strerror}") from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
+        raise ContractError(f"{contract.ENV_JOB_FILE}: job file {path} is wrong: {wrong}") from error
+
+
+def read_secret_file(environment: Mapping[str, str]) -> str:
+    """The job's secret. Raises ContractError."""
+    path = required(environment, contract.ENV_SECRET_FILE)
+    try:
+        return read_secret(path)
+    except OSError as error:
+        raise ContractError(f"{contract.ENV_SECRET_FILE}: cannot read secret file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ContractError(f"{contract.ENV_SECRET_FILE}: {error}") from error
+
+
+def required(environment: Mapping[str, str], name: str) -> str:
+    """The variable's value. Raises ContractError if it is unset or empty."""
+    value = environment.get(name, "")
+    if not value:
+        raise ContractError(f"environment variable {name} is not set: this program is started by the operator in a pod of a DiLoCoJob")
+    return value
+
+
+def integer(environment: Mapping[str, str], name: str, default: int | None, least: int) -> int:
+    """The variable as an integer of at least `least`; None as `default` makes it required. Raises ContractError."""
+    text = environment.get(name, "") if default is not None else required(environment, name)
+    if not text:
+        assert default is not None
+        return default
+    if not text.isdecimal() or int(text) < least:
+        raise ContractError(f"{name} must be an integer of at least {least}, not {text!r}")
+    return int(text)

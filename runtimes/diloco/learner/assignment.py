@@ -1,0 +1,55 @@
+"""Who this learner process is and whom it trains with: the contract's environment of a learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diloco import contract
+from diloco.environment import ContractError, integer, read_job_file, read_secret_file, required
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who this process is and whom it trains with."""
+
+    job: contract.JobFile
+    secret: str
+    unit: str
+    attempt: int
+    host: int
+    hosts: int
+    syncer: str
+    """`host:port`."""
+    relative_speed: float
+    """In (0, 1]; 1 on real hardware."""
+
+
+def read_assignment(environment: Mapping[str, str]) -> Assignment:
+    """The assignment in `environment`. Raises ContractError."""
+    assignment = Assignment(
+        job=read_job_file(environment),
+        secret=read_secret_file(environment),
+        unit=required(environment, contract.ENV_UNIT),
+        attempt=integer(environment, contract.ENV_ATTEMPT, None, 1),
+        host=integer(environment, contract.ENV_HOST, 0, 0),
+        hosts=integer(environment, contract.ENV_HOSTS, 1, 1),
+        syncer=required(environment, contract.ENV_SYNCER_ADDRESS),
+        relative_speed=_speed(environment),
+    )
+    if assignment.host >= assignment.hosts:
+        raise ContractError(
+            f"{contract.ENV_HOST} is {assignment.host}, but the unit has {assignment.hosts} hosts ({contract.ENV_HOSTS}), counted from 0"
+        )
+    return assignment
+
+
+def _speed(environment: Mapping[str, str]) -> float:
+    text = environment.get(contract.ENV_RELATIVE_SPEED, "") or "1"
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= 1:
+        raise ContractError(f"{contract.ENV_RELATIVE_SPEED} must be a number in (0, 1], not {text!r}")
+    return speed

@@ -1,0 +1,5 @@
+import sys
+
+from diloco.syncer.main import main
+
+sys.exit(main())

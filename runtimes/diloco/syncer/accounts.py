@@ -1,0 +1,152 @@
+"""What the syncer knows of each unit, for reports and for the final account. Pure: time comes in as an argument."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+RATE_WINDOW = 15.0
+"""Throughput is measured over this many seconds."""
+LOSS_ALPHA = 0.05
+"""Weight of the newest step's loss in a unit's moving average: about its last 40 steps."""
+
+
+class Phase(enum.IntEnum):
+    """As in the proto's UnitReport.State."""
+
+    JOINING = 1
+    CONTRIBUTING = 2
+    DISCONNECTED = 3
+    DONE = 4
+    REFUSED = 5
+
+
+class Rate:
+    """Units per second of a counter that only grows, over the last RATE_WINDOW seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, total: int) -> None:
+        if self._samples and total < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((now, total))
+        while self._samples[0][0] < now - RATE_WINDOW:
+            self._samples.popleft()
+
+    def reset(self) -> None:
+        self._samples.clear()
+
+    def value(self, now: float) -> float:
+        """0 without two samples in the window."""
+        if len(self._samples) < 2 or self._samples[-1][0] < now - RATE_WINDOW:
+            return 0.0
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+
+
+@dataclass(slots=True)
+class UnitAccount:
+    """One unit over all its attempts. The numbers of the newest attempt are marked so. What is committed is the ledger's to say."""
+
+    unit: str
+    attempt: int = 0
+    phase: Phase = Phase.DISCONNECTED
+    refused: dict[str, int] = field(default_factory=dict)
+    message: str = ""
+    loss: float | None = None
+    """Of the newest attempt."""
+    local_step: int = 0
+    """Of the newest attempt."""
+    step_seconds: float = 0.0
+    """Of the newest attempt."""
+    heard_at: float | None = None
+    lost_at: float | None = None
+    """Since when the unit is away, or back without having contributed."""
+    recover_seconds: float = 0.0
+    rate: Rate = field(default_factory=Rate)
+
+    def joined(self, attempt: int, now: float) -> None:
+        """A process speaks for the unit. Only another attempt makes the newest attempt's numbers start anew."""
+        if self.phase in (Phase.JOINING, Phase.CONTRIBUTING):
+            self.lost(now, "")
+        if attempt != self.attempt:
+            self.loss, self.local_step, self.step_seconds = None, 0, 0.0
+        self.attempt = attempt
+        self.phase = Phase.JOINING
+        self.message = ""
+        self.heard_at = now
+        self.rate.reset()
+
+    def stepped(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
+        """A local step was reported. Whether this made the unit a contributing one."""
+        self.heard_at = now
+        self.local_step = max(self.local_step, local_step)
+        if math.isfinite(step_seconds) and step_seconds > 0:
+            self.step_seconds = step_seconds
+        if math.isfinite(loss):
+            self.loss = loss if self.loss is None else self.loss + LOSS_ALPHA * (loss - self.loss)
+        self.rate.add(now, tokens_done)
+        if self.phase is Phase.JOINING:
+            self.phase = Phase.CONTRIBUTING
+            return True
+        return False
+
+    def contributed(self, now: float) -> None:
+        """A push was accepted."""
+        self.heard_at = now
+        if self.lost_at is not None:
+            self.recover_seconds = now - self.lost_at
+            self.lost_at = None
+
+    def lost(self, now: float, message: str, phase: Phase = Phase.DISCONNECTED) -> None:
+        """The unit is away: disconnected, drained or refused."""
+        if self.lost_at is None and self.phase is not Phase.DONE:
+            self.lost_at = now
+        self.phase = phase
+        self.message = message
+        self.rate.reset()
+
+    def finished(self, now: float) -> None:
+        """The unit said Bye after Done."""
+        self.heard_at = now
+        self.phase = Phase.DONE
+        self.message = ""
+        self.lost_at = None
+        self.rate.reset()
+
+    def refuse(self, reason: str) -> None:
+        """Count a refused contribution or join."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+class Accounts:
+    """Every unit ever seen in the job."""
+
+    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
+        """`stored`: what `to_json` gave. Raises KeyError, TypeError or ValueError for something else."""
+        self._units: dict[str, UnitAccount] = {}
+        for name, one in (stored or {}).items():
+            refused = {str(reason): int(count) for reason, count in one["refused"].items()}
+            self._units[name] = UnitAccount(name, int(one["attempt"]), Phase.DISCONNECTED, refused)
+
+    def of(self, unit: str) -> UnitAccount:
+        """The unit's account; a new one for a unit never seen."""
+        return self._units.setdefault(unit, UnitAccount(unit))
+
+    def all(self) -> list[UnitAccount]:
+        """By name of the unit."""
+        return [self._units[name] for name in sorted(self._units)]
+
+    def loss(self) -> float | None:
+        """Mean of the moving averages of the units that contribute, or did until the end."""
+        losses = [one.loss for one in self._units.values() if one.phase in (Phase.CONTRIBUTING, Phase.DONE) and one.loss is not None]
+        return sum(losses) / len(losses) if losses else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What must outlive the process."""
+        return {one.unit: {"attempt": one.attempt, "refused": dict(one.refused)} for one in self.all()}

@@ -1,0 +1,31 @@
+"""Tells any number of waiters that something has changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Changes:
+    """For one event loop. A waiter gets every change after it took its `mark`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._next = asyncio.Event()
+
+    @property
+    def mark(self) -> int:
+        return self._count
+
+    def notify(self) -> None:
+        self._count += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, mark: int, seconds: float) -> None:
+        """Until something changes after `mark`, at most `seconds`."""
+        if self._count != mark:
+            return
+        try:
+            await asyncio.wait_for(self._next.wait(), seconds)
+        except TimeoutError:
+            return

@@ -1,0 +1,65 @@
+"""What the syncer is told, and its time-outs in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diloco import contract
+from diloco.environment import ContractError, read_job_file, read_secret_file, required
+from diloco.protocol.channel import Keepalive
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. A peer that is frozen is noticed by keepalive, keeps its work for the reconnect window, and then loses it."""
+
+    keepalive: Keepalive = field(default_factory=Keepalive)
+    reconnect_window: float = 5.0
+    """How long a session whose stream broke may come back and go on with its leases. Longer than a learner's longest back-off."""
+    farewell: float = 60.0
+    """How long to wait after the last step for the learners' evaluations and Byes."""
+    linger: float = 3.0
+    """How long a syncer that was started on a finished job waits for learners to fetch the end. Longer than their longest back-off."""
+    final_retry: float = 5.0
+    """Between two attempts to make the final snapshot durable."""
+
+    def __post_init__(self) -> None:
+        if self.reconnect_window < 0 or self.farewell < 0 or self.linger < 0 or self.final_retry <= 0:
+            raise ValueError("time-outs cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One syncer."""
+
+    job: contract.JobFile
+    secret: str
+    host: str
+    port: int
+    state_dir: Path
+    termination_log: Path | None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    @property
+    def address(self) -> str:
+        """`host:port`, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_config(environment: Mapping[str, str], timeouts: Timeouts) -> Config:
+    """The contract's environment of a syncer. Raises ContractError."""
+    port = environment.get(contract.ENV_LISTEN_PORT, "") or str(contract.SYNCER_PORT)
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ContractError(f"{contract.ENV_LISTEN_PORT} must be a port number, not {port!r}")
+    log = environment.get(contract.ENV_TERMINATION_LOG, "")
+    return Config(
+        job=read_job_file(environment),
+        secret=read_secret_file(environment),
+        host=required(environment, contract.ENV_POD_IP),
+        port=int(port),
+        state_dir=Path(required(environment, contract.ENV_STATE_DIR)),
+        termination_log=Path(log) if log else None,
+        timeouts=timeouts,
+    )

@@ -1,0 +1,86 @@
+"""Makes the syncer's state durable beside the training: one writer at a time, in a thread; a failure is told and tried again at the next
+occasion, it never stops training."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco.syncer.remote import RemoteSnapshots
+from diloco.syncer.snapshots import SnapshotError, SnapshotStore
+from diloco.syncer.tensor_file import Array
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A consistent state: arrays that nobody writes to any more, and the rest as JSON."""
+
+    t: int
+    tensors: Mapping[str, Array] = field(repr=False)
+    meta: Mapping[str, Any] = field(repr=False)
+
+
+class Keeper:
+    """Writes pictures to the volume, and copies them to the remote place if there is one."""
+
+    def __init__(self, store: SnapshotStore, remote: RemoteSnapshots | None, changed: Callable[[], None], snapshot_t: int) -> None:
+        """`changed` is called after each attempt to write; `snapshot_t` is that of the snapshot found at the start, or -1."""
+        self._store = store
+        self._remote = remote
+        self._changed = changed
+        self._writing = asyncio.Lock()
+        self._waiting: Picture | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.snapshot_t = snapshot_t
+        """Outer step of the newest durable snapshot; -1: none."""
+        self.error = ""
+        """Why the newest one could not be written, or copied; empty: all is well."""
+
+    def offer(self, picture: Picture) -> None:
+        """Write `picture` in the background. While one is being written, a newer one takes the place of one that waits."""
+        self._waiting = picture
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._write_waiting(), name="snapshot")
+
+    async def save(self, picture: Picture) -> bool:
+        """Write `picture` now, after what is being written. Whether it is durable on the volume."""
+        self._waiting = None
+        async with self._writing:
+            return await self._write(picture)
+
+    async def idle(self) -> None:
+        """Wait until nothing is being written and nothing waits."""
+        if self._task is not None:
+            await self._task
+
+    async def _write_waiting(self) -> None:
+        while self._waiting is not None:
+            async with self._writing:
+                picture, self._waiting = self._waiting, None
+                if picture is not None:
+                    await self._write(picture)
+
+    async def _write(self, picture: Picture) -> bool:
+        try:
+            path = await asyncio.to_thread(self._store.save, picture.t, picture.tensors, picture.meta)
+        except SnapshotError as error:
+            _log.error("%s", error)
+            self.error = str(error)
+            self._changed()
+            return False
+        self.snapshot_t = picture.t
+        self.error = ""
+        _log.info("snapshot of outer step %d is durable in %s", picture.t, path)
+        if self._remote is not None:
+            try:
+                await asyncio.to_thread(self._remote.upload, path)
+            except SnapshotError as error:
+                _log.error("%s", error)
+                self.error = str(error)
+        self._changed()
+        return True

@@ -1,0 +1,136 @@
+"""`python -m diloco.syncer`: the syncer of one job, from the contract's environment to an exit status of the contract."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+import grpc
+
+from diloco.contract import Exit
+from diloco.environment import ContractError
+from diloco.protocol.channel import Keepalive, server_options
+from diloco.protocol.diloco_pb2_grpc import add_SyncerServicer_to_server
+from diloco.syncer.changes import Changes
+from diloco.syncer.config import Config, Timeouts, read_config
+from diloco.syncer.engine import Engine, Outcome
+from diloco.syncer.fences import FencesError
+from diloco.syncer.keeper import Keeper
+from diloco.syncer.reports import result_json
+from diloco.syncer.restore import BadState, restore, snapshot_places
+from diloco.syncer.service import Service
+
+_log = logging.getLogger(__name__)
+
+_LAST_REPORTS = 1.0
+"""How long watchers may take to receive the last report, seconds."""
+
+
+class ListenError(Exception):
+    """The address cannot be served."""
+
+
+class Syncer:
+    """One syncer in this event loop: state from the volume, server, engine. `address` is known once `start` has returned."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.address = ""
+
+    async def start(self) -> None:
+        """Read the volume and serve. Raises BadState, FencesError, ListenError."""
+        config = self._config
+        store, remote = snapshot_places(config)
+        state = await asyncio.to_thread(restore, config, store, remote)
+        if state.message:
+            _log.warning("%s", state.message)
+        changes = Changes()
+        self._keeper = Keeper(store, remote, changes.notify, state.snapshot_t)
+        self.engine = Engine(config, state, self._keeper, changes, secrets.token_bytes(16))
+        self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
+        add_SyncerServicer_to_server(Service(self.engine, config.secret, changes), self._server)
+        try:
+            port = self._server.add_insecure_port(config.address)
+        except RuntimeError as error:
+            raise ListenError(f"cannot serve on {config.address}: {error}") from error
+        self.address = f"{config.address.rpartition(':')[0]}:{port}"
+        await self._server.start()
+        found = f"goes on from outer step {state.core.t}" if state.core else "waits for a learner's first parameters"
+        _log.info("syncer of job %s on %s %s", config.job.name, self.address, found)
+
+    async def run(self) -> Outcome:
+        """Until the job is complete or `engine.stop` was called. Everything is closed when this returns."""
+        try:
+            outcome = await self.engine.run()
+            if outcome is Outcome.COMPLETE:
+                self._leave_result()
+        finally:
+            await self._server.stop(_LAST_REPORTS)
+        return outcome
+
+    def _leave_result(self) -> None:
+        result = self.engine.result()
+        _log.info("complete at outer step %d: %d tokens, held-out loss %s", result.step, result.tokens, result.held_out_loss)
+        log = self._config.termination_log
+        if log is None:
+            return
+        try:
+            log.write_bytes(result_json(result))
+        except OSError as error:
+            _log.error("the result could not be written to %s: %s", log, error.strerror or error)  # the snapshot is what counts
+
+
+async def serve(config: Config) -> Exit:
+    """Run a syncer as a process does, with SIGTERM and SIGINT as requests to leave."""
+    syncer = Syncer(config)
+    try:
+        await syncer.start()
+    except (BadState, FencesError) as error:
+        _say(str(error))
+        return Exit.BAD_STATE
+    except ListenError as error:
+        _say(str(error))
+        return Exit.CRASHED
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, syncer.engine.stop)
+    outcome = await syncer.run()
+    return Exit.COMPLETE if outcome is Outcome.COMPLETE else Exit.DRAINED
+
+
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
+    """The exit status, one of `contract.Exit`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        config = read_config(environment, _timeouts(arguments))
+    except ContractError as error:
+        _say(str(error))
+        return Exit.BAD_CONTRACT
+    return asyncio.run(serve(config))
+
+
+def _timeouts(arguments: Sequence[str] | None) -> Timeouts:
+    usual = Timeouts()
+    parser = argparse.ArgumentParser(prog="python -m diloco.syncer", description="The syncer of one DiLoCoJob. All times in seconds.")
+    parser.add_argument("--keepalive", type=float, default=usual.keepalive.every, help="ping a silent learner this often (%(default)s)")
+    parser.add_argument("--keepalive-timeout", type=float, default=usual.keepalive.timeout, help="a ping may take this long (%(default)s)")
+    parser.add_argument(
+        "--reconnect-window", type=float, default=usual.reconnect_window, help="a lost learner keeps its work this long (%(default)s)"
+    )
+    parser.add_argument("--farewell", type=float, default=usual.farewell, help="wait for evaluations this long at the end (%(default)s)")
+    given = parser.parse_args(arguments)
+    try:
+        return Timeouts(Keepalive(given.keepalive, given.keepalive_timeout), given.reconnect_window, given.farewell)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"diloco syncer: {message}\n")
+    sys.stderr.flush()

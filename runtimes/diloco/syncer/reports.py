@@ -1,0 +1,122 @@
+"""The syncer's view of the job as the wire's Report, and as the contract's Result. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diloco.algorithm.core import Core
+from diloco.contract import Result, UnitResult
+from diloco.data.ledger import Ledger
+from diloco.protocol.diloco_pb2 import Report, UnitReport
+from diloco.syncer.accounts import Accounts, Phase, UnitAccount
+
+RESULT_BYTES = 4096
+"""A kubelet keeps this much of a termination message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a report says besides core, ledger and accounts."""
+
+    epoch: bytes
+    steps: int
+    snapshot_t: int
+    snapshot_error: str
+    message: str
+    complete: bool
+    """Step T is reached and the final snapshot durable."""
+    draining: bool
+    evaluations: Mapping[str, tuple[float, int]]
+
+
+def make_report(facts: Facts, core: Core | None, ledger: Ledger, accounts: Accounts, now: float) -> Report:
+    """`now` on the clock of core and accounts, seconds."""
+    units = [_unit(one, core, ledger, now) for one in accounts.all()]
+    report = Report(
+        epoch=facts.epoch,
+        t=core.t if core else 0,
+        steps=facts.steps,
+        tokens=ledger.tokens,
+        tokens_per_second=sum(unit.tokens_per_second for unit in units),
+        step_seconds=core.step_seconds if core else 0.0,
+        seeded=core is not None and core.seeded,
+        done=facts.complete,
+        snapshot_t=facts.snapshot_t,
+        snapshot_error=facts.snapshot_error,
+        message=facts.message,
+        units=units,
+        draining=facts.draining,
+    )
+    if (loss := accounts.loss()) is not None:
+        report.loss = loss
+    if (held_out := held_out_loss(facts.evaluations)) is not None:
+        report.held_out_loss = held_out
+    return report
+
+
+def held_out_loss(evaluations: Mapping[str, tuple[float, int]]) -> float | None:
+    """Mean over all evaluated tokens of all units; every unit evaluates the same, final parameters."""
+    tokens = sum(count for _, count in evaluations.values())
+    return math.fsum(loss * count for loss, count in evaluations.values()) / tokens if tokens else None
+
+
+def make_result(facts: Facts, core: Core, ledger: Ledger, accounts: Accounts) -> Result:
+    """The syncer's last word, cut to what a kubelet keeps: units are left out, the totals never."""
+    units = [
+        UnitResult(
+            unit=one.unit,
+            tokens=ledger.unit(one.unit).tokens,
+            steps=ledger.unit(one.unit).steps,
+            contributions=core.account(one.unit).contributions,
+            refused=one.refused,
+        )
+        for one in accounts.all()
+    ]
+    result = Result(
+        step=core.t,
+        steps=facts.steps,
+        tokens=ledger.tokens,
+        loss=accounts.loss(),
+        held_out_loss=held_out_loss(facts.evaluations),
+        units=units,
+        message=facts.message[:1024],
+    )
+    kept = len(units)
+    while len(result_json(result)) > RESULT_BYTES:
+        kept -= 1
+        result = result.model_copy(
+            update={"units": units[:kept], "message": f"{len(units) - kept} units are left out here; {facts.message[:512]}"}
+        )
+    return result
+
+
+def result_json(result: Result) -> bytes:
+    """As it stands in the termination log."""
+    return result.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+def _unit(one: UnitAccount, core: Core | None, ledger: Ledger, now: float) -> UnitReport:
+    work = ledger.unit(one.unit)
+    account = core.account(one.unit) if core else None
+    report = UnitReport(
+        unit=one.unit,
+        attempt=one.attempt,
+        state=one.phase.value,  # type: ignore[arg-type]
+        steps=work.steps,
+        tokens=work.tokens,
+        tokens_per_second=one.rate.value(now) if one.phase is Phase.CONTRIBUTING else 0.0,
+        weight=account.share if account else 0.0,
+        staleness=core.staleness(one.unit) if core else 0,
+        contributions=account.contributions if account else 0,
+        seconds_since_heard=now - one.heard_at if one.heard_at is not None else 0.0,
+        refused=one.refused,
+        message=one.message,
+        local_step=one.local_step,
+        step_seconds=one.step_seconds,
+        recover_seconds=one.recover_seconds,
+    )
+    if one.loss is not None:
+        report.loss = one.loss
+    return report

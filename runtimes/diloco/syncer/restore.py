@@ -1,0 +1,121 @@
+"""What a syncer finds on its volume: the newest usable snapshot as core, ledger, accounts and fences, or nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diloco.algorithm.core import Core
+from diloco.algorithm.layout import LayoutError
+from diloco.algorithm.state import CoreState, StateError
+from diloco.contract import JobFile
+from diloco.data.ledger import Ledger, LedgerError
+from diloco.syncer.accounts import Accounts
+from diloco.syncer.config import Config
+from diloco.syncer.fences import load_fences
+from diloco.syncer.keeper import Picture
+from diloco.syncer.remote import RemoteSnapshots
+from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
+
+META_FORMAT = 1
+"""Version of what `picture` stores beside the core's own."""
+
+
+class BadState(Exception):
+    """The volume holds state that this job cannot go on from. The message says what is wrong and what to do."""
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that a snapshot holds and a process goes on with."""
+
+    core: Core | None
+    """None: nobody has given the job its parameters yet."""
+    ledger: Ledger
+    accounts: Accounts
+    fences: dict[str, int]
+    evaluations: dict[str, tuple[float, int]]
+    """Per unit: held-out loss of the final parameters, and over how many tokens."""
+    snapshot_t: int
+    """-1: none."""
+    message: str
+    """What a person should know, e.g. that an older snapshot was used."""
+
+
+def picture(
+    core: Core, ledger: Ledger, accounts: Accounts, job: JobFile, fences: Mapping[str, int], evaluations: Mapping[str, Any]
+) -> Picture:
+    """A consistent snapshot of everything, taken at once; the arrays are shared with the core, which makes new ones."""
+    tensors, core_meta = core.state().to_tensors()
+    meta = {
+        "format": META_FORMAT,
+        "job": {"uid": job.uid, "name": job.name, "namespace": job.namespace},
+        "core": core_meta,
+        "ledger": ledger.to_json(),
+        "accounts": accounts.to_json(),
+        "fences": dict(fences),
+        "evaluations": {unit: list(one) for unit, one in evaluations.items()},
+    }
+    return Picture(core.t, tensors, meta)
+
+
+def snapshot_places(config: Config) -> tuple[SnapshotStore, RemoteSnapshots | None]:
+    """The volume, and the remote copy in a folder of this job alone. Raises BadState if there is no driver for its URI."""
+    checkpoint = config.job.training.checkpoint
+    store = SnapshotStore(config.state_dir / "snapshots", checkpoint.keep)
+    if not checkpoint.uri:
+        return store, None
+    try:
+        return store, RemoteSnapshots(
+            f"{checkpoint.uri.rstrip('/')}/{config.job.namespace}-{config.job.name}-{config.job.uid}", checkpoint.keep
+        )
+    except SnapshotError as error:
+        raise BadState(str(error)) from error
+
+
+def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None) -> State:
+    """Read the newest usable state. Blocking. Raises BadState; FencesError for a damaged fences file."""
+    fences = load_fences(config.state_dir, config.job.uid)
+    try:
+        if remote is not None:
+            remote.restore(store)
+        loaded = store.load_newest()
+    except SnapshotError as error:
+        raise BadState(str(error)) from error
+    if loaded is None:
+        return State(None, Ledger(), Accounts(), fences, {}, -1, "")
+    try:
+        return _state(config, loaded, fences)
+    except (LayoutError, StateError, LedgerError) as error:
+        raise BadState(
+            f"snapshot {loaded.path.name} in {store.root} does not fit job {config.job.name}: {error}. "
+            "Give the job a volume of its own, or correct spec.training."
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadState(
+            f"snapshot {loaded.path.name} in {store.root} was not written by this program: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _state(config: Config, loaded: Loaded, fences: dict[str, int]) -> State:
+    meta = loaded.meta
+    if meta.get("format") != META_FORMAT:
+        raise StateError(f"it has format {meta.get('format')!r}, this program reads {META_FORMAT}")
+    stored = CoreState.from_tensors(loaded.tensors, meta["core"])
+    training = config.job.training
+    if stored.t > training.steps:
+        raise StateError(f"it is of outer step {stored.t}, beyond training.steps, which is {training.steps}")
+    core = Core(stored.layout, training, stored)
+    same_job = meta["job"]["uid"] == config.job.uid
+    if same_job:
+        for unit, attempt in meta["fences"].items():
+            fences[unit] = max(int(attempt), fences.get(unit, 0))
+    message = ""
+    if loaded.skipped:
+        reasons = "; ".join(f"{one.path.name}: {one.why}" for one in loaded.skipped)
+        message = f"went on from the older snapshot of outer step {loaded.t}, because newer ones cannot be used ({reasons})"
+    elif not same_job:
+        message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
+    evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items()}
+    return State(core, Ledger.from_json(meta["ledger"]), Accounts(meta["accounts"]), fences, evaluations, loaded.t, message)

@@ -1,0 +1,110 @@
+"""The gRPC service: streams to and from the engine. It decides nothing but who may speak at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from diloco.protocol.auth import authorized
+from diloco.protocol.diloco_pb2 import FromLearner, Report, ToLearner, WatchRequest
+from diloco.protocol.framing import Assembler, FramingError
+from diloco.syncer.changes import Changes
+from diloco.syncer.engine import Engine
+from diloco.syncer.peer import Broken, Delivered, Evaluated, Event, Garbled, Greeting, Parted, Peer, Stepped, Wanted
+
+type ExchangeContext = grpc.aio.ServicerContext[FromLearner, ToLearner]
+type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
+
+SHORTEST_INTERVAL = 0.1
+DEFAULT_INTERVAL = 1.0
+"""Between two reports, seconds; the first bounds what a watcher may ask for."""
+
+
+class Service:
+    """Implements the proto's `Syncer`."""
+
+    def __init__(self, engine: Engine, secret: str, changes: Changes) -> None:
+        self._engine = engine
+        self._secret = secret
+        self._changes = changes
+
+    async def Exchange(self, requests: AsyncIterator[FromLearner], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
+        """One learner's stream, until its last word or until it breaks."""
+        if not authorized(context.invocation_metadata(), self._secret):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's secret is missing or wrong")
+        peer = self._engine.connect()
+        reader = asyncio.create_task(self._read(requests, peer), name=f"read-{peer.stream}")
+        why = "the stream was cut"
+        try:
+            async for message in peer.outgoing.messages():
+                await context.write(message)
+            why = "the stream has ended"
+            if peer.retry:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, peer.retry)
+        finally:
+            reader.cancel()
+            self._engine.submit(Broken(peer, why))
+
+    async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
+        """Reports at once, at every change of membership, and every interval; until the watcher leaves."""
+        if not authorized(context.invocation_metadata(), self._secret):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's secret is missing or wrong")
+        interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
+        while True:
+            mark = self._changes.mark
+            report = await self._engine.report()
+            await context.write(report)
+            if report.done:
+                return
+            await self._changes.wait(mark, interval)
+
+    async def _read(self, requests: AsyncIterator[FromLearner], peer: Peer) -> None:
+        assembler = Assembler(self._engine.expected_bytes)
+        greeted = False
+        try:
+            async for message in requests:
+                if not greeted:
+                    if not message.HasField("hello"):
+                        raise FramingError("the first message must be Hello")
+                    greeted = True
+                    await self._submit(peer, Greeting(peer, message.hello))
+                    await peer.greeted.wait()
+                    if peer.seat is None:
+                        return
+                    continue
+                event = _event(peer, message, assembler)
+                if event is not None:
+                    await self._submit(peer, event)
+        except FramingError as error:
+            await self._submit(peer, Garbled(peer, str(error)))
+            return
+        self._engine.submit(Broken(peer, "the learner has ended its stream"))
+
+    async def _submit(self, peer: Peer, event: Event) -> None:
+        """Queue an event, once there is room for one more of this stream. Progress needs none: the newest replaces the one before."""
+        if not isinstance(event, Stepped):
+            await peer.slots.acquire()
+        self._engine.submit(event)
+
+
+def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> Event | None:
+    """What a message after Hello means; None: nothing new yet. Raises FramingError."""
+    match message.WhichOneof("message"):
+        case "progress":
+            waiting, peer.progress = peer.progress is not None, message.progress
+            return None if waiting else Stepped(peer)
+        case "chunk":
+            transfer = assembler.add(message.chunk)
+            return Delivered(peer, transfer) if transfer is not None else None
+        case "work_wanted":
+            return Wanted(peer, message.work_wanted.samples)
+        case "evaluation":
+            return Evaluated(peer, message.evaluation)
+        case "bye":
+            return Parted(peer, message.bye)
+        case "hello":
+            raise FramingError("Hello came twice on one stream")
+        case _:
+            return None

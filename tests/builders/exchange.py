@@ -1,0 +1,365 @@
+"""Syncers and learners for tests: in this process (threads, loopback) or as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from diloco import contract
+from diloco.contract import JobFile, Training
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.session import Leave, Session
+from diloco.protocol.auth import credentials
+from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.syncer.config import Config, Timeouts
+from diloco.syncer.engine import Outcome
+from diloco.syncer.main import Syncer
+
+SECRET = "not-a-real-secret"
+JOB_UID = "11111111-2222-3333-4444-555555555555"
+PROGRAMS = Path(__file__).parents[1] / "programs"
+PATIENCE = 30.0
+"""How long a test waits for a condition before it fails, seconds."""
+
+
+def training(steps: int = 24, **changes: Any) -> Training:
+    """A small job: two fragments, a sync of each every second step."""
+    usual: dict[str, Any] = {"steps": steps, "sync_interval": 2, "fragments": 2, "overlap_steps": 1, "quorum": 1}
+    return Training(**(usual | changes))
+
+
+def job_file(training_: Training | None = None, uid: str = JOB_UID) -> JobFile:
+    return JobFile(name="job", namespace="default", uid=uid, training=training_ or training())
+
+
+def weights(scale: float = 0.0, tensors: int = 4) -> dict[str, np.ndarray]:
+    """A model of `tensors` tensors of unlike sizes, the first of which is the embedding."""
+    shapes = [(16, 8), *((4 + i, 8) for i in range(tensors - 1))]
+    return {f"w{i}": np.full(shape, scale, np.float32) for i, shape in enumerate(shapes)}
+
+
+def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """Wait for `condition` to be true, and return its value."""
+    deadline = time.monotonic() + patience
+    pause = threading.Event()
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience:.0f} s in vain for: {what}")
+        pause.wait(0.01)
+    return value
+
+
+@dataclass
+class Place:
+    """A job's directory: job file, secret, the syncer's volume."""
+
+    directory: Path
+    job: JobFile = field(default_factory=job_file)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.write()
+        (self.directory / "token").write_text(SECRET)
+
+    def write(self) -> None:
+        (self.directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def result(self) -> contract.Result | None:
+        log = self.directory / "termination-log"
+        return contract.Result.model_validate_json(log.read_bytes()) if log.exists() else None
+
+    def environment(self) -> dict[str, str]:
+        return {
+            contract.ENV_JOB_FILE: str(self.directory / "job.json"),
+            contract.ENV_SECRET_FILE: str(self.directory / "token"),
+            contract.ENV_POD_IP: "127.0.0.1",
+        }
+
+    def of_learner(self, address: str, unit: str, attempt: int = 1, **more: str) -> dict[str, str]:
+        return self.environment() | {
+            contract.ENV_UNIT: unit,
+            contract.ENV_ATTEMPT: str(attempt),
+            contract.ENV_SYNCER_ADDRESS: address,
+            **more,
+        }
+
+    def of_syncer(self, port: int) -> dict[str, str]:
+        return self.environment() | {
+            contract.ENV_STATE_DIR: str(self.state),
+            contract.ENV_LISTEN_PORT: str(port),
+            contract.ENV_TERMINATION_LOG: str(self.directory / "termination-log"),
+        }
+
+
+class LocalSyncer:
+    """A syncer in a thread of this process, with an event loop of its own."""
+
+    def __init__(self, place: Place, timeouts: Timeouts | None = None, port: int = 0) -> None:
+        self.place = place
+        self._config = Config(
+            job=place.job,
+            secret=SECRET,
+            host="127.0.0.1",
+            port=port,
+            state_dir=place.state,
+            termination_log=place.directory / "termination-log",
+            timeouts=timeouts or Timeouts(reconnect_window=0.5, farewell=PATIENCE, linger=0.2, final_retry=0.1),
+        )
+        self._started: Future[Syncer] = Future()
+        self._loop = asyncio.new_event_loop()
+        self.outcome: Outcome | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> LocalSyncer:
+        self._thread.start()
+        self.syncer = self._started.result(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        return self.syncer.address
+
+    def stop(self) -> Outcome | None:
+        """As SIGTERM does; waits for the end."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.syncer.engine.stop)
+        return self.wait()
+
+    def wait(self) -> Outcome | None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the syncer does not come to an end"
+        return self.outcome
+
+    def report(self) -> Report:
+        return asyncio.run_coroutine_threadsafe(self.syncer.engine.report(), self._loop).result(PATIENCE)
+
+    def unit(self, name: str) -> UnitReport | None:
+        return next((one for one in self.report().units if one.unit == name), None)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run `function` in the syncer's thread, between two of its events."""
+
+        async def run() -> Any:
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        syncer = Syncer(self._config)
+        try:
+            await syncer.start()
+        except Exception as error:
+            self._started.set_exception(error)
+            return
+        self._started.set_result(syncer)
+        self.outcome = await syncer.run()
+
+
+class LocalLearner:
+    """A learner in a thread of this process. Each step adds `pull` times the distance to `goal`, so that training has a direction."""
+
+    def __init__(
+        self,
+        place: Place,
+        address: str,
+        unit: str,
+        attempt: int = 1,
+        *,
+        arrays: dict[str, np.ndarray] | None = None,
+        goal: float = 1.0,
+        step_seconds: float = 0.002,
+        batch: int = 2,
+        spoil: Callable[[int, dict[str, np.ndarray]], None] | None = None,
+        **environment: str,
+    ) -> None:
+        self.unit = unit
+        self.store = ArrayStore(arrays if arrays is not None else weights(), embeddings=["w0"])
+        self.joined_with: dict[str, np.ndarray] | None = None
+        self.numbers: list[int] = []
+        self.session: Session | None = None
+        self.left: Leave | None = None
+        self.failure: BaseException | None = None
+        self._environment = place.of_learner(address, unit, attempt, **environment)
+        self._goal, self._step_seconds, self._batch, self._spoil = np.float32(goal), step_seconds, batch, spoil
+        self._drain = threading.Event()
+        self._pause = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> LocalLearner:
+        self._thread.start()
+        return self
+
+    def drain(self) -> None:
+        """As SIGTERM does."""
+        self._drain.set()
+
+    def wait(self) -> LocalLearner:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), f"learner {self.unit} does not come to an end"
+        if self.failure is not None:
+            raise self.failure
+        return self
+
+    @property
+    def steps(self) -> int:
+        return self.session.step_count if self.session else 0
+
+    def _run(self) -> None:
+        try:
+            self._train()
+        except Leave as leave:
+            self.left = leave
+        except BaseException as error:
+            self.failure = error
+
+    def _train(self) -> None:
+        keepalive = Keepalive(0.5, 0.5)
+        with Session.join(self.store, framework="numpy", environment=self._environment, keepalive=keepalive) as session:
+            self.session = session
+            self.joined_with = self.store.read(list(self.store.arrays))
+            for numbers in session.batches(lambda numbers: numbers, self._batch):
+                for array in self.store.arrays.values():
+                    array += np.float32(0.1) * (self._goal - array)
+                if self._spoil is not None:
+                    self._spoil(session.step_count + 1, self.store.arrays)
+                self._pause.wait(self._step_seconds)
+                session.step(tokens=8 * len(numbers), loss=float(np.square(self._goal - self.store.arrays["w0"]).mean()))
+                self.numbers.extend(numbers.tolist())
+                if self._drain.is_set():
+                    session._drain(signal.SIGTERM, None)
+            if session.done:
+                session.evaluate(0.5, 100)
+
+
+# --- real processes -----------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """A real process; killed at the end of the test if it still runs."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            self.process = subprocess.Popen(command, env={**os.environ, **quiet, **environment}, stdout=output, stderr=output)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        """Exit status; negative: the signal that ended it."""
+        return self.process.wait(patience)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclass
+class Processes:
+    """The processes of one job."""
+
+    place: Place
+    port: int = field(default_factory=free_port)
+    started: list[Program] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def syncer(self, *arguments: str) -> Program:
+        usual = ("--keepalive", "0.5", "--keepalive-timeout", "0.5", "--reconnect-window", "2.5")
+        return self._start([sys.executable, "-m", "diloco.syncer", *usual, *arguments], self.place.of_syncer(self.port), "syncer")
+
+    def learner(self, unit: str, attempt: int = 1, **environment: str) -> Program:
+        command = [sys.executable, str(PROGRAMS / "quadratic_learner.py")]
+        return self._start(command, self.place.of_learner(self.address, unit, attempt, **environment), f"{unit}-a{attempt}")
+
+    def reports(self, interval: float = 0.1) -> Iterator[Report]:
+        """The syncer's reports, as the operator gets them, from as soon as it answers."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with grpc.insecure_channel(self.address, options=client_options(Keepalive())) as channel:
+                    request = WatchRequest(interval_seconds=interval)
+                    yield from SyncerStub(channel).Watch(request, metadata=credentials(SECRET), timeout=PATIENCE)
+            except grpc.RpcError:
+                if time.monotonic() > deadline:
+                    raise
+                threading.Event().wait(0.05)
+            else:
+                return
+
+    def report(self, condition: Callable[[Report], bool], what: str) -> Report:
+        """The first report that fulfils `condition`."""
+        deadline = time.monotonic() + PATIENCE
+        last = None
+        for last in self.reports():
+            if condition(last):
+                return last
+            if time.monotonic() > deadline:
+                break
+        logs = "\n".join(f"--- {program.log.name}\n{program.text[-2000:]}" for program in self.started)
+        raise AssertionError(f"no report fulfils: {what}; the last was {last}\n{logs}")
+
+    def end(self) -> None:
+        for program in self.started:
+            program.end()
+
+    def _start(self, command: list[str], environment: Mapping[str, str], name: str) -> Program:
+        program = Program(command, environment, self.place.directory / f"{name}.log")
+        self.started.append(program)
+        return program
+
+
+def unit_in(report: Report, name: str) -> UnitReport | None:
+    return next((one for one in report.units if one.unit == name), None)
+
+
+def traced(path: Path) -> list[dict[str, Any]]:
+    """What quadratic learners traced."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

@@ -1,0 +1,99 @@
+"""A whole learner in numpy: fits a quadratic whose minimum is known. A pod's command in end-to-end tests, and a small example of the API.
+
+    python tests/programs/quadratic_learner.py
+
+The contract's environment says where the syncer is. These, all optional, say how to behave:
+
+QUADRATIC_STEP_MS      a step lasts this long (default 10)
+QUADRATIC_TENSORS      number of 8x8 tensors beside one embedding (default 31)
+QUADRATIC_BATCH        samples of a batch (default 4)
+QUADRATIC_LAYOUT       "other": a model of other shapes, which a running job must refuse
+QUADRATIC_NAN_AT_STEP  from this local step on the parameters are NaN
+QUADRATIC_CRASH_AT_STEP  raise at this local step
+QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT  only in this unit and its first attempt
+QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers"} a step to this file
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+from diloco import contract
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.session import Session
+from numpy.typing import NDArray
+
+TOKENS_PER_SAMPLE = 16
+LEARNING_RATE = 0.05
+
+
+class Quadratic:
+    """loss(w) = mean (w - target)^2 / 2 with a little noise from each sample; the same in every process."""
+
+    def __init__(self, tensors: int, width: int) -> None:
+        chance = np.random.default_rng(7)
+        shapes = {"embedding": (16, width)} | {f"layer{i:02}": (8, width) for i in range(tensors)}
+        self.target = {name: chance.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        self.weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+    def train(self, numbers: NDArray[np.int64]) -> float:
+        noise = np.float32(0.01) * np.sin(numbers.astype(np.float32)).mean()
+        for name, weight in self.weights.items():
+            weight -= np.float32(LEARNING_RATE) * (weight - self.target[name] + noise)
+        return self.loss()
+
+    def loss(self) -> float:
+        squares = [float(np.square(self.weights[name] - target).mean()) for name, target in self.target.items()]
+        return sum(squares) / len(squares) / 2
+
+
+def main() -> None:
+    width = 4 if os.environ.get("QUADRATIC_LAYOUT") == "other" else 8
+    model = Quadratic(int(os.environ.get("QUADRATIC_TENSORS", "31")), width)
+    step_seconds = float(os.environ.get("QUADRATIC_STEP_MS", "10")) / 1000
+    nan_at, crash_at = _misbehave_at("NAN"), _misbehave_at("CRASH")
+    with Session.join(ArrayStore(model.weights, embeddings=["embedding"]), framework="numpy") as session:
+        for numbers in session.batches(lambda numbers: numbers, int(os.environ.get("QUADRATIC_BATCH", "4"))):
+            deadline = time.monotonic() + step_seconds
+            loss = model.train(numbers)
+            if session.step_count + 1 == crash_at:
+                raise RuntimeError("told to crash at this step")
+            if nan_at is not None and session.step_count + 1 >= nan_at:
+                for weight in model.weights.values():
+                    weight.fill(np.nan)
+            time.sleep(max(0.0, deadline - time.monotonic()))
+            session.step(tokens=len(numbers) * TOKENS_PER_SAMPLE, loss=loss)
+            _trace(session, numbers)
+        if session.done:
+            session.evaluate(model.loss(), tokens=1000)
+
+
+def _misbehave_at(kind: str) -> int | None:
+    step = os.environ.get(f"QUADRATIC_{kind}_AT_STEP")
+    only = os.environ.get(f"QUADRATIC_{kind}_UNIT")
+    if step is None or (only and (os.environ[contract.ENV_UNIT], os.environ[contract.ENV_ATTEMPT]) != (only, "1")):
+        return None
+    return int(step)
+
+
+def _trace(session: Session, numbers: NDArray[np.int64]) -> None:
+    path = os.environ.get("QUADRATIC_TRACE")
+    if not path:
+        return
+    line = {
+        "unit": os.environ[contract.ENV_UNIT],
+        "attempt": int(os.environ[contract.ENV_ATTEMPT]),
+        "step": session.step_count,
+        "t": session.t,
+        "numbers": numbers.tolist(),
+    }
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
