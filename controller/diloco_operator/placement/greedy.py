@@ -133,7 +133,7 @@ class _Book:
     def _add(self, pool: _PoolBook, count: int) -> None:
         for _ in range(min(count, pool.room, self.room, len(pool.new))):
             unit = pool.new[-1]
-            if not self.matching.add(f"{self.job.key} {unit.name}", pool.wants, unit.avoid):
+            if not self.matching.add(f"{self.job.key} {unit.name}", pool.wants):
                 return
             pool.new.pop()
             pool.placed[unit.name] = None

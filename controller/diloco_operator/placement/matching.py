@@ -78,13 +78,13 @@ class Matching:
             self._taken[part.hosts[0].node] = unit
         return True
 
-    def add(self, unit: str, wants: WantClass, avoid: str = "") -> bool:
+    def add(self, unit: str, wants: WantClass) -> bool:
         """Serve this unit too, moving others of this round among free slices if that is what it takes. False: nothing changed."""
         if wants in self._hopeless:
             return False
         self._class[unit] = wants
         self.parts[unit] = []
-        if self._take_group(unit, wants, avoid):
+        if self._take_group(unit, wants):
             return True
         for _ in range(wants.shape.slots - len(self.parts[unit])):
             if not self._augment(unit):
@@ -114,20 +114,15 @@ class Matching:
         self._taken[part.hosts[0].node] = unit
         self.parts[unit].append(part)
 
-    def _take_group(self, unit: str, wants: WantClass, avoid: str) -> bool:
+    def _take_group(self, unit: str, wants: WantClass) -> bool:
         """Untaken slices for all slots of the unit, from one node pool if any has enough. Keeps what it could get."""
         slots = wants.shape.slots
         offer = self._offer(wants)
         fallback: list[Slice] = []
         run: list[Slice] = []
-        avoided = frozenset(avoid.split("+")) if avoid else frozenset()
-        shy: list[Slice] = []
         for index, part in offer.untaken(self._taken, offer.cursor):
-            if not fallback and not shy:
+            if not fallback:
                 offer.cursor = index
-            if part.name in avoided:
-                shy.append(part)
-                continue
             if len(fallback) < slots:
                 fallback.append(part)
             if run and run[-1].node_pool != part.node_pool:
@@ -135,7 +130,7 @@ class Matching:
             run.append(part)
             if len(run) == slots:
                 break
-        chosen = run if len(run) == slots else (fallback + shy)[:slots]
+        chosen = run if len(run) == slots else fallback
         for part in chosen:
             self._give(unit, part)
         return len(chosen) == slots

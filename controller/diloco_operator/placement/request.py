@@ -16,8 +16,6 @@ class UnitWant:
     name: str
     slice: str = ""
     """The `group_name` of what it occupies, "" when it has nothing."""
-    avoid: str = ""
-    """The slice that it could not start on: taken only if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)

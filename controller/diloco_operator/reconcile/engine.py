@@ -1,21 +1,250 @@
-"""One pass over one job, top to bottom."""
+"""One pass over one job, top to bottom: whose is it, is it over, what happened to its pods, what should run, what to say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
-from diloco_operator.fleet.slices import Fleet
-from diloco_operator.plan import Plan
-from diloco_operator.reconcile.snapshot import Job, PodView, Snapshot
+from diloco_operator.api import conditions as c
+from diloco_operator.api import names
+from diloco_operator.api.job import UnitState
+from diloco_operator.placement import Solver, place
+from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
+from diloco_operator.reconcile import conditions as say
+from diloco_operator.reconcile.children import settle_children
+from diloco_operator.reconcile.cleanup import prune_pods, remaining_pods, templates_changed
+from diloco_operator.reconcile.ending import dead_end, finished, time_to_live
+from diloco_operator.reconcile.events import condition_events, unit_events
+from diloco_operator.reconcile.growth import Growth, grow, pods_for
+from diloco_operator.reconcile.holding import held_nodes, holds
+from diloco_operator.reconcile.record import LIVE, UnitRecord, read_units
+from diloco_operator.reconcile.snapshot import PodView, Snapshot
+from diloco_operator.reconcile.status import assemble, worth_writing
+from diloco_operator.reconcile.syncer import SyncerStep, Verdict, settle_syncer, verdict
+from diloco_operator.reconcile.units import observe
+from diloco_operator.reconcile.world import World, look
+
+__all__ = ["holds", "reconcile"]
 
 
-def reconcile(snapshot: Snapshot, now: datetime) -> Plan:
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    creates: list[Create] = field(default_factory=list)
+    deletes: list[Delete] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    deadlines: list[float] = field(default_factory=list)
+
+
+def reconcile(snapshot: Snapshot, now: datetime, *, solver: Solver = place) -> Plan:
     """The whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
-    raise NotImplementedError
+    job = snapshot.job
+    moment = now.timestamp()
+    if job.managed_by != names.MANAGER:
+        return Plan(holds=_pod_nodes(snapshot.pods))
+    if job.deleting:
+        return _while_deleted(snapshot, moment)
+    if job.spec is None:
+        status = assemble(job, say.refused(job.problems), None, None, moment)
+        return _finish(snapshot, _Draft(), status, None, moment, held=holds(job, snapshot.pods, snapshot.fleet))
+    world = look(snapshot, job.spec, moment)
+    if finished(job.status):
+        return _after_the_end(world)
+    records, adopted = _observe_all(world)
+    end = verdict(world.syncer) or dead_end(world, records)
+    if end is not None:
+        return _end(world, records, end)
+    if job.spec.suspend:
+        return _suspend(world, records)
+    return _go_on(world, records, adopted, solver)
 
 
-def holds(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
-    """Names of the nodes that a job holds by its status and its pods: for the inventory of an operator that has just started
-    (call for every job before the first reconcile), and for a job that is gone while pods of it are still there."""
-    raise NotImplementedError
+# --- the ways a pass can go -------------------------------------------------------------------------------------------
+def _while_deleted(snapshot: Snapshot, now: float) -> Plan:
+    """Garbage collection ends the pods; what no kubelet will confirm is forced, as for any job."""
+    if snapshot.job.spec is None:
+        return Plan(holds=_pod_nodes(snapshot.pods))
+    world = look(snapshot, snapshot.job.spec, now)
+    deletes = prune_pods(world, {}, only_forced=True)
+    return Plan(deletes=tuple(deletes), holds=_pod_nodes(snapshot.pods), requeue_after=_wait(world.deadlines, now, None))
+
+
+def _after_the_end(world: World) -> Plan:
+    """Complete or Failed is on record: take the pods away, and the job itself when its time has come."""
+    draft = _Draft(deletes=remaining_pods(world, "the job is over"))
+    gone, due = time_to_live(world)
+    if gone is not None:
+        draft.deletes.append(gone)
+    elif due is not None:
+        draft.deadlines.append(due)
+    held = _pod_nodes(world.snapshot.pods)
+    wait = _wait([*draft.deadlines, *world.deadlines], world.now, None)
+    return Plan(deletes=tuple(draft.deletes), requeue_after=wait, holds=held)
+
+
+def _end(world: World, records: Mapping[str, UnitRecord], end: Verdict) -> Plan:
+    """The syncer has spoken its last word, or nobody is left to train: say so first, clean up once it is on record."""
+    closed = {name: _close(record, end, world.now) for name, record in records.items()}
+    growth = Growth(closed, placed=0, desired=0)
+    status = assemble(world.snapshot.job, say.over(end), world, growth, world.now, result=end.result)
+    return _finish(world.snapshot, _Draft(), status, growth, world.now, held=_pod_nodes(world.snapshot.pods))
+
+
+def _close(record: UnitRecord, end: Verdict, now: float) -> UnitRecord:
+    counts = next((unit for unit in end.result.units if unit.unit == record.name), None) if end.result is not None else None
+    if counts is not None:
+        record = replace(record, tokens=counts.tokens, steps=counts.steps)
+    if record.state in (UnitState.FAILED, UnitState.COMPLETED):
+        return replace(record, slice="")
+    worked = end.complete and record.state in LIVE
+    state = UnitState.COMPLETED if worked else UnitState.PENDING
+    message = "" if worked else "the job is over"
+    return replace(
+        record, state=state, ended_attempt=record.attempt, slice="", not_before=None, ended_at=None, reason="", message=message, since=now
+    )
+
+
+def _suspend(world: World, records: Mapping[str, UnitRecord]) -> Plan:
+    """Learners first, then the syncer, which writes its snapshot when nobody can add to it any more."""
+    kept = {name: _released(world, record) for name, record in records.items()}
+    draft = _Draft(deletes=prune_pods(world, kept))
+    learners = [pod for pods in world.learners.values() for pod in pods if not pod.ended]
+    waiting = [pod for pod in learners if not world.dead(pod.node)]
+    syncer = world.syncer
+    if syncer is not None and syncer.deletion is None and not waiting:
+        draft.deletes.append(Delete(names.PODS, syncer.namespace, syncer.name, syncer.uid, why="the job is suspended"))
+    still = sorted(pod.name for pod in waiting) + ([syncer.name] if syncer is not None else [])
+    growth = Growth(kept, placed=0, desired=0)
+    status = assemble(world.snapshot.job, say.suspended(still), world, growth, world.now, syncer_down=not waiting)
+    return _finish(world.snapshot, draft, status, growth, world.now, held=held_nodes(world, kept), deadlines=world.deadlines)
+
+
+def _released(world: World, record: UnitRecord) -> UnitRecord:
+    """A suspended job's unit: running ones drain, and whoever was given up gets a new chance when the job resumes."""
+    message = "the job is suspended"
+    if record.running:
+        if record.state is UnitState.DRAINING:
+            return record
+        return replace(record, state=UnitState.DRAINING, reason=c.UNIT_SUSPENDED, message=message, since=world.now)
+    if record.state is UnitState.COMPLETED:
+        return record
+    fresh = replace(record, slice="", not_before=None, failures=(), ended_at=None, reason=c.UNIT_SUSPENDED, message=message)
+    return fresh if record.state is UnitState.PENDING else replace(fresh, state=UnitState.PENDING, since=world.now)
+
+
+def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solver: Solver) -> Plan:
+    snapshot, job, spec = world.snapshot, world.snapshot.job, world.spec
+    children = settle_children(job, spec, snapshot.children, snapshot.secret_token)
+    syncer = settle_syncer(world, children.ready, children.job_file_digest)
+    taken = [*children.taken, *([syncer.taken] if syncer.taken else [])]
+    records = _leave_removed_pools(world, templates_changed(world, records))
+    growth = grow(world, records, solver, may_start=_why_not_start(children.ready, syncer))
+    draft = _Draft(
+        creates=[*children.creates, *syncer.creates, *(Create(names.PODS, pod) for pod in growth.creates)],
+        deletes=[*children.deletes, *syncer.deletes],
+    )
+    draft.creates += _complete_gangs(world, growth, adopted)
+    draft.deletes += prune_pods(world, growth.records)
+    if growth.hungry:
+        draft.deadlines.append(world.now + snapshot.config.placement_retry)
+    statements = say.going_on(world, growth, syncer_down=syncer.down, taken=taken)
+    status = assemble(job, statements, world, growth, world.now, syncer_down=bool(syncer.down))
+    held = held_nodes(world, growth.records)
+    # Appended after growth and pruning have run: they note when they want to be asked again.
+    return _finish(snapshot, draft, status, growth, world.now, held=held, deadlines=world.deadlines)
+
+
+def _why_not_start(children_ready: bool, syncer: SyncerStep) -> str:
+    if not children_ready:
+        return "waits for the job's configuration to be made"
+    if not syncer.ready_for_learners:
+        return f"waits for the syncer: {syncer.down or 'its pod is being made'}"
+    return ""
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+def _observe_all(world: World) -> tuple[dict[str, UnitRecord], set[str]]:
+    records = read_units(world.snapshot.job.status)
+    for unit, pods in world.learners.items():
+        if unit not in records:
+            records[unit] = UnitRecord(unit, pods[0].pool, since=world.now)
+    adopted: set[str] = set()
+    for name, record in records.items():
+        records[name], newer = observe(world, record, world.learners.get(name, ()))
+        if newer:
+            adopted.add(name)
+    return records, adopted
+
+
+def _leave_removed_pools(world: World, records: dict[str, UnitRecord]) -> dict[str, UnitRecord]:
+    """Units of a pool that spec.pools no longer has drain, and leave status with their last pod."""
+    found: dict[str, UnitRecord] = {}
+    for name, record in records.items():
+        if record.pool in world.pools:
+            found[name] = record
+        elif record.running:
+            text = f"spec.pools has no pool {record.pool} any more"
+            draining = replace(record, state=UnitState.DRAINING, reason=c.UNIT_SCALED_DOWN, message=text, since=world.now)
+            found[name] = record if record.state is UnitState.DRAINING else draining
+        elif world.learners.get(name):
+            found[name] = replace(record, state=UnitState.PENDING, slice="", not_before=None, reason=c.UNIT_SCALED_DOWN)
+    return found
+
+
+def _complete_gangs(world: World, growth: Growth, adopted: set[str]) -> list[Create]:
+    """Pods of an attempt that an operator was making when it died."""
+    creates: list[Create] = []
+    for name in sorted(adopted):
+        record = growth.records[name]
+        pool = world.pools.get(record.pool)
+        if record.state is not UnitState.STARTING or pool is None or record.template_hash != world.hashes[record.pool]:
+            continue
+        there = {pod.name for pod in world.learners[name] if pod.attempt == record.attempt}
+        parts = world.snapshot.fleet.resolve(world.shapes[record.pool], record.slice)
+        hosts = tuple(host for part in parts or () for host in part.hosts)
+        if len(hosts) == world.shapes[record.pool].hosts and len(there) < len(hosts):
+            pods = pods_for(world, record, record.attempt, hosts, record.template_hash)
+            creates += [Create(names.PODS, pod) for pod in pods if pod["metadata"]["name"] not in there]
+    return creates
+
+
+# --- closing ----------------------------------------------------------------------------------------------------------
+def _finish(
+    snapshot: Snapshot,
+    draft: _Draft,
+    status: dict[str, Any],
+    growth: Growth | None,
+    now: float,
+    *,
+    held: frozenset[str],
+    deadlines: Sequence[float] = (),
+) -> Plan:
+    job = snapshot.job
+    write, due = worth_writing(job.status, status, now, snapshot.config.progress_interval)
+    events = list(draft.events)
+    if write is not None:
+        events += condition_events(job.status.get("conditions") or (), status["conditions"])
+        if growth is not None:
+            events += unit_events(read_units(job.status), growth.records)
+    waits = [*draft.deadlines, *deadlines, *([due] if due is not None else [])]
+    return Plan(
+        creates=tuple(draft.creates),
+        status=ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write) if write is not None else None,
+        deletes=tuple(draft.deletes),
+        events=tuple(events),
+        requeue_after=_wait(waits, now, snapshot.config.resync_interval),
+        holds=held,
+    )
+
+
+def _wait(deadlines: Sequence[float], now: float, at_most: float | None) -> float | None:
+    """Seconds to the next deadline; a little after it, so that a clock that ticks in milliseconds has passed it."""
+    waits = [max(0.0, deadline - now) + 0.001 for deadline in deadlines] + ([at_most] if at_most is not None else [])
+    return min(waits, default=None)
+
+
+def _pod_nodes(pods: Sequence[PodView]) -> frozenset[str]:
+    return frozenset(pod.node for pod in pods if pod.component == names.COMPONENT_LEARNER and not pod.ended and pod.node)

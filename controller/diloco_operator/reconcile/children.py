@@ -1,0 +1,126 @@
+"""The objects beside the pods: job file, secret, service, volume claim. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diloco import contract
+
+from diloco_operator.api import names
+from diloco_operator.api.job import Spec
+from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.plan import Create, Delete
+from diloco_operator.reconcile.pods import owner_reference
+from diloco_operator.reconcile.snapshot import Child, Children, Job, digest
+
+
+@dataclass(frozen=True, slots=True)
+class ChildrenStep:
+    """What there is to do about them, and whether pods may be made."""
+
+    creates: tuple[Create, ...]
+    deletes: tuple[Delete, ...]
+    ready: bool
+    """All are there and current."""
+    taken: tuple[str, ...]
+    """`<kind> <name>` of objects that belong to somebody else."""
+    job_file_digest: str
+
+
+def job_file(job: Job, spec: Spec) -> str:
+    """The mounted job file, JSON."""
+    return contract.JobFile(name=job.name, namespace=job.namespace, uid=job.uid, training=spec.training).model_dump_json(by_alias=True)
+
+
+def settle_children(job: Job, spec: Spec, children: Children, secret_token: str) -> ChildrenStep:
+    """Make what is missing; a job file that is not the spec's any more is deleted, and made anew when it has gone.
+
+    Secret, service and volume claim are made once: the secret's value is nobody's but its own, the others do not change.
+    """
+    data = {contract.JOB_FILE_KEY: job_file(job, spec)}
+    wanted = (
+        (names.CONFIG_MAPS, children.config_map, _config_map(job, data)),
+        (names.SECRETS, children.secret, _secret(job, secret_token)),
+        (names.SERVICES, children.service, _service(job)),
+        (names.VOLUME_CLAIMS, children.volume_claim, _volume_claim(job, spec)),
+    )
+    content = digest(data)
+    creates: list[Create] = []
+    deletes: list[Delete] = []
+    taken: list[str] = []
+    ready = True
+    for resource, child, obj in wanted:
+        if child is None:
+            creates.append(Create(resource, obj))
+            ready = False
+        elif child.owner != job.uid:
+            taken.append(f"{resource.kind} {child.name}")
+            ready = False
+        elif child.deleting:
+            ready = False
+        elif _outdated(resource, child, content):
+            deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
+            ready = False
+    return ChildrenStep(tuple(creates), tuple(deletes), ready, tuple(taken), content)
+
+
+def _outdated(resource: Resource, child: Child, content: str) -> bool:
+    return resource == names.CONFIG_MAPS and child.content != content
+
+
+def _meta(job: Job, name: str) -> Obj:
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {names.LABEL_JOB: job.name},
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def _config_map(job: Job, data: dict[str, str]) -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _meta(job, names.config_map_name(job.name)),
+        "immutable": True,
+        "data": data,
+    }
+
+
+def _secret(job: Job, token: str) -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _meta(job, names.secret_name(job.name)),
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": {contract.SECRET_KEY: token},
+    }
+
+
+def _service(job: Job) -> Obj:
+    """Headless, and with addresses before readiness: the hosts of a unit must find each other while they start."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _meta(job, names.service_name(job.name)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.LABEL_JOB: job.name},
+            "ports": [{"name": "grpc", "port": contract.SYNCER_PORT, "targetPort": contract.SYNCER_PORT}],
+        },
+    }
+
+
+def _volume_claim(job: Job, spec: Spec) -> Obj:
+    storage = spec.syncer.storage
+    claim: Obj = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}}
+    if storage.class_name:
+        claim["storageClassName"] = storage.class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": _meta(job, names.volume_claim_name(job.name)),
+        "spec": claim,
+    }

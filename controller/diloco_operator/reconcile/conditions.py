@@ -1,0 +1,239 @@
+"""The job's conditions: what is true of it now, why, and what a person can do about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api import conditions as c
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.kube.client import Cause
+from diloco_operator.reconcile.growth import Growth
+from diloco_operator.reconcile.record import UnitRecord
+from diloco_operator.reconcile.syncer import Verdict
+from diloco_operator.reconcile.world import World
+from diloco_operator.report import UnitPhase
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+_NAMED = 4
+"""Units that a message names one by one."""
+_MESSAGE_LIMIT = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A condition without its times."""
+
+    status: str
+    reason: str
+    message: str = ""
+
+
+type Statements = dict[ConditionType, Statement]
+
+
+def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generation: int, now: float) -> list[dict[str, Any]]:
+    """`status.conditions`, in the order of `ConditionType`. lastTransitionTime moves only when a status changes."""
+    before = {each["type"]: each for each in previous}
+    found: list[dict[str, Any]] = []
+    for kind in ConditionType:
+        statement = now_true.get(kind)
+        old = before.get(kind.value)
+        if statement is None:
+            if old is not None:
+                found.append(dict(old))
+            continue
+        same = old is not None and old.get("status") == statement.status
+        found.append(
+            {
+                "type": kind.value,
+                "status": statement.status,
+                "reason": statement.reason,
+                "message": statement.message[:_MESSAGE_LIMIT],
+                "observedGeneration": generation,
+                "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else format_timestamp(now),
+            }
+        )
+    return found
+
+
+def refused(problems: Sequence[Cause]) -> Statements:
+    """The spec cannot be worked with; everything else stays as it was."""
+    text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
+    return {ConditionType.ACCEPTED: Statement(FALSE, c.REASON_SPEC_INVALID, f"{text}. What runs is left alone until the spec is mended")}
+
+
+def going_on(world: World, growth: Growth, *, syncer_down: str, taken: Sequence[str]) -> Statements:
+    """Of a job that is neither over nor suspended."""
+    contributing = contributors(world, growth.records, bool(syncer_down))
+    return {
+        ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
+        ConditionType.PLACED: _placed(world, growth),
+        ConditionType.TRAINING: _training(world, growth, contributing, syncer_down, taken),
+        ConditionType.DEGRADED: _degraded(world, growth, contributing),
+        ConditionType.SUSPENDED: Statement(FALSE, c.REASON_NOT_SUSPENDED),
+        ConditionType.COMPLETE: Statement(FALSE, c.REASON_IN_PROGRESS),
+        ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED),
+    }
+
+
+def suspended(still: Sequence[str]) -> Statements:
+    """`still`: names of the pods that have not gone yet."""
+    done = not still
+    stopped = Statement(FALSE, c.REASON_STOPPED, "the job is suspended; set spec.suspend to false to resume where it stopped")
+    message = "nothing runs, the state is kept" if done else f"waits for {_several(still)} to hand back state and end"
+    return {
+        ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
+        ConditionType.PLACED: Statement(FALSE, c.REASON_SUSPENDED, "every slice is given back" if done else "slices are being given back"),
+        ConditionType.TRAINING: stopped,
+        ConditionType.DEGRADED: Statement(FALSE, c.REASON_SUSPENDED),
+        ConditionType.SUSPENDED: Statement(TRUE if done else FALSE, c.REASON_SUSPENDED if done else c.REASON_SUSPENDING, message),
+        ConditionType.COMPLETE: Statement(FALSE, c.REASON_IN_PROGRESS),
+        ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED),
+    }
+
+
+def over(verdict: Verdict) -> Statements:
+    """Of a job that has ended, one way or the other."""
+    word = "complete" if verdict.complete else "failed"
+    stopped = Statement(FALSE, c.REASON_STOPPED, f"the job is {word}")
+    return {
+        ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
+        ConditionType.PLACED: stopped,
+        ConditionType.TRAINING: stopped,
+        ConditionType.DEGRADED: stopped,
+        ConditionType.SUSPENDED: Statement(FALSE, c.REASON_NOT_SUSPENDED),
+        ConditionType.COMPLETE: Statement(TRUE, verdict.reason, verdict.message)
+        if verdict.complete
+        else Statement(FALSE, c.REASON_STOPPED, "the job failed before its last step"),
+        ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED)
+        if verdict.complete
+        else Statement(TRUE, verdict.reason, verdict.message),
+    }
+
+
+def contributors(world: World, records: Mapping[str, UnitRecord], syncer_down: bool) -> set[str]:
+    """Units whose present attempt contributes: as the syncer says; without a fresh word, those that did when it was last heard."""
+    if syncer_down:
+        return set()
+    if world.report is None:
+        return {r.name for r in records.values() if r.state is UnitState.TRAINING}
+    found = set()
+    for record in records.values():
+        seen = world.unit_report(record.name, record.attempt)
+        if record.running and seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
+            found.add(record.name)
+    return found
+
+
+def _placed(world: World, growth: Growth) -> Statement:
+    learners = world.spec.learners
+    count = f"{growth.placed} of {growth.desired} units have hardware"
+    why = _pool_messages(growth)
+    if growth.placed >= max(growth.desired, learners.min):
+        return Statement(TRUE, c.REASON_ALL_PLACED, count)
+    if growth.placed >= learners.min:
+        return Statement(TRUE, c.REASON_MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
+    failed = sum(r.state is UnitState.FAILED for r in growth.records.values())
+    given_up = f"; {failed} given up" if failed else ""
+    text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
+    return Statement(FALSE, c.REASON_INSUFFICIENT_CAPACITY, text)
+
+
+def _pool_messages(growth: Growth) -> str:
+    if growth.placement is None:
+        return ""
+    short = [p.message for p in growth.placement.pools if p.reason in (c.POOL_NO_FREE_SLICE, c.POOL_NO_MATCHING_NODES)]
+    return "".join(f"; {text}" for text in short)
+
+
+def _training(world: World, growth: Growth, contributing: set[str], syncer_down: str, taken: Sequence[str]) -> Statement:
+    quorum = world.spec.training.quorum
+    if taken:
+        text = f"{_several(taken)} exists and is not this job's: delete it, or give the job another name"
+        return Statement(FALSE, c.REASON_NAME_TAKEN, text)
+    served = world.snapshot.report is not None or bool((world.snapshot.job.status.get("progress") or {}).get("step"))
+    if syncer_down:
+        if served:
+            text = f"the syncer does not run: {syncer_down}. Learners go on with what they have and connect again by themselves"
+            return Statement(FALSE, c.REASON_SYNCER_UNAVAILABLE, text)
+        return Statement(FALSE, c.REASON_SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
+    if world.report is None:
+        if world.now - world.syncer_since <= world.snapshot.config.report_stale_after:
+            return Statement(FALSE, c.REASON_SYNCER_STARTING, "the syncer's pod runs, its first report is awaited")
+        silence = world.snapshot.config.report_stale_after
+        text = f"the operator has had no report from the syncer for {silence:.0f} s; look at its pod and network"
+        return Statement(UNKNOWN, c.REASON_SYNCER_UNREACHABLE, text)
+    count = _count(growth, contributing)
+    if len(contributing) >= quorum and world.report.seeded:
+        return Statement(TRUE, c.REASON_QUORUM_CONTRIBUTING, count)
+    if len(contributing) < quorum:
+        missing = _missing(growth, contributing)
+        text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
+        return Statement(FALSE, c.REASON_QUORUM_MISSING, text)
+    return Statement(FALSE, c.REASON_SEEDING, "the first learner hands over the initial parameters")
+
+
+def _degraded(world: World, growth: Growth, contributing: set[str]) -> Statement:
+    learners = world.spec.learners
+    report = world.report
+    if len(contributing) >= learners.min or world.finishing:
+        if report is not None and report.snapshot_error:
+            text = f"training goes on, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
+            return Statement(TRUE, c.REASON_SNAPSHOT_FAILED, text)
+        return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
+    missing = [r for r in growth.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
+    details = _missing(growth, contributing)
+    text = f"{_count(growth, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
+    return Statement(TRUE, _degraded_reason(missing), text)
+
+
+def _degraded_reason(missing: Sequence[UnitRecord]) -> str:
+    """One cause if all the missing ones share it."""
+    causes = set()
+    for record in missing:
+        if record.state in (UnitState.FAILED, UnitState.BACKING_OFF):
+            causes.add(c.REASON_LEARNERS_FAILED)
+        elif record.state is UnitState.PENDING and not record.slice:
+            causes.add(c.REASON_LEARNERS_UNPLACED)
+        elif record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING) and record.restarts == 0:
+            causes.add(c.REASON_LEARNERS_STARTING)
+        else:
+            causes.add(c.REASON_LEARNERS_MISSING)
+    return causes.pop() if len(causes) == 1 else c.REASON_LEARNERS_MISSING
+
+
+def _count(growth: Growth, contributing: set[str]) -> str:
+    wanted = max(growth.placed, len(contributing))
+    return f"{len(contributing)} of {wanted} {'learner contributes' if wanted == 1 else 'learners contribute'}"
+
+
+def _missing(growth: Growth, contributing: set[str]) -> str:
+    """Who does not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
+    others = [r for r in growth.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
+    named = [_says(record) for record in others[:_NAMED]]
+    if len(others) > _NAMED:
+        named.append(f"{len(others) - _NAMED} more")
+    return "; ".join(named)
+
+
+def _says(record: UnitRecord) -> str:
+    words = {
+        UnitState.PENDING: "is pending",
+        UnitState.STARTING: "is starting",
+        UnitState.JOINING: "is joining",
+        UnitState.TRAINING: "has just stopped contributing",
+        UnitState.DRAINING: "is draining",
+        UnitState.BACKING_OFF: "is backing off",
+        UnitState.FAILED: "has failed",
+    }
+    text = f"{record.name} {words.get(record.state, str(record.state))}"
+    return f"{text} ({record.message})" if record.message else text
+
+
+def _several(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown

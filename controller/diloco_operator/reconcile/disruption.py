@@ -1,0 +1,157 @@
+"""How an attempt ended and who is to blame: classification of pods, nothing else. Pure.
+
+The operator decides on exit statuses of the contract, on what the kubelet and the cluster say of the pod, and on the state of its
+node. The order of the rules is the point: what the program itself said comes before what happened around it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from diloco.contract import Exit
+
+from diloco_operator.api import conditions
+from diloco_operator.reconcile.snapshot import PodView, Termination
+
+EVICTION_REASONS = frozenset(
+    {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}
+)
+"""status.reason of pods that the node or the cluster ended."""
+
+
+class EndKind(enum.IntEnum):
+    """In ascending weight: within a gang, the heaviest decides what the attempt's end was."""
+
+    COMPLETE = 0
+    """The job is done, says the program."""
+    DRAINED = 1
+    """We asked for it."""
+    NEVER_RAN = 2
+    """Its pods are gone, and nothing was ever seen to run."""
+    FAILURE = 3
+    """Counts against the restart budget."""
+    DISRUPTION = 4
+    """The platform's doing; does not count."""
+    PERMANENT = 5
+    """Will happen again at every attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    kind: EndKind
+    reason: str
+    """A constant of `api.conditions`, UNIT_…"""
+    message: str
+    at: float
+    leave_slice: bool = False
+    """The next attempt had better not start where this one was."""
+
+
+_REFUSALS = {
+    Exit.REFUSED_LAYOUT: (
+        EndKind.PERMANENT,
+        conditions.UNIT_REFUSED_LAYOUT,
+        "the parameters of the training program do not fit the job's; make the model the same in every pool's template",
+    ),
+    Exit.BAD_CONTRACT: (
+        EndKind.PERMANENT,
+        conditions.UNIT_BAD_CONTRACT,
+        "the training program found its environment or job file missing or wrong; use the diloco version that belongs to the operator",
+    ),
+    Exit.REFUSED_NONFINITE: (
+        EndKind.FAILURE,
+        conditions.UNIT_REFUSED_NONFINITE,
+        "it sent NaN or infinite parameters, which were refused; look at its learning rate and data",
+    ),
+    Exit.REFUSED_FENCED: (
+        EndKind.FAILURE,
+        conditions.UNIT_REFUSED_IDENTITY,
+        "the syncer knows a newer attempt or another process with this identity",
+    ),
+    Exit.REFUSED_UNAUTHENTICATED: (
+        EndKind.FAILURE,
+        conditions.UNIT_REFUSED_IDENTITY,
+        "the syncer did not accept the job's secret",
+    ),
+}
+
+
+def classify(pod: PodView, trouble: str, now: float) -> End | None:
+    """How this pod of an attempt that nobody asked to go ended; None while it goes on. `trouble`: why its node must be left."""
+    if pod.ended:
+        return _classify_ended(pod, trouble, now)
+    if pod.disruption:
+        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", now)
+    if trouble:
+        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, trouble, now, leave_slice=True)
+    if pod.deletion is not None:
+        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"somebody deleted the pod {pod.name}", now)
+    return None
+
+
+def _classify_ended(pod: PodView, trouble: str, now: float) -> End:
+    end = pod.termination
+    at = end.finished if end is not None and end.finished is not None else now
+    if end is not None:
+        if end.exit_code == Exit.COMPLETE:
+            return End(EndKind.COMPLETE, "", "", at)
+        if end.exit_code in _REFUSALS:
+            kind, reason, message = _REFUSALS[Exit(end.exit_code)]
+            return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at)
+        if end.reason == "OOMKilled":
+            message = f"exit {end.exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
+            return End(EndKind.FAILURE, conditions.UNIT_OUT_OF_MEMORY, message, at)
+    if pod.disruption:
+        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", at)
+    if trouble:
+        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, trouble, at, leave_slice=True)
+    if pod.reason in EVICTION_REASONS:
+        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
+    if pod.deletion is not None:
+        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"somebody deleted the pod {pod.name}", at)
+    if end is None:
+        if pod.phase == "Succeeded":
+            return End(EndKind.COMPLETE, "", "", at)
+        detail = f"{pod.reason}: {pod.message}" if pod.reason else "the kubelet gives no reason"
+        return End(EndKind.FAILURE, conditions.UNIT_CRASHED, f"the pod {pod.name} failed ({detail})", at)
+    return End(EndKind.FAILURE, conditions.UNIT_CRASHED, _with_detail(exit_text(end), end), at)
+
+
+def exit_text(end: Termination) -> str:
+    """`exit 137 (SIGKILL)`."""
+    signal = end.signal or (end.exit_code - 128 if end.exit_code > 128 else 0)
+    names = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+    known = names.get(signal, f"signal {signal}" if signal else "")
+    return f"exit {end.exit_code}" + (f" ({known})" if known else "")
+
+
+def _with_detail(text: str, end: Termination) -> str:
+    """With the first line of what the program left as its termination message."""
+    first = end.message.strip().splitlines()[0][:500] if end.message.strip() else ""
+    return f"{text}: {first}" if first else text
+
+
+def gang_end(
+    pods: Sequence[PodView], hosts: int, trouble: Callable[[str], str], now: float, *, ever_ran: bool, adopted: bool
+) -> End | None:
+    """The end of an attempt, all or nothing over its hosts; None while it goes on.
+
+    `hosts`: how many pods it should have. `ever_ran`: it has been seen running, by the record. `adopted`: its pods are newer than
+    the record, so that missing ones may not have been made yet.
+    """
+    ends = [(pod, classify(pod, trouble(pod.node), now)) for pod in pods]
+    over = [end for _, end in ends if end is not None]
+    if len(pods) < hosts and not adopted:
+        if ever_ran:
+            over.append(End(EndKind.DISRUPTION, conditions.UNIT_POD_LOST, "a pod vanished, and the operator had not deleted it", now))
+        elif not over:
+            return End(EndKind.NEVER_RAN, conditions.UNIT_POD_LOST, "its pods are gone", now)
+    if not over:
+        return None
+    heaviest = max(end.kind for end in over)
+    if heaviest is EndKind.COMPLETE and len(over) < len(pods):
+        return None  # the other hosts are about to end too
+    # Of several failures the first is the cause: when one host dies, the others of the gang die of its absence.
+    return min((end for end in over if end.kind is heaviest), key=lambda end: end.at)

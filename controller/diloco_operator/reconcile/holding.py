@@ -1,0 +1,38 @@
+"""Which nodes a job holds: those that its units stand on by its records, and those where a pod of it has not ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from diloco_operator.api import names
+from diloco_operator.api.job import UnitState
+from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slices import Fleet, Shape
+from diloco_operator.reconcile.record import UnitRecord, read_units
+from diloco_operator.reconcile.snapshot import Job, PodView
+from diloco_operator.reconcile.world import World
+
+_DONE = (UnitState.FAILED, UnitState.COMPLETED)
+
+
+def holds(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
+    """Names of the nodes that a job holds by its status and its pods: for the inventory of an operator that has just started
+    (call for every job before the first reconcile), and for a job that is gone while pods of it are still there."""
+    shapes = {pool.name: shape_of(pool) for pool in job.spec.pools} if job.spec is not None else {}
+    return _nodes(read_units(job.status), shapes, pods, fleet)
+
+
+def held_nodes(world: World, records: Mapping[str, UnitRecord]) -> frozenset[str]:
+    """The same, after a pass."""
+    return _nodes(records, world.shapes, world.snapshot.pods, world.snapshot.fleet)
+
+
+def _nodes(records: Mapping[str, UnitRecord], shapes: Mapping[str, Shape], pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
+    found = {pod.node for pod in pods if pod.component == names.COMPONENT_LEARNER and not pod.ended and pod.node}
+    for record in records.values():
+        shape = shapes.get(record.pool)
+        if not record.slice or shape is None or record.state in _DONE:
+            continue
+        for part in fleet.resolve(shape, record.slice) or ():
+            found.update(host.node for host in part.hosts)
+    return frozenset(found)

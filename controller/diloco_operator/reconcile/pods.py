@@ -1,0 +1,310 @@
+"""Pods from a template and the contract. Pure; what is not changed of a template is shared, never copied or written to.
+
+The user's template wins wherever it does not break the contract: its image, command, security context, resources, affinity,
+volumes and environment stay; identity, mounts, restart policy, the host and the accelerators are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from diloco import contract
+
+from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.api import names
+from diloco_operator.api.job import PodTemplate, Pool, Spec
+from diloco_operator.fleet.node import Host
+from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.reconcile.snapshot import Job, digest
+
+JOB_VOLUME = "diloco-job"
+SECRET_VOLUME = "diloco-secret"
+STATE_VOLUME = "diloco-state"
+TPU_PROCESS_PORT = 8476
+COORDINATOR_PORT = 29500
+"""Where the hosts of one unit meet: MASTER_PORT of torch, the coordinator of jax.distributed."""
+SYNCER_UID = 65532
+"""User and group of the syncer's image ("nonroot"), which must be able to write its volume."""
+
+
+def learner_hash(spec: Spec, pool: Pool) -> str:
+    """Of everything a user wrote that learner pods of this pool are made from."""
+    shape = pool.shape
+    return digest(
+        [
+            pool.template.spec,
+            pool.template.metadata.labels,
+            pool.template.metadata.annotations,
+            spec.priority_class_name,
+            [shape.accelerator, shape.topology, shape.hosts, shape.accelerators_per_host],
+        ]
+    )
+
+
+def learner_pods(
+    job: Job,
+    spec: Spec,
+    pool: Pool,
+    config: OperatorConfig,
+    *,
+    unit: str,
+    attempt: int,
+    slice_name: str,
+    hosts: Sequence[Host],
+    template_hash: str,
+) -> list[Obj]:
+    """One pod for every host of one attempt, in the order of the hosts."""
+    template = pool.template
+    peers = [names.learner_pod_name(job.name, unit, attempt, index) for index in range(len(hosts))]
+    labels = {
+        **template.metadata.labels,
+        names.LABEL_JOB: job.name,
+        names.LABEL_COMPONENT: names.COMPONENT_LEARNER,
+        names.LABEL_UNIT: unit,
+        names.LABEL_POOL: pool.name,
+        names.LABEL_ATTEMPT: str(attempt),
+    }
+    annotations = {
+        **template.metadata.annotations,
+        names.ANNOTATION_SLICE: slice_name,
+        names.ANNOTATION_TEMPLATE_HASH: template_hash,
+    }
+    shared_env = [
+        _value(contract.ENV_UNIT, unit),
+        _value(contract.ENV_ATTEMPT, str(attempt)),
+        _value(contract.ENV_POOL, pool.name),
+        _value(contract.ENV_HOSTS, str(len(hosts))),
+        _value(contract.ENV_SYNCER_ADDRESS, syncer_address(job)),
+    ]
+    return [
+        _learner_pod(
+            job,
+            spec,
+            pool,
+            config,
+            name=peers[index],
+            labels={**labels, names.LABEL_HOST: str(index)},
+            annotations={**annotations, names.ANNOTATION_NODE: host.node},
+            host=host,
+            env=[*shared_env, _value(contract.ENV_HOST, str(index))],
+            peer_env=_peer_env(job, pool, peers, index),
+        )
+        for index, host in enumerate(hosts)
+    ]
+
+
+def _learner_pod(
+    job: Job,
+    spec: Spec,
+    pool: Pool,
+    config: OperatorConfig,
+    *,
+    name: str,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    host: Host,
+    env: list[Obj],
+    peer_env: list[Obj],
+) -> Obj:
+    template = pool.template.spec
+    kind = CATALOGUE[pool.accelerator]
+    container = _container(template, names.LEARNER_CONTAINER)
+    learner = _with_contract(container, env, peer_env)
+    if kind.resource:
+        learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
+    selector = {**(template.get("nodeSelector") or {}), names.NODE_HOSTNAME: host.hostname}
+    if kind.family is Family.TPU:
+        selector |= {names.NODE_TPU_TYPE: kind.gke_labels[0], names.NODE_TPU_TOPOLOGY: pool.topology}
+    pod_spec = {
+        "terminationGracePeriodSeconds": config.learner_grace,
+        **_common_spec(job, spec, template, name),
+        "restartPolicy": "Never",
+        "nodeSelector": selector,
+        "containers": [learner if c is container else c for c in template["containers"]],
+        "volumes": [*_volumes(job), *(template.get("volumes") or ())],
+        "tolerations": [*(template.get("tolerations") or ()), *_tolerations(kind.family)],
+    }
+    return _pod(job, name, labels, annotations, pod_spec)
+
+
+def _peer_env(job: Job, pool: Pool, peers: Sequence[str], index: int) -> list[Obj]:
+    """How the hosts of one unit find each other; nothing for a unit of one host. Never MEGASCALE_*: it would fuse the slices."""
+    if len(peers) == 1:
+        return []
+    addresses = [names.pod_dns_name(peer, job.name, job.namespace) for peer in peers]
+    env = [
+        _value("MASTER_ADDR", addresses[0]),
+        _value("MASTER_PORT", str(COORDINATOR_PORT)),
+        _value("RANK", str(index)),
+        _value("WORLD_SIZE", str(len(peers))),
+        _value("LOCAL_RANK", "0"),
+        _value("JAX_COORDINATOR_ADDRESS", f"{addresses[0]}:{COORDINATOR_PORT}"),
+        _value("JAX_NUM_PROCESSES", str(len(peers))),
+        _value("JAX_PROCESS_ID", str(index)),
+    ]
+    if CATALOGUE[pool.accelerator].family is Family.TPU:
+        env += [
+            _value("TPU_WORKER_ID", str(index)),
+            _value("TPU_WORKER_HOSTNAMES", ",".join(addresses)),
+            _value("TPU_PROCESS_ADDRESSES", ",".join(f"{address}:{TPU_PROCESS_PORT}" for address in addresses)),
+            _value("TPU_PROCESS_PORT", str(TPU_PROCESS_PORT)),
+        ]
+    return env
+
+
+def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
+    """A device is asked for as request and limit alike, as Kubernetes demands of extended resources."""
+    return {
+        **resources,
+        "requests": {**(resources.get("requests") or {}), resource: str(count)},
+        "limits": {**(resources.get("limits") or {}), resource: str(count)},
+    }
+
+
+def _tolerations(family: Family) -> list[Obj]:
+    if family is Family.TPU:
+        return [{"key": names.RESOURCE_TPU, "operator": "Exists"}]
+    if family is Family.GPU:
+        return [{"key": names.RESOURCE_GPU, "operator": "Exists"}]
+    return []
+
+
+# --- the syncer -------------------------------------------------------------------------------------------------------
+def syncer_hash(spec: Spec, job_file_digest: str) -> str:
+    """Of everything a user wrote that the syncer's pod is made from, the job file included: a syncer reads it once."""
+    template = spec.syncer.template
+    return digest(
+        [template.spec, template.metadata.labels, template.metadata.annotations, spec.priority_class_name, job_file_digest]
+        if template
+        else [spec.priority_class_name, job_file_digest]
+    )
+
+
+def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
+    """The job's syncer. restartPolicy OnFailure: a crash is the kubelet's to mend, on the same volume."""
+    template = spec.syncer.template or PodTemplate()
+    container = _container(template.spec, names.SYNCER_CONTAINER)
+    env = [
+        _value(contract.ENV_STATE_DIR, contract.MOUNT_STATE),
+        _value(contract.ENV_LISTEN_PORT, str(contract.SYNCER_PORT)),
+        _value(contract.ENV_TERMINATION_LOG, contract.TERMINATION_LOG),
+    ]
+    defaults: Obj = {
+        "name": names.SYNCER_CONTAINER,
+        "image": config.syncer_image,
+        "command": list(config.syncer_command),
+        "ports": [{"name": "grpc", "containerPort": contract.SYNCER_PORT}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    syncer = _with_contract({**defaults, **container}, env, [])
+    syncer["volumeMounts"] = [*syncer["volumeMounts"], {"name": STATE_VOLUME, "mountPath": contract.MOUNT_STATE}]
+    syncer["terminationMessagePath"] = contract.TERMINATION_LOG
+    others = [c for c in template.spec.get("containers") or () if c is not container]
+    name = names.syncer_pod_name(job.name)
+    claim = {"name": STATE_VOLUME, "persistentVolumeClaim": {"claimName": names.volume_claim_name(job.name)}}
+    pod_spec = {
+        "terminationGracePeriodSeconds": config.syncer_grace,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": SYNCER_UID,
+            "runAsGroup": SYNCER_UID,
+            "fsGroup": SYNCER_UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **_common_spec(job, spec, template.spec, name),
+        "restartPolicy": "OnFailure",
+        "containers": [syncer, *others],
+        "volumes": [*_volumes(job), claim, *(template.spec.get("volumes") or ())],
+    }
+    labels = {**template.metadata.labels, names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_SYNCER}
+    annotations = {**template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    return _pod(job, name, labels, annotations, pod_spec)
+
+
+def syncer_address(job: Job) -> str:
+    return f"{names.pod_dns_name(names.syncer_pod_name(job.name), job.name, job.namespace)}:{contract.SYNCER_PORT}"
+
+
+# --- shared -----------------------------------------------------------------------------------------------------------
+def _container(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = next((c for c in template.get("containers") or () if c.get("name") == name), None)
+    return found if found is not None else {}
+
+
+def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[Obj]) -> Obj:
+    """Ours first, so that the user's own variables can refer to them; a name of the contract is ours alone."""
+    contract_env = [
+        _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
+        _value(contract.ENV_SECRET_FILE, f"{contract.MOUNT_SECRET}/{contract.SECRET_KEY}"),
+        {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        *env,
+    ]
+    user = container.get("env") or []
+    reserved = {each["name"] for each in contract_env}
+    chosen = {each["name"] for each in user}
+    mounts = [
+        {"name": JOB_VOLUME, "mountPath": contract.MOUNT_JOB, "readOnly": True},
+        {"name": SECRET_VOLUME, "mountPath": contract.MOUNT_SECRET, "readOnly": True},
+    ]
+    return {
+        **container,
+        "env": [
+            *contract_env,
+            *(each for each in peer_env if each["name"] not in chosen),
+            *(each for each in user if each["name"] not in reserved),
+        ],
+        "volumeMounts": [*mounts, *(container.get("volumeMounts") or ())],
+    }
+
+
+def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], name: str) -> Obj:
+    found = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **template,
+        "hostname": name,
+        "subdomain": names.service_name(job.name),
+    }
+    if spec.priority_class_name:
+        found["priorityClassName"] = spec.priority_class_name
+    return found
+
+
+def _volumes(job: Job) -> list[Obj]:
+    return [
+        {"name": JOB_VOLUME, "configMap": {"name": names.config_map_name(job.name)}},
+        {"name": SECRET_VOLUME, "secret": {"secretName": names.secret_name(job.name)}},
+    ]
+
+
+def _pod(job: Job, name: str, labels: Mapping[str, str], annotations: Mapping[str, str], spec: Obj) -> Obj:
+    return {
+        "apiVersion": names.PODS.api_version,
+        "kind": names.PODS.kind,
+        "metadata": {
+            "name": name,
+            "namespace": job.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": spec,
+    }
+
+
+def owner_reference(job: Job) -> Obj:
+    """The job is the controller; deleting it takes everything with it."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _value(name: str, value: str) -> Obj:
+    return {"name": name, "value": value}

@@ -1,0 +1,111 @@
+"""What is on record of a unit: `status.units[]`, read without building models, since every pass reads all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.timestamps import format_timestamp, parse_timestamp
+
+LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
+"""States in which the current attempt has, or had a moment ago, processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """Fields as in `api.job.UnitStatus`. Times are seconds since the epoch."""
+
+    name: str
+    pool: str
+    state: UnitState = UnitState.PENDING
+    slice: str = ""
+    attempt: int = 0
+    ended_attempt: int = 0
+    restarts: int = 0
+    reason: str = ""
+    message: str = ""
+    since: float | None = None
+    failures: tuple[float, ...] = ()
+    ended_at: float | None = None
+    not_before: float | None = None
+    recover_seconds: float | None = None
+    template_hash: str = ""
+    tokens_per_second: float = 0.0
+    weight: float = 0.0
+    staleness: int = 0
+    tokens: int = 0
+    steps: int = 0
+
+    @property
+    def running(self) -> bool:
+        """The current attempt's end is not on record."""
+        return self.attempt > self.ended_attempt
+
+    @property
+    def index(self) -> int:
+        return int(self.name[len(self.pool) + 1 :])
+
+
+def read_units(status: Mapping[str, Any]) -> dict[str, UnitRecord]:
+    """By name, in the order of status."""
+    return {raw["name"]: _read(raw) for raw in status.get("units") or ()}
+
+
+def _read(raw: Mapping[str, Any]) -> UnitRecord:
+    get = raw.get
+    return UnitRecord(
+        name=raw["name"],
+        pool=raw["pool"],
+        state=UnitState(raw["state"]),
+        slice=get("slice", ""),
+        attempt=get("attempt", 0),
+        ended_attempt=get("endedAttempt", 0),
+        restarts=get("restarts", 0),
+        reason=get("reason", ""),
+        message=get("message", ""),
+        since=_time(get("since")),
+        failures=tuple(parse_timestamp(t) for t in get("failures") or ()),
+        ended_at=_time(get("endedAt")),
+        not_before=_time(get("notBefore")),
+        recover_seconds=get("recoverSeconds"),
+        template_hash=get("templateHash", ""),
+        tokens_per_second=get("tokensPerSecond", 0.0),
+        weight=get("weight", 0.0),
+        staleness=get("staleness", 0),
+        tokens=get("tokens", 0),
+        steps=get("steps", 0),
+    )
+
+
+def write_unit(record: UnitRecord) -> dict[str, Any]:
+    """Every field, also those at their defaults, so that what the API server gives back equals what was written."""
+    found: dict[str, Any] = {
+        "name": record.name,
+        "pool": record.pool,
+        "slice": record.slice,
+        "state": record.state.value,
+        "attempt": record.attempt,
+        "restarts": record.restarts,
+        "reason": record.reason,
+        "message": record.message,
+        "tokensPerSecond": record.tokens_per_second,
+        "weight": record.weight,
+        "staleness": record.staleness,
+        "tokens": record.tokens,
+        "steps": record.steps,
+        "failures": [format_timestamp(t) for t in record.failures],
+        "endedAttempt": record.ended_attempt,
+        "templateHash": record.template_hash,
+    }
+    for key, moment in (("since", record.since), ("endedAt", record.ended_at), ("notBefore", record.not_before)):
+        if moment is not None:
+            found[key] = format_timestamp(moment)
+    if record.recover_seconds is not None:
+        found["recoverSeconds"] = record.recover_seconds
+    return found
+
+
+def _time(text: str | None) -> float | None:
+    return parse_timestamp(text) if text else None

@@ -1,0 +1,82 @@
+"""The restart budget of one unit: what an end of an attempt does to its record. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diloco_operator.api import conditions
+from diloco_operator.api.durations import format_duration
+from diloco_operator.api.job import Restart, UnitState
+from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.reconcile.disruption import End, EndKind
+from diloco_operator.reconcile.record import UnitRecord
+
+RETRY_HINT = "mend the cause, then change the pool's template, or suspend the job and resume it, to try again"
+
+
+def backoff_seconds(budget: Restart, failures: int) -> float:
+    """Pause after the n-th failure within the window: initial x 2^(n-1), at most max. `failures` >= 1."""
+    if budget.backoff.initial <= 0:
+        return 0.0
+    # 2**60 s is longer than any max, and a float holds it.
+    return min(budget.backoff.max, budget.backoff.initial * 2.0 ** min(failures - 1, 60))
+
+
+def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitRecord:
+    """The record once the end of `attempt` is accounted. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
+    ended = replace(record, attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
+    match end.kind:
+        case EndKind.COMPLETE:
+            return replace(ended, state=UnitState.COMPLETED, reason="", message="", since=end.at, ended_at=None)
+        case EndKind.DRAINED:
+            return replace(ended, state=UnitState.PENDING, reason=end.reason, message=end.message, since=now, ended_at=None)
+        case EndKind.NEVER_RAN:
+            return replace(ended, state=UnitState.PENDING, reason=end.reason, message=end.message, since=now)
+        case EndKind.DISRUPTION:
+            return replace(
+                ended,
+                state=UnitState.PENDING,
+                slice="" if end.leave_slice else record.slice,
+                reason=end.reason,
+                message=end.message,
+                since=now,
+                restarts=record.restarts + 1,
+                ended_at=end.at,
+            )
+        case EndKind.PERMANENT:
+            message = f"given up after attempt {attempt}: {end.message}; {RETRY_HINT}"
+            return replace(ended, state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=end.at)
+        case EndKind.FAILURE:
+            return _after_failure(ended, attempt, end, budget, now)
+
+
+def _after_failure(record: UnitRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitRecord:
+    failures = (*(t for t in record.failures if now - t < budget.window), end.at)[-(budget.limit + 1) :]
+    if len(failures) > budget.limit:
+        message = (
+            f"given up: {len(failures)} failures within {format_duration(budget.window)}, learners.restart.limit is {budget.limit}; "
+            f"the last, attempt {attempt}: {end.message}; {RETRY_HINT}"
+        )
+        return replace(
+            record,
+            state=UnitState.FAILED,
+            slice="",
+            reason=conditions.UNIT_RESTARTS_EXHAUSTED,
+            message=message,
+            since=now,
+            failures=failures,
+            ended_at=end.at,
+        )
+    not_before = end.at + backoff_seconds(budget, len(failures))
+    return replace(
+        record,
+        state=UnitState.BACKING_OFF,
+        slice="" if end.leave_slice else record.slice,
+        reason=end.reason,
+        message=f"attempt {attempt} ended: {end.message}; the next one starts at {format_timestamp(not_before)}",
+        since=now,
+        failures=failures,
+        restarts=record.restarts + 1,
+        ended_at=end.at,
+        not_before=not_before,
+    )

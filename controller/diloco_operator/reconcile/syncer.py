@@ -1,0 +1,138 @@
+"""The syncer's pod: made first, mended by the kubelet, made again when its node took it, replaced when its job file changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco.contract import Exit, Result
+from pydantic import ValidationError
+
+from diloco_operator.api import conditions, names
+from diloco_operator.plan import Create, Delete
+from diloco_operator.reconcile.disruption import exit_text
+from diloco_operator.reconcile.pods import syncer_hash, syncer_pod
+from diloco_operator.reconcile.snapshot import PodView
+from diloco_operator.reconcile.world import World
+
+
+@dataclass(slots=True)
+class SyncerStep:
+    creates: list[Create] = field(default_factory=list)
+    deletes: list[Delete] = field(default_factory=list)
+    ready_for_learners: bool = False
+    """Its pod exists and stays: learners that start now will find it."""
+    down: str = ""
+    """Why it does not serve, in words; "" when its container runs."""
+    taken: str = ""
+    """Its name belongs to somebody else's pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job's end, as the syncer's pod tells it."""
+
+    complete: bool
+    reason: str
+    message: str
+    result: Result | None = None
+
+
+def verdict(syncer: PodView | None) -> Verdict | None:
+    """None while the job goes on."""
+    if syncer is None:
+        return None
+    end = syncer.termination
+    if syncer.phase == "Succeeded":
+        result = _result(end.message if end else "")
+        if result is None:
+            return Verdict(True, conditions.REASON_STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
+        return Verdict(True, conditions.REASON_STEPS_REACHED, _summary(result), result)
+    if end is None or (syncer.running_since is not None and syncer.restarts == 0):
+        return None
+    detail = f": {end.message.strip()[:1000]}" if end.message.strip() else ""
+    if end.exit_code == Exit.BAD_STATE:
+        message = (
+            f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
+            "mend or replace the snapshots and make the job anew"
+        )
+        return Verdict(False, conditions.REASON_STATE_UNUSABLE, message)
+    if end.exit_code == Exit.BAD_CONTRACT:
+        return Verdict(False, conditions.REASON_SYNCER_FAILED, f"the syncer cannot read its environment or job file{detail}")
+    return None
+
+
+def _result(message: str) -> Result | None:
+    try:
+        return Result.model_validate_json(message)
+    except ValidationError:
+        return None
+
+
+def _summary(result: Result) -> str:
+    text = f"{result.step} of {result.steps} steps, {result.tokens} tokens"
+    if result.loss is not None:
+        text += f", training loss {result.loss:.4f}"
+    if result.held_out_loss is not None:
+        text += f", held-out loss {result.held_out_loss:.4f}"
+    return f"{text}. {result.message}" if result.message else text
+
+
+def settle_syncer(world: World, children_ready: bool, job_file_digest: str) -> SyncerStep:
+    """One step towards one running syncer that was made from the present spec."""
+    job, spec, config = world.snapshot.job, world.spec, world.snapshot.config
+    step = SyncerStep()
+    want = syncer_hash(spec, job_file_digest)
+    pod = world.syncer
+    name = names.syncer_pod_name(job.name)
+    if pod is None:
+        if any(other.name == name for other in world.snapshot.pods):
+            step.taken = f"Pod {name}"
+        elif children_ready:
+            step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want)))
+        step.down = "its pod is being made"
+        return step
+    step.down = _why_down(world, pod)
+    if pod.deletion is not None:
+        if world.dead(pod.node):
+            step.down = (
+                f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped; a new one starts when the "
+                "node returns or its Node object is deleted"
+            )
+        return step
+    why = _why_replace(world, pod, want, children_ready)
+    if why:
+        step.deletes.append(Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why))
+        step.down = why
+        return step
+    step.ready_for_learners = True
+    return step
+
+
+def _why_replace(world: World, pod: PodView, want: str, children_ready: bool) -> str:
+    if pod.phase == "Failed":
+        end = f" ({exit_text(pod.termination)})" if pod.termination else ""
+        return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is made again on the same volume"
+    if trouble := world.trouble(pod.node):
+        return f"{trouble}; it is made again on the same volume"
+    if children_ready and pod.template_hash != want:
+        return "training or syncer.template changed; it is made again and goes on from its snapshot"
+    return ""
+
+
+def _why_down(world: World, pod: PodView) -> str:
+    if pod.running_since is not None and not pod.ended:
+        return ""
+    if pod.restarts and pod.termination is not None:
+        detail = pod.termination.message.strip().splitlines()
+        return f"it has restarted {pod.restarts} times, last after {exit_text(pod.termination)}" + (
+            f": {detail[0][:300]}" if detail else ""
+        )
+    return f"its pod is {pod.phase}" + (f": {waits}" if (waits := pod.unschedulable or pod.waiting) else "")
+
+
+def delete_all(pods: Mapping[str, list[PodView]] | list[PodView], namespace: str, why: str) -> list[Delete]:
+    """Graceful deletion of every pod that nobody has asked to go yet."""
+    flat: list[Any] = [p for group in pods.values() for p in group] if isinstance(pods, Mapping) else list(pods)
+    return [Delete(names.PODS, namespace, pod.name, pod.uid, why=why) for pod in flat if pod.deletion is None]

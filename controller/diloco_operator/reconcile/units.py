@@ -1,0 +1,192 @@
+"""The life of one unit, as far as it follows from what is: ends are accounted, states follow pods and the syncer's report.
+
+Whether a unit may run, and where, is decided afterwards (`growth`). Nothing here creates or deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diloco_operator.api import conditions
+from diloco_operator.api.durations import format_duration
+from diloco_operator.api.job import UnitState
+from diloco_operator.reconcile.disruption import End, EndKind, gang_end
+from diloco_operator.reconcile.record import UnitRecord
+from diloco_operator.reconcile.restarts import after_end
+from diloco_operator.reconcile.snapshot import PodView
+from diloco_operator.reconcile.world import World
+from diloco_operator.report import UnitPhase, UnitReport
+
+_DISRUPTIONS = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST)
+
+
+def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[UnitRecord, bool]:
+    """The unit's record after everything that happened to its pods, and whether its pods are newer than the record.
+
+    Idempotent: an end that is on record (`ended_attempt`) is never accounted again.
+    """
+    newest = max((pod.attempt for pod in pods), default=0)
+    adopted = newest > record.attempt
+    if adopted:  # an operator died between creating the pods and writing status
+        record = _account_older(world, record, pods, newest)
+        first = next(pod for pod in pods if pod.attempt == newest)
+        record = replace(
+            record,
+            state=UnitState.STARTING,
+            attempt=newest,
+            slice=first.slice,
+            since=first.created,
+            not_before=None,
+            template_hash=first.template_hash,
+        )
+    if not record.running:
+        return _check_completed(world, record), adopted
+    current = [pod for pod in pods if pod.attempt == record.attempt]
+    if record.state is UnitState.DRAINING:
+        return _drained(world, record, current), adopted
+    end = gang_end(
+        current,
+        _hosts(world, record, current),
+        world.trouble,
+        world.now,
+        ever_ran=record.state is not UnitState.STARTING,
+        adopted=adopted,
+    )
+    end = end or _timed_out(world, record, current)
+    if end is None:
+        return _advance(world, record, current), adopted
+    if end.kind is EndKind.DISRUPTION and _lingers(world, current):
+        return replace(record, state=UnitState.DRAINING, reason=end.reason, message=end.message, since=world.now), adopted
+    return after_end(record, record.attempt, end, world.spec.learners.restart, world.now), adopted
+
+
+def _account_older(world: World, record: UnitRecord, pods: Sequence[PodView], newest: int) -> UnitRecord:
+    """Ends of attempts that nobody got to write down: the next attempt is there, so they have ended."""
+    for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
+        if attempt <= record.ended_attempt:
+            continue
+        mine = [pod for pod in pods if pod.attempt == attempt]
+        end = gang_end(mine, len(mine), world.trouble, world.now, ever_ran=False, adopted=True)
+        if record.state is UnitState.DRAINING or end is None:
+            # Drained, or its pods are gone or going, and with them the knowledge why: not a failure that could be proven.
+            end = _end_of_drain(record, world.now)
+        record = after_end(record, attempt, end, world.spec.learners.restart, world.now)
+    return replace(record, ended_attempt=newest - 1, attempt=newest - 1)
+
+
+def _hosts(world: World, record: UnitRecord, current: Sequence[PodView]) -> int:
+    """How many pods the attempt was made of. After a change of the pool only its own pods can tell."""
+    shape = world.shapes.get(record.pool)
+    if shape is None or record.template_hash != world.hashes[record.pool]:
+        return max(1, len(current))
+    return shape.hosts
+
+
+def _lingers(world: World, pods: Sequence[PodView]) -> bool:
+    """Some process of these pods may still run, and somebody will say when it has ended."""
+    return any(not pod.ended and not world.dead(pod.node) for pod in pods)
+
+
+def _drained(world: World, record: UnitRecord, current: Sequence[PodView]) -> UnitRecord:
+    if _lingers(world, current):
+        return record
+    if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
+        # It reached the end of the job before it was told to go.
+        return after_end(record, record.attempt, End(EndKind.COMPLETE, "", "", world.now), world.spec.learners.restart, world.now)
+    return after_end(record, record.attempt, _end_of_drain(record, world.now), world.spec.learners.restart, world.now)
+
+
+def _end_of_drain(record: UnitRecord, now: float) -> End:
+    if record.state is UnitState.DRAINING and record.reason not in _DISRUPTIONS:
+        return End(EndKind.DRAINED, record.reason, record.message, now)
+    if record.state is not UnitState.DRAINING:
+        return End(EndKind.DISRUPTION, conditions.UNIT_POD_LOST, f"attempt {record.attempt} was replaced", now)
+    began = record.since if record.since is not None else now
+    return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == conditions.UNIT_NODE_LOST)
+
+
+def _timed_out(world: World, record: UnitRecord, pods: Sequence[PodView]) -> End | None:
+    learners = world.spec.learners
+    since = record.since if record.since is not None else world.now
+    if record.state is UnitState.STARTING and not _all_run(pods):
+        if _passed(world, since + learners.join_timeout):
+            message = f"not all of its pods ran within {format_duration(learners.join_timeout)} (learners.joinTimeout): {_waiting(pods)}"
+            return End(EndKind.FAILURE, conditions.UNIT_JOIN_TIMEOUT, message, world.now, leave_slice=True)
+        return None
+    if world.report is None:
+        return None  # without a word from the syncer nobody can be blamed for silence
+    seen = world.unit_report(record.name, record.attempt)
+    if seen is None:
+        began = max(since, world.syncer_since, *(pod.running_since or 0.0 for pod in pods))
+        if record.state in (UnitState.STARTING, UnitState.JOINING) and _passed(world, began + learners.join_timeout):
+            message = f"it ran, but did not join the syncer within {format_duration(learners.join_timeout)} (learners.joinTimeout)"
+            return End(EndKind.FAILURE, conditions.UNIT_JOIN_TIMEOUT, message, world.now)
+        return None
+    if seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
+        # A syncer that has just restarted has heard nobody for long, which is not the learner's fault.
+        silent = min(seen.seconds_since_heard, world.report.received_at - world.syncer_since)
+        if silent > 0 and _passed(world, world.report.received_at - silent + learners.stall_timeout, heard=world.report.received_at):
+            message = f"the syncer has not heard from it for {format_duration(learners.stall_timeout)} (learners.stallTimeout)"
+            return End(EndKind.FAILURE, conditions.UNIT_STALLED, message, world.now)
+    return None
+
+
+def _passed(world: World, deadline: float, *, heard: float | None = None) -> bool:
+    """Whether it is later than `deadline` (by the time of the report, for what only the report can tell); else look again then."""
+    if (heard if heard is not None else world.now) >= deadline:
+        return True
+    if deadline > world.now:
+        world.deadlines.append(deadline)
+    return False
+
+
+def _all_run(pods: Sequence[PodView]) -> bool:
+    return bool(pods) and all(pod.running_since is not None or pod.ended for pod in pods)
+
+
+def _waiting(pods: Sequence[PodView]) -> str:
+    """What the first pod that does not run waits for."""
+    for pod in pods:
+        if pod.running_since is None and not pod.ended:
+            return f"{pod.name}: {pod.unschedulable or pod.waiting or 'the kubelet has not started it'}"
+    return "waits for its pods"
+
+
+def _advance(world: World, record: UnitRecord, pods: Sequence[PodView]) -> UnitRecord:
+    seen = world.unit_report(record.name, record.attempt)
+    state, reason, message = _state(world, record, pods, seen)
+    if state is UnitState.TRAINING and record.ended_at is not None:
+        record = replace(record, recover_seconds=round(max(0.0, world.now - record.ended_at), 3), ended_at=None)
+    if (state, reason, message) == (record.state, record.reason, record.message):
+        return record
+    return replace(record, state=state, reason=reason, message=message, since=record.since if state is record.state else world.now)
+
+
+def _state(world: World, record: UnitRecord, pods: Sequence[PodView], seen: UnitReport | None) -> tuple[UnitState, str, str]:
+    if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
+        return UnitState.TRAINING, "", ""
+    if not _all_run(pods):
+        if record.state is not UnitState.STARTING and pods:
+            return record.state, record.reason, record.message
+        return UnitState.STARTING, conditions.UNIT_SCHEDULING, _waiting(pods)
+    if world.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
+        return record.state, record.reason, record.message
+    if seen is not None and seen.phase is UnitPhase.JOINING:
+        return UnitState.JOINING, conditions.UNIT_TAKING_PARAMETERS, "connected, takes the current parameters"
+    if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
+        return UnitState.JOINING, conditions.UNIT_WAITING_FOR_SYNCER, "lost its connection to the syncer and connects again by itself"
+    return UnitState.JOINING, conditions.UNIT_WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
+
+
+def _check_completed(world: World, record: UnitRecord) -> UnitRecord:
+    """A program that ends with status 0 while the syncer, well after, goes on was not done."""
+    if record.state is not UnitState.COMPLETED or record.since is None or world.report is None or world.finishing:
+        return record
+    deadline = record.since + world.snapshot.config.early_end_grace
+    if world.report.received_at < deadline:
+        world.deadlines.append(max(deadline, world.now + 1.0))
+        return record
+    message = "the training program ended with status 0 before the job was done; it must train until the session says that it is over"
+    end = End(EndKind.FAILURE, conditions.UNIT_CRASHED, message, record.since)
+    return after_end(record, record.attempt, end, world.spec.learners.restart, world.now)

@@ -1,0 +1,100 @@
+"""The facts of one pass in the form that its steps ask for them. Everything derived once, nothing decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diloco_operator.api import names
+from diloco_operator.api.job import Pool, Spec
+from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until
+from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.pods import learner_hash
+from diloco_operator.reconcile.snapshot import PodView, Snapshot
+from diloco_operator.report import Report, UnitReport
+
+
+@dataclass(slots=True)
+class World:
+    """One job whose spec is readable, at one moment."""
+
+    snapshot: Snapshot
+    spec: Spec
+    now: float
+    pools: dict[str, Pool]
+    shapes: dict[str, Shape]
+    hashes: dict[str, str]
+    """Pool -> hash of what its learner pods are made from."""
+    report: Report | None
+    """The syncer's report if it is fresh."""
+    syncer: PodView | None
+    learners: dict[str, list[PodView]]
+    """Unit -> its pods, all attempts."""
+    deadlines: list[float] = field(default_factory=list)
+    """Moments at which the job must be looked at again. Collected while the pass goes on."""
+    _trouble: dict[str, str] = field(default_factory=dict)
+
+    def trouble(self, node: str) -> str:
+        """Why units on this node must leave it; "" when they may stay, or when the pod has no node yet."""
+        if not node:
+            return ""
+        if node not in self._trouble:
+            view = self.snapshot.fleet.node(node)
+            signs = self.snapshot.config.signs
+            self._trouble[node] = must_leave(view, node, signs, self.now)
+            if view is not None and not self._trouble[node]:
+                until = not_ready_until(view, signs)
+                if until is not None:
+                    self.deadlines.append(until)
+        return self._trouble[node]
+
+    def dead(self, node: str) -> bool:
+        """Nobody on this node will confirm that a pod has ended."""
+        return bool(node) and is_dead(self.snapshot.fleet.node(node), self.snapshot.config.signs)
+
+    def unit_report(self, unit: str, attempt: int) -> UnitReport | None:
+        """What the syncer says of this very attempt."""
+        found = self.report.units.get(unit) if self.report is not None else None
+        return found if found is not None and found.attempt == attempt else None
+
+    @property
+    def finishing(self) -> bool:
+        """The last outer step is done; nobody needs to start any more."""
+        return self.report is not None and (self.report.done or self.report.t >= self.report.steps > 0)
+
+    @property
+    def syncer_since(self) -> float:
+        """Since when the syncer can have heard anybody."""
+        since = self.syncer.running_since if self.syncer is not None else None
+        return since if since is not None else self.now
+
+
+def look(snapshot: Snapshot, spec: Spec, now: float) -> World:
+    """Sort what the snapshot holds. Pods that another object owns are not ours."""
+    learners: dict[str, list[PodView]] = {}
+    syncer: PodView | None = None
+    for pod in own_pods(snapshot):
+        if pod.component == names.COMPONENT_SYNCER:
+            syncer = pod
+        elif pod.component == names.COMPONENT_LEARNER:
+            learners.setdefault(pod.unit, []).append(pod)
+    report = snapshot.report
+    fresh = report is not None and now - report.received_at <= snapshot.config.report_stale_after
+    serving = syncer is not None and syncer.running_since is not None and not syncer.ended
+    return World(
+        snapshot=snapshot,
+        spec=spec,
+        now=now,
+        pools={pool.name: pool for pool in spec.pools},
+        shapes={pool.name: shape_of(pool) for pool in spec.pools},
+        hashes={pool.name: learner_hash(spec, pool) for pool in spec.pools},
+        # What a syncer said before it went down says nothing about now.
+        report=report if fresh and serving else None,
+        syncer=syncer,
+        learners=learners,
+    )
+
+
+def own_pods(snapshot: Snapshot) -> Iterable[PodView]:
+    return (pod for pod in snapshot.pods if pod.owner == snapshot.job.uid)
