@@ -25,6 +25,10 @@ from diloco_operator.telemetry import Endpoint, Telemetry
 log = logging.getLogger(__name__)
 
 
+type Decide = Callable[[Snapshot, datetime], Plan]
+"""What decides: `reconcile`, or in a test of the operator alone something simpler."""
+
+
 @dataclass(frozen=True, slots=True)
 class Next:
     """When a job must be looked at again."""
@@ -54,6 +58,7 @@ class Passes:
         *,
         now: Callable[[], float],
         token: Callable[[], str],
+        decide: Decide = reconcile,
     ) -> None:
         self._caches = caches
         self._inventory = inventory
@@ -65,6 +70,7 @@ class Passes:
         self._config = config
         self._now = now
         self._token = token
+        self._reconcile = decide
         self._holding: dict[JobKey, set[str]] = {}
         """Under which keys of the inventory the jobs of this name hold nodes: more than one while an earlier one still has pods."""
 
@@ -110,7 +116,7 @@ class Passes:
             children=self._caches.children(key),
             report=self._telemetry.latest(key),
         )
-        plan = reconcile(snapshot, datetime.fromtimestamp(self._now(), tz=UTC))
+        plan = self._reconcile(snapshot, datetime.fromtimestamp(self._now(), tz=UTC))
         self._set_holds(key, job.key, plan.holds)
         status = plan.status.status if plan.status is not None else job.status
         self._capacity.set_wants(key, job.created, lacking(job, status))

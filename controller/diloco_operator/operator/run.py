@@ -20,8 +20,8 @@ from diloco_operator.kube.reflector import Held, Timing
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
-from diloco_operator.operator.passes import Passes
-from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.operator.passes import Decide, Passes
+from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Operator:
         chance: Callable[[], float],
         token: Callable[[], str],
         run: RunConfig | None = None,
+        decide: Decide = reconcile,
     ) -> None:
         self._run = run or RunConfig()
         self._telemetry = telemetry
@@ -103,6 +104,7 @@ class Operator:
             config,
             now=now,
             token=token,
+            decide=decide,
         )
         self._started = False
         self._stopping = False

@@ -1,0 +1,421 @@
+"""The operator around the decision: what is read before, written after, and when it looks again. What is decided is a stand-in here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from builders.fleet_manifests import cpu_node, tpu_nodes
+from builders.job_manifests import job, tpu_pool
+from builders.virtual_time import run_virtual, until
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
+from diloco_operator.reconcile import OperatorConfig, Snapshot
+from diloco_operator.report import Report
+from diloco_operator.telemetry import Endpoint
+
+NS = "default"
+
+
+class SilentTelemetry:
+    """No syncer has said anything; who was to be followed is noted."""
+
+    def __init__(self) -> None:
+        self.followed: dict[tuple[str, str], Endpoint | None] = {}
+        self.notify: Callable[[tuple[str, str]], None] = lambda key: None
+        self.closed = False
+
+    def on_change(self, notify: Callable[[tuple[str, str]], None]) -> None:
+        self.notify = notify
+
+    def follow(self, key: tuple[str, str], endpoint: Endpoint | None) -> None:
+        self.followed[key] = endpoint
+
+    def forget(self, key: tuple[str, str]) -> None:
+        self.followed.pop(key, None)
+
+    def latest(self, key: tuple[str, str]) -> Report | None:
+        return None
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    """An API server with some nodes, and an operator that decides as `decide` says. `seen` has every snapshot, with the loop's time."""
+
+    def __init__(self, decide: Callable[[Snapshot], Plan] = lambda snapshot: Plan()) -> None:
+        self.api = MemoryApi(random=random.Random(1))
+        self.decide = decide
+        self.seen: list[tuple[float, Snapshot]] = []
+        self.telemetry = SilentTelemetry()
+        self.operator = Operator(
+            self.api,
+            config=OperatorConfig(),
+            telemetry=self.telemetry,
+            now=lambda: asyncio.get_running_loop().time(),
+            chance=lambda: 0.0,
+            token=lambda: "token",
+            run=RunConfig(workers=4),
+            decide=self._decide,
+        )
+
+    def _decide(self, snapshot: Snapshot, now: datetime) -> Plan:
+        assert now.tzinfo is UTC
+        self.seen.append((asyncio.get_running_loop().time(), snapshot))
+        return self.decide(snapshot)
+
+    @asynccontextmanager
+    async def operating(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.operator.run())
+        try:
+            yield task
+            if task.done() and not task.cancelled():
+                task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def apply(self, name: str = "lm", **spec: Any) -> Obj:
+        manifest = job(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=6)], spec=spec)
+        manifest["metadata"]["namespace"] = NS
+        return await self.api.create(names.DILOCO_JOBS, manifest)
+
+    async def touch(self, name: str = "lm", value: str = "x") -> None:
+        await self.api.patch(names.DILOCO_JOBS, NS, name, {"metadata": {"annotations": {"touched": value}}}, type=PatchType.MERGE)
+
+    def passes(self, name: str = "lm") -> list[Snapshot]:
+        return [snapshot for _, snapshot in self.seen if snapshot.job.name == name]
+
+    async def settle(self) -> None:
+        """Until the operator has nothing left to do."""
+        await asyncio.sleep(0.1)
+        await until(lambda: self.operator.idle)
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]], decide: Callable[[Snapshot], Plan] = lambda snapshot: Plan()) -> World:
+    async def run() -> World:
+        world = World(decide)
+        await world.api.create(names.CUSTOM_RESOURCES, build_crd())
+        for node in [cpu_node("cpu-0"), *tpu_nodes("np-a", "tpu-v6e-slice", "2x2")]:
+            await world.api.create(names.NODES, node)
+            await world.api.patch(
+                names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, type=PatchType.MERGE, subresource="status"
+            )
+        await scenario(world)
+        return world
+
+    return run_virtual(run())
+
+
+def a_pod(snapshot: Snapshot, name: str, node: str = "np-a-0") -> Create:
+    job = snapshot.job
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
+    labels = {names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_LEARNER, names.LABEL_UNIT: "v6e-0"}
+    meta = {"namespace": NS, "name": name, "labels": labels, "ownerReferences": [owner], "annotations": {names.ANNOTATION_NODE: node}}
+    spec = {"containers": [{"name": "learner", "image": "i"}]}
+    return Create(names.PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+
+def one_pod(snapshot: Snapshot) -> Plan:
+    """A plan that wants one pod."""
+    return Plan() if snapshot.pods else Plan(creates=(a_pod(snapshot, "lm-v6e-0-a1-0"),))
+
+
+def test_nothing_is_decided_before_every_cache_is_synced():
+    async def scenario(world: World) -> None:
+        away = True
+
+        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+            if away and verb == "list" and resource == names.NODES:
+                raise Unavailable(503, "ServiceUnavailable", "nodes cannot be listed")
+
+        world.api.before = refuse
+        await world.apply()
+        async with world.operating():
+            await asyncio.sleep(100)
+            assert world.seen == []
+            away = False
+            await until(lambda: world.seen)
+            assert world.seen[0][1].fleet.node("np-a-0") is not None
+
+    play(scenario)
+
+
+def test_a_plan_is_carried_out_and_what_it_made_is_seen_in_the_next_pass():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await until(lambda: len(world.seen) == 2)
+            assert [pod.name for pod in world.passes()[1].pods] == ["lm-v6e-0-a1-0"]
+            await world.settle()
+            assert len(world.seen) == 2
+
+    play(scenario, one_pod)
+
+
+def test_a_job_is_not_looked_at_while_its_own_writes_are_on_their_way():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await until(lambda: world.operator.idle)
+            world.api.before = lambda verb, resource, *_: blocked(verb, resource)
+            world.api.interrupt_watches()
+            await world.apply()
+            await until(lambda: len(world.seen) == 1, within=200)
+            await world.touch()
+            await world.touch(value="y")
+            before = asyncio.get_running_loop().time()
+            await until(lambda: len(world.seen) == 2, within=200, step=0.5)
+            # the pods' watch stays broken, so that the expectation has to expire
+            assert asyncio.get_running_loop().time() - before > 25
+
+    def blocked(verb: str, resource: Resource) -> None:
+        if verb in ("watch", "list") and resource == names.PODS:
+            raise Unavailable(503, "ServiceUnavailable", "pods cannot be watched")
+
+    play(scenario, one_pod)
+
+
+def test_a_job_of_another_manager_is_left_alone():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply(managedBy="example.com/other")
+            await world.settle()
+            assert world.seen == []
+
+    play(scenario)
+
+
+def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowly():
+    async def scenario(world: World) -> None:
+        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+            if verb == "create" and resource == names.PODS:
+                raise ApiError(403, "Forbidden", "exceeded quota: pods=0")
+
+        world.api.before = refuse
+        async with world.operating():
+            await world.apply()
+            await until(lambda: len(world.seen) == 4)
+            times = [at for at, _ in world.seen]
+            gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+            assert [round(gap, 1) for gap in gaps] == [0.5, 1, 2]
+            [event] = (await world.api.list(names.EVENTS, NS)).items
+            assert event["reason"] == "WriteRefused"
+            assert "exceeded quota: pods=0" in event["message"]
+            assert event["count"] >= 3
+
+    play(scenario, one_pod)
+
+
+def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others():
+    def decide(snapshot: Snapshot) -> Plan:
+        if snapshot.job.name == "bad":
+            raise ZeroDivisionError
+        return Plan()
+
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply("bad")
+            await world.apply("good")
+            await until(lambda: world.passes("good"))
+            await until(lambda: world.operator.counters.defects >= 2)
+
+    play(scenario, decide)
+
+
+def test_a_job_is_looked_at_again_when_its_plan_says_so():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await until(lambda: len(world.seen) == 3, within=200)
+            first, second, third = (at for at, _ in world.seen)
+            assert (round(second - first), round(third - second)) == (60, 60)
+
+    play(scenario, lambda snapshot: Plan(requeue_after=60))
+
+
+def test_a_job_is_looked_at_when_a_node_that_it_holds_changes():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await world.settle()
+            assert len(world.seen) == 1
+            await world.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
+            await until(lambda: len(world.seen) == 2)
+
+    play(scenario, lambda snapshot: Plan(holds=frozenset({"np-a-0"})))
+
+
+def test_a_heartbeat_of_a_node_wakes_nobody():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await world.settle()
+            beat = {"metadata": {"annotations": {"heartbeat": "1"}}}
+            await world.api.patch(names.NODES, "", "np-a-0", beat, type=PatchType.MERGE)
+            await world.settle()
+            assert len(world.seen) == 1
+
+    play(scenario, lambda snapshot: Plan(holds=frozenset({"np-a-0"})))
+
+
+def short_of_slices(snapshot: Snapshot) -> Plan:
+    """Takes np-a-0 if it is free; otherwise says in status that it lacks a slice."""
+    pool = snapshot.job.spec.pools[0] if snapshot.job.spec else None
+    assert pool is not None
+    node = next((part.hosts[0].node for part in snapshot.fleet.free(shape_of(pool))), None)
+    mine = snapshot.job.status.get("pools", [{}])[0].get("placed") == 1
+    if mine or node is not None:
+        return _status(snapshot, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}))
+    return _status(snapshot, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset())
+
+
+def _status(snapshot: Snapshot, pool: Obj, holds: frozenset[str]) -> Plan:
+    job = snapshot.job
+    if job.status.get("pools") == [pool]:
+        return Plan(holds=holds)
+    return Plan(status=ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]}), holds=holds)
+
+
+def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply("first")
+            await world.settle()
+            await world.apply("second")
+            await world.settle()
+            count = len(world.passes("second"))
+            await world.settle()
+            assert len(world.passes("second")) == count
+            await world.api.delete(names.DILOCO_JOBS, NS, "first")
+            await until(lambda: world.operator.inventory.holders("np-a-0") == {f"{NS}/second/{world.passes('second')[0].job.uid}"})
+
+    play(scenario, short_of_slices)
+
+
+def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice():
+    async def scenario(world: World) -> None:
+        for index in range(6):
+            await world.apply(f"job-{index}")
+        async with world.operating():
+            await world.settle()
+            assert len(world.operator.inventory.holders("np-a-0")) == 1
+
+    play(scenario, short_of_slices)
+
+
+def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await until(lambda: len(world.passes()) == 2)
+            await world.api.bind(NS, "lm-v6e-0-a1-0", "np-a-0")
+            await world.settle()
+            await world.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
+            await world.settle()
+            assert world.operator.inventory.holders("np-a-0")
+            await world.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
+            await world.settle()
+            assert not world.operator.inventory.holders("np-a-0")
+            assert (NS, "lm") not in world.telemetry.followed
+
+    def decide(snapshot: Snapshot) -> Plan:
+        return Plan(creates=one_pod(snapshot).creates, holds=frozenset({"np-a-0"}))
+
+    play(scenario, decide)
+
+
+def test_an_operator_that_starts_knows_what_every_job_holds_before_it_decides_anything():
+    async def scenario(world: World) -> None:
+        first = await world.apply("first")
+        pod = a_pod(_as_snapshot(first), "first-v6e-0-a1-0").obj
+        await world.api.create(names.PODS, pod)
+        await world.apply("second")
+        async with world.operating():
+            await until(lambda: world.passes("second"))
+            assert world.operator.inventory.holders("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
+
+    play(scenario, lambda snapshot: Plan(holds=frozenset({"np-a-0"}) if snapshot.job.name == "first" else frozenset()))
+
+
+def _as_snapshot(obj: Obj) -> Any:
+    return SimpleNamespace(job=SimpleNamespace(name=obj["metadata"]["name"], uid=obj["metadata"]["uid"]))
+
+
+def test_the_syncer_is_followed_where_its_pod_runs():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            made = await world.apply()
+            pod = a_pod(_as_snapshot(made), "lm-syncer").obj
+            pod["metadata"]["labels"][names.LABEL_COMPONENT] = names.COMPONENT_SYNCER
+            await world.api.create(names.PODS, pod)
+            secret = {
+                "metadata": {"namespace": NS, "name": "lm-identity", "labels": {names.LABEL_JOB: "lm"}},
+                "data": {"token": "c2VjcmV0"},
+            }
+            await world.api.create(names.SECRETS, secret)
+            await world.settle()
+            assert world.telemetry.followed == {(NS, "lm"): None}
+            status = {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
+            await world.api.patch(names.PODS, NS, "lm-syncer", status, type=PatchType.MERGE, subresource="status")
+            await world.settle()
+            endpoint = world.telemetry.followed[NS, "lm"]
+            assert endpoint is not None
+            assert (endpoint.address, endpoint.token) == ("10.1.2.3:7077", "secret")
+
+    play(scenario)
+
+
+def test_a_report_that_changed_leads_to_a_pass():
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await world.settle()
+            world.telemetry.notify((NS, "lm"))
+            await until(lambda: len(world.seen) == 2)
+
+    play(scenario)
+
+
+def test_told_to_stop_it_ends_the_writes_under_way():
+    def decide(snapshot: Snapshot) -> Plan:
+        creates = tuple(a_pod(snapshot, f"p{index}") for index in range(200))
+        return Plan(creates=creates, events=(Event("Normal", "Made", "200 pods"),))
+
+    async def scenario(world: World) -> None:
+        async with world.operating() as task:
+            await world.apply()
+            await until(lambda: world.seen, step=0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert len((await world.api.list(names.PODS, NS)).items) == 200
+            assert world.telemetry.closed
+
+    play(scenario, decide)
+
+
+def test_a_deletion_carries_the_uid_so_that_a_successor_is_spared():
+    def decide(snapshot: Snapshot) -> Plan:
+        if not snapshot.pods:
+            return one_pod(snapshot)
+        return Plan(deletes=tuple(Delete(names.PODS, NS, pod.name, uid="another", grace_seconds=0) for pod in snapshot.pods))
+
+    async def scenario(world: World) -> None:
+        async with world.operating():
+            await world.apply()
+            await until(lambda: len(world.seen) >= 2)
+            await world.settle()
+            assert len((await world.api.list(names.PODS, NS)).items) == 1
+
+    play(scenario, decide)
