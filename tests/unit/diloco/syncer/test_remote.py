@@ -126,28 +126,32 @@ def test_damaged_copies_only_are_an_error_that_names_each(uri: str, local: Snaps
         remote.restore(SnapshotStore(tmp_path / "new", 3))
 
 
-def test_failed_upload_is_told_and_the_local_snapshot_stays(
-    uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [1, 2])
+def test_failed_upload_is_told_and_leaves_both_sides_usable(
+    uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int
 ) -> None:
     remote = RemoteSnapshots(uri, 3)
     remote.upload(save(local, 1))
     path = save(local, 2)
     fs, _ = fsspec.core.url_to_fs(uri)
-    real = fs.put_file
+    real = type(fs).put_file
+    puts = 0
 
-    def refuse_manifest(source: str, target: str, **kwargs: Any) -> None:
-        if target.endswith(MANIFEST_FILE):
+    def put_file(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal puts
+        puts += 1
+        if puts == fails:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(source, target, **kwargs)
+        return real(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(fs), "put_file", lambda self, *args, **kwargs: refuse_manifest(*args, **kwargs))
+        patch.setattr(type(fs), "put_file", put_file)
         with pytest.raises(SnapshotError, match=r"spec\.training\.checkpoint\.uri.*No space left on device.*is intact"):
             remote.upload(path)
     assert restored(uri, tmp_path / "new") == 1
-    loaded = local.load_newest()
-    assert loaded is not None
-    assert loaded.t == 2
+    assert "cannot be used" not in caplog.text, "half an upload must not look like a damaged snapshot"
+    remote.upload(path)
+    assert restored(uri, tmp_path / "newer") == 2
 
 
 @pytest.mark.parametrize("bad", ["nosuchscheme://bucket/folder", "gs://bucket/folder"])
