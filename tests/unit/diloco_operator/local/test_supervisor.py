@@ -187,7 +187,7 @@ async def test_processes_that_keep_forking_are_outrun(tmp_path):
         "    os.setsid(); pathlib.Path('alive').touch(); time.sleep(0.001)\n"
     )
     async with Supervisor() as supervisor:
-        argv = ["sh", "-c", f"{sys.executable} -c \"$SCRIPT\" & exec sleep 100"]
+        argv = ["sh", "-c", f'{sys.executable} -c "$SCRIPT" & exec sleep 100']
         process = await supervisor.spawn(argv, env={**ENV, "SCRIPT": relay}, cwd=tmp_path, log=tmp_path / "log")
         await appears(tmp_path / "alive")
         mark = process.mark

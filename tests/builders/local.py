@@ -1,0 +1,293 @@
+"""A control plane on this machine for tests: start it, apply jobs, break things, wait for conditions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.names import DILOCO_JOBS, NODES, PODS
+from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Resource
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.local.addresses import Addresses, Network
+from diloco_operator.local.control_plane import LocalControlPlane, LocalTiming
+from diloco_operator.local.kubelet import Kubelet, Processes
+from diloco_operator.local.machine import Machine, base_environment
+from diloco_operator.local.nodes import NodeLifecycle
+from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.scheduler import Scheduler
+from diloco_operator.reconcile import OperatorConfig
+
+WAIT_SECONDS = 60.0
+"""How long a condition may take before a test gives up. A limit for defects, not an expectation."""
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+def a_node(name: str, *, labels: Mapping[str, str] | None = None, speed: str = "", taints: Sequence[Obj] = (), **capacity: object) -> Obj:
+    """A Node manifest; capacity by resource, with `tpu` and `gpu` for their long names."""
+    long = {"tpu": names.RESOURCE_TPU, "gpu": names.RESOURCE_GPU}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": dict(labels or {}),
+            "annotations": {names.ANNOTATION_RELATIVE_SPEED: speed} if speed else {},
+        },
+        "spec": {"taints": list(taints)} if taints else {},
+        "status": {"capacity": {long.get(key, key): str(value) for key, value in capacity.items()}},
+    }
+
+
+def tpu_node(name: str, kind: str = "tpu-v5p-slice", topology: str = "2x2x1", chips: int = 4, speed: str = "") -> Obj:
+    """One host of a TPU slice, labelled and tainted as GKE does."""
+    labels = {
+        names.NODE_TPU_TYPE: kind, names.NODE_TPU_TOPOLOGY: topology,
+        names.NODE_ACCELERATOR_COUNT: str(chips), names.NODE_POOL: f"np-{name}",
+    }  # fmt: skip
+    return a_node(
+        name, labels=labels, speed=speed, taints=[{"key": names.RESOURCE_TPU, "value": "present", "effect": "NoSchedule"}], tpu=chips
+    )
+
+
+def gpu_node(name: str, kind: str = "nvidia-h100-80gb", gpus: int = 8, speed: str = "") -> Obj:
+    """A GPU host, labelled and tainted as GKE does."""
+    taint = {"key": names.RESOURCE_GPU, "value": "present", "effect": "NoSchedule"}
+    return a_node(name, labels={names.NODE_GPU_TYPE: kind, names.NODE_POOL: "np-gpu"}, speed=speed, taints=[taint], gpu=gpus)
+
+
+def a_pod(name: str = "pod", *command: str, node: str = "", policy: str = "Never", **spec: Any) -> Obj:
+    """A pod with one container `main`; what the container needs besides goes through `container=`."""
+    container = {"name": "main", "image": "none", "command": list(command), **spec.pop("container", {})}
+    bound = {"nodeName": node} if node else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", **spec.pop("metadata", {})},
+        "spec": {"containers": [container], "restartPolicy": policy, **bound, **spec},
+    }
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+async def wait_for(
+    client: Client, resource: Resource, namespace: str, name: str, holds: Callable[[Obj | None], bool], *, timeout: float = WAIT_SECONDS
+) -> Obj | None:
+    """The object (None: there is none) as soon as `holds` says so of it. Follows a watch; fails with the object's last state."""
+    last: Obj | None = None
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                listed = await client.list(resource, namespace, field_selector=f"metadata.name={name}")
+                last = listed.items[0] if listed.items else None
+                if holds(last):
+                    return last
+                with contextlib.suppress(Gone):
+                    async for event in client.watch(
+                        resource, namespace, resource_version=listed.resource_version,
+                        field_selector=f"metadata.name={name}", timeout_seconds=timeout,
+                    ):  # fmt: skip
+                        if event.type is not EventType.BOOKMARK:
+                            last = None if event.type is EventType.DELETED else event.object
+                            if holds(last):
+                                return last
+    except TimeoutError:
+        raise AssertionError(f"{resource.kind} {name} did not come to what was waited for within {timeout} s; it is now {last}") from None
+
+
+def condition(obj: Obj | None, type: str) -> Obj:
+    """A condition of an object's status; empty if it is not there."""
+    conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == type), {})
+
+
+def is_true(type: str, reason: str = "") -> Callable[[Obj | None], bool]:
+    """For `wait_for`: the condition is True (for this reason)."""
+    return lambda obj: condition(obj, type).get("status") == "True" and reason in ("", condition(obj, type).get("reason"))
+
+
+def has_phase(*phases: str) -> Callable[[Obj | None], bool]:
+    """For `wait_for`: the pod's phase is one of these."""
+    return lambda obj: ((obj or {}).get("status") or {}).get("phase") in phases
+
+
+def is_gone(obj: Obj | None) -> bool:
+    return obj is None
+
+
+def unit_of(job: Obj | None, unit: str) -> Obj:
+    """A unit in the job's status; empty if it is not there."""
+    units = ((job or {}).get("status") or {}).get("units") or ()
+    return next((u for u in units if u["name"] == unit), {})
+
+
+# --- a kubelet without an operator ------------------------------------------------------------------------------------
+class LocalNodes:
+    """In-memory API, scheduler, kubelet and nodes: what runs pods. No operator."""
+
+    def __init__(self, client: MemoryApi, machine: Machine, kubelet: Kubelet, nodes: NodeLifecycle) -> None:
+        self.client, self.machine, self.kubelet, self.nodes = client, machine, kubelet, nodes
+
+    async def create(self, resource: Resource, obj: Obj) -> Obj:
+        return await self.client.create(resource, obj)
+
+    async def pod(self, name: str, holds: Callable[[Obj | None], bool], *, timeout: float = WAIT_SECONDS) -> Obj | None:
+        """The pod, as soon as it is so."""
+        return await wait_for(self.client, PODS, "default", name, holds, timeout=timeout)
+
+    async def run(self, pod: Obj) -> Obj:
+        """Create a pod and wait for its end; gives the pod."""
+        await self.client.create(PODS, pod)
+        ended = await self.pod(pod["metadata"]["name"], has_phase("Succeeded", "Failed"))
+        assert ended is not None
+        return ended
+
+    def log(self, name: str) -> str:
+        """What the pod has written, all containers and restarts."""
+        return "".join(path.read_text() for path in self.kubelet.logs("default", name))
+
+
+@contextlib.asynccontextmanager
+async def local_nodes(
+    state_dir: Path, *nodes: Obj, sleep: Callable[[float], Any] = asyncio.sleep, eviction_seconds: float = 0.0,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[LocalNodes]:  # fmt: skip
+    """`sleep` is what waits between restarts; evictions follow at once unless told otherwise. Without nodes: one called `node`."""
+    client = MemoryApi()
+    network = Network.reserve(random.Random())
+    async with Supervisor() as supervisor:
+        machine = Machine(
+            client, supervisor, Addresses(network.second), state_dir, state_dir,
+            environment={**base_environment(), **(environment or {})}, sleep=sleep,
+        )  # fmt: skip
+        kubelet = Kubelet(machine)
+        lifecycle = NodeLifecycle(client, kubelet, machine, nodes or [a_node("node")], eviction_seconds=eviction_seconds)
+        await lifecycle.register()
+        parts = [asyncio.create_task(part) for part in (kubelet.run(), Scheduler(client).run(), lifecycle.run())]
+        try:
+            yield LocalNodes(client, machine, kubelet, lifecycle)
+        finally:
+            for part in parts:
+                part.cancel()
+            ended = await asyncio.gather(*parts, return_exceptions=True)
+            network.close()
+        failures = [error for error in ended if isinstance(error, Exception)]
+        assert not failures, failures
+
+
+# --- the whole control plane ------------------------------------------------------------------------------------------
+class Cluster:
+    """A running `LocalControlPlane` with the words of a test."""
+
+    def __init__(self, plane: LocalControlPlane) -> None:
+        self.plane = plane
+        self.client = plane.client
+
+    async def apply(self, job: Obj) -> Obj:
+        """Create a job."""
+        metadata = {"namespace": "default", **job["metadata"]}
+        return await self.client.create(DILOCO_JOBS, {**job, "metadata": metadata})
+
+    async def change(self, name: str, spec: Obj) -> Obj:
+        """Merge into a job's spec."""
+        from diloco_operator.kube.client import PatchType
+
+        return await self.client.patch(DILOCO_JOBS, "default", name, {"spec": spec}, type=PatchType.MERGE)
+
+    async def job(
+        self, name: str, holds: Callable[[Obj | None], bool] = lambda job: job is not None, *, timeout: float = WAIT_SECONDS
+    ) -> Obj:
+        """The job, as soon as it is so."""
+        found = await self._unless_failed(wait_for(self.client, DILOCO_JOBS, "default", name, holds, timeout=timeout))
+        assert found is not None
+        return found
+
+    async def unit(self, job: str, unit: str, holds: Callable[[Obj], bool], *, timeout: float = WAIT_SECONDS) -> Obj:
+        """A unit of the job's status, as soon as it is so. An empty one stands for a unit that is not there."""
+        return unit_of(await self.job(job, lambda obj: holds(unit_of(obj, unit)), timeout=timeout), unit)
+
+    async def step(self, job: str, step: int, *, timeout: float = WAIT_SECONDS) -> Obj:
+        """The job, as soon as it reached an outer step."""
+        return await self.job(
+            job, lambda obj: (((obj or {}).get("status") or {}).get("progress") or {}).get("step", 0) >= step, timeout=timeout
+        )
+
+    async def pods(self, job: str) -> list[Obj]:
+        return (await self.client.list(PODS, "default", label_selector=f"{names.LABEL_JOB}={job}")).items
+
+    async def pod_of(self, job: str, unit: str) -> Obj:
+        """The newest pod of a unit, or of `syncer`."""
+        labels = f"{names.LABEL_COMPONENT}={names.COMPONENT_SYNCER}" if unit == names.COMPONENT_SYNCER else f"{names.LABEL_UNIT}={unit}"
+        found = (await self.client.list(PODS, "default", label_selector=f"{names.LABEL_JOB}={job},{labels}")).items
+        assert found, f"job {job} has no pod for {unit}"
+        return max(found, key=lambda pod: int(pod["metadata"]["labels"].get(names.LABEL_ATTEMPT, "0")))
+
+    async def signal(self, job: str, unit: str, number: int) -> Obj:
+        """A signal to every process of a unit's newest pod; gives the pod."""
+        pod = await self.pod_of(job, unit)
+        assert await self.plane.kubelet.signal("default", pod["metadata"]["name"], number), f"{unit} does not run"
+        return pod
+
+    async def kill(self, job: str, unit: str) -> Obj:
+        return await self.signal(job, unit, signal.SIGKILL)
+
+    async def stop(self, job: str, unit: str) -> Obj:
+        return await self.signal(job, unit, signal.SIGSTOP)
+
+    async def cont(self, job: str, unit: str) -> Obj:
+        return await self.signal(job, unit, signal.SIGCONT)
+
+    async def node_of(self, job: str, unit: str) -> str:
+        return str((await self.pod_of(job, unit))["spec"]["nodeName"])
+
+    async def fail_node(self, node: str, processes: Processes = Processes.KILLED) -> None:
+        """The node turns NotReady and does not answer; its processes die with it or live on, cut off."""
+        await self.plane.nodes.fail(node, processes)
+
+    async def recover_node(self, node: str) -> None:
+        await self.plane.nodes.recover(node)
+
+    async def remove_node(self, node: str) -> None:
+        await self.plane.nodes.remove(node)
+
+    async def delete(self, name: str) -> None:
+        await self.client.delete(DILOCO_JOBS, "default", name, propagation="Background")
+
+    async def delete_and_wait(self, name: str) -> None:
+        """Delete the job and wait until nothing with its label is left."""
+        await self.delete(name)
+        for pod in await self.pods(name):
+            await wait_for(self.client, PODS, "default", pod["metadata"]["name"], is_gone)
+        with contextlib.suppress(NotFound):
+            await wait_for(self.client, DILOCO_JOBS, "default", name, is_gone)
+
+    def log(self, pod: str) -> str:
+        return "".join(path.read_text() for path in self.plane.kubelet.logs("default", pod))
+
+    async def _unless_failed(self, wanted: Any) -> Any:
+        """Wait, and fail at once when a part of the control plane does."""
+        task = asyncio.ensure_future(wanted)
+        try:
+            await asyncio.wait([task, self.plane.failed], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self.plane.failed.result()
+            return await task
+        finally:
+            task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def local_control_plane(
+    state_dir: Path, nodes: Sequence[Obj], *, config: OperatorConfig | None = None, timing: LocalTiming | None = None, **options: Any
+) -> AsyncIterator[Cluster]:
+    """The whole embedded control plane, operator included. `options` go to LocalControlPlane."""
+    async with LocalControlPlane(state_dir, nodes, operator_config=config, timing=timing, **options) as plane:
+        yield Cluster(plane)
+
+
+__all__ = ["NODES", "Cluster", "LocalNodes", "Processes", "a_node", "a_pod", "condition", "gpu_node", "has_phase", "is_gone"]
+__all__ += ["is_true", "local_control_plane", "local_nodes", "tpu_node", "unit_of", "wait_for"]

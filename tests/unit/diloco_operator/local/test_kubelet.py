@@ -1,0 +1,316 @@
+"""Pods as real processes, and what their status says of it."""
+
+import asyncio
+import signal
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from builders.local import LocalNodes, a_node, a_pod, condition, has_phase, is_gone, is_true, local_nodes
+from diloco_operator.api.names import CONFIG_MAPS, PODS, SECRETS, VOLUME_CLAIMS
+from diloco_operator.local.supervisor import processes
+
+
+@pytest.fixture
+async def local(tmp_path: Path):
+    async with local_nodes(tmp_path) as nodes:
+        yield nodes
+
+
+def state(pod, name="main"):
+    return next(s for s in pod["status"]["containerStatuses"] if s["name"] == name)
+
+
+def ended(pod, name="main"):
+    return state(pod, name)["state"]["terminated"]
+
+
+def sh(script, name="pod", **spec):
+    """A pod that runs a shell script; `$$` of the shell is written as Kubernetes wants it."""
+    return a_pod(name, "sh", "-c", script.replace("$$", "$$$$"), **spec)
+
+
+def waits_for(reason):
+    """The first container waits for this reason."""
+
+    def holds(pod):
+        statuses = pod["status"].get("containerStatuses") or [{"state": {}}]
+        return statuses[0]["state"].get("waiting", {}).get("reason") == reason
+
+    return holds
+
+
+async def nothing_runs(text):
+    """Returns when no process has `text` in its command line."""
+    async with asyncio.timeout(20):
+        while any(text in command_line(process.pid) for process in processes() if process.alive):
+            await asyncio.sleep(0.005)
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+async def test_pod_that_ends_well_succeeds(local: LocalNodes):
+    pod = await local.run(sh("echo hello"))
+    assert pod["status"]["phase"] == "Succeeded"
+    terminated = ended(pod)
+    assert (terminated["exitCode"], terminated["reason"]) == (0, "Completed")
+    assert datetime.fromisoformat(terminated["startedAt"]) <= datetime.fromisoformat(terminated["finishedAt"])
+    assert condition(pod, "Ready")["reason"] == "PodCompleted"
+    assert local.log("pod") == "hello\n"
+
+
+@pytest.mark.parametrize(("script", "code", "number"), [("exit 66", 66, None), ("kill -KILL $$", 137, 9), ("kill -TERM $$", 143, 15)])
+async def test_pod_that_ends_badly_fails_with_its_exit_status(local: LocalNodes, script, code, number):
+    pod = await local.run(sh(script))
+    assert pod["status"]["phase"] == "Failed"
+    assert (ended(pod)["exitCode"], ended(pod)["reason"], ended(pod).get("signal")) == (code, "Error", number)
+
+
+async def test_program_that_does_not_exist_is_a_start_error(local: LocalNodes):
+    pod = await local.run(a_pod("pod", "no-such-program"))
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "StartError")
+    assert "no-such-program" in ended(pod)["message"]
+
+
+async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNodes):
+    for name in ("one", "two"):
+        await local.create(PODS, sh("exec sleep 100", name))
+    one, two = [await local.pod(name, is_true("Ready")) for name in ("one", "two")]
+    assert one["status"]["phase"] == "Running"
+    assert state(one)["started"] is True
+    assert {condition(one, type)["status"] for type in ("PodScheduled", "Initialized", "ContainersReady")} == {"True"}
+    addresses = {one["status"]["podIP"], two["status"]["podIP"], one["status"]["hostIP"]}
+    assert len(addresses) == 3
+    assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
+
+
+async def test_two_pods_listen_on_the_same_port(local: LocalNodes):
+    script = (
+        "import os, socket, time\n"
+        "listening = socket.create_server((os.environ['POD_IP'], 7077))\n"
+        "print('listening', flush=True)\n"
+        "listening.accept()"
+    )
+    env = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    for name in ("one", "two"):
+        await local.create(PODS, a_pod(name, "python", "-c", script, container={"env": env}))
+    for name in ("one", "two"):
+        pod = await local.pod(name, is_true("Ready"))
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection(pod["status"]["podIP"], 7077)
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.01)  # it has not got so far
+                    continue
+                writer.close()
+                break
+        assert (await local.pod(name, has_phase("Succeeded", "Failed")))["status"]["phase"] == "Succeeded"
+
+
+async def test_environment_config_and_volumes_arrive(local: LocalNodes):
+    meta = {"namespace": "default"}
+    await local.create(CONFIG_MAPS, {"metadata": {"name": "job", **meta}, "data": {"job.json": "{}", "level": "high"}})
+    await local.create(SECRETS, {"metadata": {"name": "identity", **meta}, "data": {"token": "czNjcjN0"}})
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await local.create(VOLUME_CLAIMS, {"metadata": {"name": "state", **meta}, "spec": claim})
+    env = [
+        {"name": "PLAIN", "value": "a"},
+        {"name": "EXPANDED", "value": "$(PLAIN)/$$(PLAIN)/$(UNKNOWN)"},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "TEAM", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['team']"}}},
+        {"name": "LEVEL", "valueFrom": {"configMapKeyRef": {"name": "job", "key": "level"}}},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "identity", "key": "token"}}},
+        {"name": "FILE", "value": "/etc/job/job.json"},
+        {"name": "OMP_NUM_THREADS", "value": "3"},
+    ]
+    script = (
+        'echo "$PLAIN|$EXPANDED|$NODE|$TEAM|$LEVEL|$TOKEN|$OMP_NUM_THREADS|$OPENBLAS_NUM_THREADS|$1"\n'
+        'cat "$FILE" /etc/secret/token; echo done > /var/state/result; touch /scratch/here; printf final > /dev/termination-log'
+    )
+    mounts = {"config": "/etc/job", "secret": "/etc/secret", "state": "/var/state", "scratch": "/scratch"}
+    volumes = [
+        {"name": "config", "configMap": {"name": "job"}},
+        {"name": "secret", "secret": {"secretName": "identity"}},
+        {"name": "state", "persistentVolumeClaim": {"claimName": "state"}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    container = {
+        "env": env,
+        "args": ["sh", "$(PLAIN)"],
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
+    }
+    pod = await local.run(sh(script, container=container, volumes=volumes, metadata={"labels": {"team": "blue"}}))
+    assert local.log("pod") == "a|a/$(PLAIN)/$(UNKNOWN)|node|blue|high|s3cr3t|3|1|a\n{}s3cr3t"
+    assert ended(pod)["message"] == "final"
+    assert (local.machine.state_dir / "volumes/default/state/result").read_text() == "done\n"
+
+
+async def test_termination_message_is_cut_at_4096_bytes(local: LocalNodes):
+    pod = await local.run(sh("head -c 5000 /dev/zero | tr '\\0' x > /dev/termination-log"))
+    assert ended(pod)["message"] == "x" * 4096
+
+
+async def test_fallback_message_is_the_end_of_the_log(local: LocalNodes):
+    pod = await local.run(sh("echo why; exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"}))
+    assert ended(pod)["message"] == "why"
+
+
+async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path):
+    retries = []
+
+    async def sleep(seconds):
+        retries.append(seconds)
+        if len(retries) == 2:
+            await nodes.create(CONFIG_MAPS, {"metadata": {"name": "late", "namespace": "default"}, "data": {"key": "value"}})
+
+    async with local_nodes(tmp_path, sleep=sleep) as nodes:
+        env = [{"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "key"}}}]
+        await nodes.create(PODS, sh("echo $KEY", container={"env": env}))
+        await nodes.pod("pod", has_phase("Succeeded"))
+        assert nodes.log("pod") == "value\n"
+    assert retries[:2] == [1.0, 2.0]
+
+
+async def test_missing_secret_is_a_config_error_with_its_name(tmp_path: Path):
+    async with local_nodes(tmp_path, sleep=lambda _: asyncio.Event().wait()) as nodes:
+        volumes = [{"name": "v", "secret": {"secretName": "absent"}}]
+        await nodes.create(PODS, sh("true", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}))
+        pod = await nodes.pod("pod", waits_for("CreateContainerConfigError"))
+        assert "'absent' not found" in state(pod)["state"]["waiting"]["message"]
+        assert pod["status"]["phase"] == "Pending"
+
+
+async def test_container_restarts_at_once_and_then_backs_off_until_it_succeeds(tmp_path: Path):
+    delays = []
+
+    async def sleep(seconds):
+        delays.append(seconds)
+
+    script = f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 4"
+    async with local_nodes(tmp_path, sleep=sleep) as nodes:
+        pod = await nodes.run(sh(script, policy="OnFailure"))
+    assert delays == [0.0, 10.0, 20.0]
+    assert state(pod)["restartCount"] == 3
+    assert state(pod)["lastState"]["terminated"]["exitCode"] == 1
+    assert pod["status"]["phase"] == "Succeeded"
+
+
+async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path):
+    async def sleep(seconds):
+        if seconds:
+            await asyncio.Event().wait()
+
+    async with local_nodes(tmp_path, sleep=sleep) as nodes:
+        await nodes.create(PODS, sh("exit 2", policy="Always"))
+        pod = await nodes.pod("pod", waits_for("CrashLoopBackOff"))
+        assert state(pod)["restartCount"] == 1
+        assert pod["status"]["phase"] == "Running"
+        await nodes.client.delete(PODS, "default", "pod")
+        await nodes.pod("pod", is_gone)
+
+
+async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone(local: LocalNodes):
+    await local.create(PODS, sh("trap 'echo drained; exit 143' TERM; echo ready; while true; do sleep 0.02; done"))
+    await local.pod("pod", is_true("Ready"))
+    seen = []
+    await local.client.delete(PODS, "default", "pod")
+    await local.pod("pod", lambda pod: seen.append(pod) or pod is None)
+    last = [pod for pod in seen if pod][-1]
+    assert ended(last)["exitCode"] == 143
+    assert last["status"]["phase"] == "Failed"
+
+
+async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: LocalNodes):
+    await local.create(PODS, sh("trap '' TERM; while true; do sleep 0.02; done", terminationGracePeriodSeconds=1))
+    await local.pod("pod", is_true("Ready"))
+    seen = []
+    await local.client.delete(PODS, "default", "pod")
+    await local.pod("pod", lambda pod: seen.append(pod) or pod is None)
+    assert ended([pod for pod in seen if pod][-1])["exitCode"] == 137
+
+
+async def test_grace_period_can_be_cut_short(local: LocalNodes):
+    mark = f"stubborn in {local.machine.state_dir}"
+    await local.create(PODS, sh(f"trap '' TERM; : {mark}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=3600))
+    await local.pod("pod", is_true("Ready"))
+    await local.client.delete(PODS, "default", "pod")
+    await local.pod("pod", lambda pod: "deletionTimestamp" in pod["metadata"])
+    await local.client.delete(PODS, "default", "pod", grace_seconds=0)
+    await local.pod("pod", is_gone)
+    await nothing_runs(mark)
+
+
+async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(local: LocalNodes):
+    container = {"env": [{"name": "SYNCER", "value": "job-syncer.job.default.svc:7077"}]}
+    await local.run(sh("echo $SYNCER", "early", container=container))
+    await local.create(PODS, sh("exec sleep 100", "job-syncer", hostname="job-syncer", subdomain="job"))
+    syncer = await local.pod("job-syncer", is_true("Ready"))
+    assert local.log("early") == f"{syncer['status']['podIP']}:7077\n"
+    await local.client.delete(PODS, "default", "job-syncer")
+    await local.pod("job-syncer", is_gone)
+    await local.create(PODS, sh("exec sleep 100", "job-syncer", hostname="job-syncer", subdomain="job"))
+    again = await local.pod("job-syncer", is_true("Ready"))
+    assert again["status"]["podIP"] == syncer["status"]["podIP"]
+
+
+async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path):
+    async with local_nodes(tmp_path, a_node("slow", speed="0.5")) as nodes:
+        learner, other = [
+            {"name": name, "image": "none", "command": ["sh", "-c", "echo ${DILOCO_RELATIVE_SPEED-none}"]} for name in ("learner", "other")
+        ]
+        pod = a_pod()
+        pod["spec"]["containers"] = [learner, other]
+        await nodes.run(pod)
+        logs = {path.name: path.read_text() for path in nodes.kubelet.logs("default", "pod")}
+    assert logs == {"learner-0.log": "0.5\n", "other-0.log": "none\n"}
+
+
+async def test_init_containers_run_first_and_one_that_fails_fails_the_pod(local: LocalNodes):
+    good, bad = [{"name": name, "image": "none", "command": ["sh", "-c", f"echo {name}; {name}"]} for name in ("true", "false")]
+    pod = await local.run(sh("echo main", "fine", initContainers=[good]))
+    assert pod["status"]["phase"] == "Succeeded"
+    assert local.log("fine") == "true\nmain\n"
+    pod = await local.run(sh("echo main", "broken", initContainers=[good, bad]))
+    assert pod["status"]["phase"] == "Failed"
+    assert "main" not in local.log("broken")
+
+
+async def test_signal_from_outside_counts_as_an_error_of_the_program(local: LocalNodes):
+    await local.create(PODS, sh("exec sleep 100"))
+    await local.pod("pod", is_true("Ready"))
+    assert await local.kubelet.signal("default", "pod", signal.SIGKILL)
+    pod = await local.pod("pod", has_phase("Failed"))
+    assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (137, "Error")
+    assert not await local.kubelet.signal("default", "pod", signal.SIGKILL)
+
+
+async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes):
+    await local.create(PODS, sh("exec sleep 100"))
+    pod = await local.pod("pod", is_true("Ready"))
+    mark = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    pod["status"]["conditions"].append(mark)
+    await local.client.update(PODS, pod, subresource="status")
+    await local.kubelet.signal("default", "pod", signal.SIGKILL)
+    pod = await local.pod("pod", has_phase("Failed"))
+    assert condition(pod, "DisruptionTarget")["reason"] == "EvictionByEvictionAPI"
+    assert condition(pod, "Ready")["status"] == "False"
+
+
+async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_gone(local: LocalNodes):
+    container = {"env": [{"name": "PREDECESSOR", "value": "yes"}]}
+    await local.create(PODS, sh("exec sleep 100", hostname="pod", subdomain="job", container=container))
+    await local.pod("pod", is_true("Ready"))
+    await local.client.delete(PODS, "default", "pod", grace_seconds=0)
+    script = (
+        "import pathlib, sys\n"
+        "lines = [p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/environ') if p.parent.joinpath('comm').read_text() == 'sleep\\n']\n"
+        "sys.exit(sum(b'PREDECESSOR=yes' in line for line in lines))"
+    )
+    pod = await local.run(a_pod("pod", "python", "-c", script, hostname="pod", subdomain="job"))
+    assert pod["status"]["phase"] == "Succeeded"
