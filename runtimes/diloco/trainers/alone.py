@@ -14,8 +14,6 @@ class AloneSession:
     """Takes the sequence numbers one after the other and stops after a number of steps; there is no syncer."""
 
     def __init__(self, steps: int) -> None:
-        if steps < 1:
-            raise ValueError(f"a training of {steps} steps trains nothing: --steps must be at least 1")
         self.steps = steps
         self.step_count = 0
         self.held_out_loss: float | None = None

@@ -46,6 +46,8 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
     given = parser.parse_args(argv)
     if given.alone != (given.steps is not None):
         parser.error("--alone and --steps go together: in a job, the job's training.steps decides")
+    if given.steps is not None and given.steps < 1:
+        parser.error(f"a training of {given.steps} steps trains nothing: --steps must be at least 1")
     if not given.alone:
         _require_job(program, environment)
     try:
@@ -86,6 +88,8 @@ def pin_threads(threads: int) -> None:
 def start_logging() -> logging.Logger:
     """The trainers' log, on standard error: standard output has the result only."""
     package = logging.getLogger("diloco")
+    if package.handlers:
+        return package.getChild("trainers")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     package.addHandler(handler)
