@@ -4,13 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from builders.core import a_job, a_layout, a_push, a_seeded_core, metadata
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Finish, Merged, Metadata, Pull, Push, Reason, Skipped, Snapshot
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
-
-from builders.core import a_job, a_layout, a_push, a_seeded_core, metadata
 
 
 def pull_of(actions):

@@ -1,0 +1,183 @@
+"""The core with simulated learners on virtual time: pace, quorum, silence and grace."""
+
+import numpy as np
+import pytest
+from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
+from diloco.algorithm.core import Core
+from diloco.algorithm.events import Broadcast, Merged, Pull, Skipped
+from diloco.contract import Grace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def simulation(*learners, **job):
+    return Simulation(a_seeded_core(a_job(**job)), learners)
+
+
+def spacing(learner):
+    """Mean local steps between two adoptions of a fragment, the first apart."""
+    return np.mean([n for counts in learner.adopted_after.values() for n in counts[1:]])
+
+
+@pytest.mark.parametrize(("fragments", "interval"), [(4, 4), (2, 8), (1, 24)])
+def test_effective_interval_does_not_collapse_with_a_quorum_of_one_on_a_fast_network(fragments, interval):
+    # The trap: 4 unaligned learners report 4 times a step, and K = 1 needs one report for a step of the clock.
+    learners = [SimulatedLearner(f"u{i}", 1.0, start=0.23 * i) for i in range(4)]
+    sim = simulation(*learners, sync_interval=interval, fragments=fragments).run(until=400)
+    for learner in learners:
+        assert spacing(learner) == pytest.approx(interval, rel=0.03)
+    # so every merge holds the work of all; while they are starting up not all are there yet
+    sizes = [len(m.units) for m in sim.all(Merged)]
+    assert sizes[-50:] == [4] * len(sizes[-50:])
+    assert not sim.refused
+
+
+def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds():
+    learners = [SimulatedLearner(f"u{i}", seconds) for i, seconds in enumerate((1.0, 1.0, 2.0, 4.0))]
+    sim = simulation(*learners).run(until=400)
+    # mean speed (1 + 1 + 1/2 + 1/4)/4 = 0.6875 steps a second
+    assert sim.core.t == pytest.approx(400 * 0.6875, rel=0.02)
+    assert [spacing(x) for x in learners] == pytest.approx([4 / 0.6875, 4 / 0.6875, 2 / 0.6875, 1 / 0.6875], rel=0.05)
+    assert sim.core.step_seconds == pytest.approx(1 / 0.6875)
+
+
+def test_twice_as_fast_at_the_same_batch_weighs_twice():
+    sim = simulation(SimulatedLearner("fast", 1.0), SimulatedLearner("slow", 2.0), sync_interval=24, fragments=4).run(until=1000)
+    fast, slow = sim.core.account("fast").share, sim.core.account("slow").share
+    assert fast / slow == pytest.approx(2, rel=0.1)  # counters are whole steps: 32 +- 1 against 16 +- 1
+
+
+def test_silent_learner_does_not_stop_the_clock():
+    learners = [SimulatedLearner(f"u{i}", 1.0, start=0.1 * i) for i in range(4)]
+    sim = simulation(*learners).run(until=100)
+    before = sim.core.t
+    learners[3].stopped = True
+    sim.run(until=200)
+    # three steps of silence at a clock slowed by a quarter at most, and a wait in one exchange: 5 of 100 steps
+    assert sim.core.t - before >= 95
+    assert all("u3" not in m.units for m in sim.all(Merged)[-50:])
+    longest = np.diff([t for t in sim.times(Broadcast) if t > 99]).max()
+    assert longest <= 4  # 3 steps until it is silent and the step itself
+
+
+def test_silent_learner_is_asked_again_when_it_comes_back():
+    learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5)]
+    sim = simulation(*learners).run(until=50)
+    learners[1].stopped = True
+    sim.run(until=100)
+    learners[1].stopped = False
+    sim.run(until=150)
+    assert sim.all(Merged)[-1].units == ("a", "b")
+    assert sim.core.t >= 140
+
+
+def test_learner_that_trains_and_never_answers_is_left_out_within_the_grace():
+    learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5, mute=True)]
+    sim = simulation(*learners).run(until=200)
+    assert sim.core.t >= 195
+    assert {m.units for m in sim.all(Merged)} == {("a",)}
+
+
+def test_quorum_of_two_waits_longer_for_the_second_answer_but_not_for_ever():
+    learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, mute=True)]
+    sim = simulation(*learners, quorum=2).run(until=200)
+    pulls, merges = sim.times(Pull), sim.times(Merged)
+    # b never answers: the first exchange waits for 30 s, the time for a first answer; then b is known not to answer
+    assert merges[0] - pulls[0] == pytest.approx(30, abs=1)
+    assert sim.core.t >= 160
+
+
+def test_slow_network_stretches_the_interval_but_every_learner_stays_in():
+    learners = [SimulatedLearner(f"u{i}", 1.0, answer_seconds=5.0 + 0.3 * i) for i in range(3)]
+    sim = simulation(*learners, overlap_steps=1).run(until=300)
+    # answers take 5.6 steps, tau = 1 allows two exchanges at a time
+    assert sim.core.t == pytest.approx(300 / 5.6 * 2, rel=0.1)
+    assert all(len(m.units) == 3 for m in sim.all(Merged)[2:])
+    assert not sim.refused
+
+
+def test_one_slow_link_does_not_slow_the_others():
+    learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.3), SimulatedLearner("far", 1.0, answer_seconds=30.0)]
+    sim = simulation(*learners).run(until=300)
+    assert sim.core.t >= 290
+    assert all(m.units == ("a", "b") for m in sim.all(Merged)[4:])
+
+
+def test_grace_lets_a_learner_in_that_has_not_trained_the_fragment_yet():
+    # H = P = 1: every broadcast sets the counters to 0. b is 0.3 s behind a, and the clock may run after every second report.
+    def merged(grace):
+        learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.3), SimulatedLearner("c", 1.0, start=0.6)]
+        sim = Simulation(
+            a_seeded_core(a_job(sync_interval=1, fragments=1, overlap_steps=0, quorum=1, grace=grace), a_layout(1)), learners
+        ).run(until=60)
+        return np.mean([len(m.units) for m in sim.all(Merged)[5:]])
+
+    assert merged(Grace(max_steps=1, safety_factor=0.8)) == pytest.approx(3, abs=0.1)
+
+
+def test_members_may_come_and_go():
+    core = a_seeded_core()
+    learners = [SimulatedLearner(f"u{i}", 1.0, start=40.0 * i) for i in range(3)]
+    sim = Simulation(core, learners)
+    sim.at(100.0, lambda: core.leave("u0", sim.now))
+    sim.at(100.0, lambda: setattr(learners[0], "stopped", True))
+    sim.run(until=160)
+    at = {round(when): a.units for when, a in sim.actions if isinstance(a, Merged)}
+    assert at[30] == ("u0",)
+    assert at[75] == ("u0", "u1")
+    assert at[95] == ("u0", "u1", "u2")
+    assert at[150] == ("u1", "u2")
+    assert core.t == pytest.approx(160, abs=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.2, 5), st.floats(0, 3), st.floats(0.001, 8), st.booleans()), min_size=1, max_size=5),
+    st.integers(0, 3),
+    st.integers(1, 3),
+)
+def test_whatever_the_speeds_the_clock_neither_races_nor_stops(learners, overlap, quorum):
+    simulated = [SimulatedLearner(f"u{i}", step, start, answer, mute=mute) for i, (step, start, answer, mute) in enumerate(learners)]
+    sim = Simulation(a_seeded_core(a_job(overlap_steps=overlap, quorum=quorum)), simulated).run(until=300)
+    taken = sum(x.local_step for x in simulated) / len(simulated)
+    # units that join one after the other are counted from when they report, so the fewer at first count for more: at most their steps
+    assert sim.core.t <= taken + 3 / min(x.step_seconds for x in simulated) + 2
+    assert (sim.core.t > 0) == (len(learners) >= quorum)
+    asked = [(a.t, unit) for a in sim.all(Pull) for unit in a.units]
+    merged = [(a.t, unit) for a in sim.all(Merged) for unit in a.units]
+    assert len(set(merged)) == len(merged)
+    assert set(merged) <= set(asked)
+    assert len(sim.all(Merged)) + len([s for s in sim.all(Skipped)]) <= sim.core.t
+
+
+def test_equal_events_give_equal_bytes():
+    def run():
+        job = a_job(compression="Int4", merge={"method": "RDA"}, outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
+        core = a_seeded_core(job, a_layout(6, 300))
+        Simulation(core, [SimulatedLearner(f"u{i}", 1.0 + 0.37 * i, 0.1 * i, 0.4) for i in range(4)]).run(until=100)
+        return [core.value(p).tobytes() for p in range(4)], core.t
+
+    assert run() == run()
+
+
+def test_order_in_which_answers_come_does_not_change_the_bytes():
+    def run(answer_seconds):
+        core = a_seeded_core(a_job(sync_interval=1, fragments=1, overlap_steps=0, quorum=3, merge={"method": "RDA"}), a_layout(1, 50))
+        learners = [SimulatedLearner(f"u{i}", 1.0, 0.0, s, tokens=100 + i) for i, s in enumerate(answer_seconds)]
+        Simulation(core, learners).run(until=10.5)
+        assert core.t == 10
+        return core.value(0).tobytes()
+
+    assert run([0.1, 0.2, 0.3]) == run([0.3, 0.1, 0.2])
+
+
+def test_restored_core_goes_on_at_the_same_step_and_pulls_anew():
+    training = a_job(overlap_steps=2)
+    core = a_seeded_core(training)
+    sim = Simulation(core, [SimulatedLearner("a", 1.0, answer_seconds=0.9)]).run(until=50.5)
+    again = Core(core.layout, training, core.state())
+    assert again.t == core.t
+    after = Simulation(again, [SimulatedLearner("a", 1.0)]).run(until=3.5)
+    assert after.all(Pull)[0].t == core.t + 1
+    assert after.all(Broadcast)[0].base == core.version(after.all(Pull)[0].fragment)
+    assert again.account("a").contributions > sim.core.account("a").contributions

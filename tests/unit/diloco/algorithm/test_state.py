@@ -1,0 +1,95 @@
+"""The core's state as tensors and back."""
+
+import json
+
+import numpy as np
+import pytest
+from builders.core import SimulatedLearner, Simulation, a_job, a_seeded_core
+from diloco.algorithm.core import Core
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.state import CoreState, StateError
+
+LAYOUT = Layout([TensorSpec("wte", (30, 4), True), TensorSpec("w", (7,)), TensorSpec("scale", ()), TensorSpec("b", (3, 2))])
+TRAINING = a_job(compression="Int4", outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
+
+
+def in_mid_flight():
+    core = a_seeded_core(TRAINING, LAYOUT, value=0.5)
+    return Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5, answer_seconds=0.9)]).run(until=30.2)
+
+
+def a_core_in_mid_flight():
+    return in_mid_flight().core
+
+
+def stored(core):
+    """As a snapshot keeps it."""
+    tensors, meta = core.state().to_tensors()
+    return {name: array.copy() for name, array in tensors.items()}, json.loads(json.dumps(meta))
+
+
+def test_round_trip_in_mid_flight_loses_nothing():
+    core = a_core_in_mid_flight()
+    again = Core(LAYOUT, TRAINING, CoreState.from_tensors(*stored(core)))
+    assert (again.t, again.seeded) == (core.t, True)
+    for p in range(4):
+        assert again.version(p) == core.version(p)
+        assert again.value(p).tobytes() == core.value(p).tobytes()
+    assert [again.account(u) for u in "ab"] == [core.account(u) for u in "ab"]
+    assert stored(again)[1] == stored(core)[1]
+    assert all(np.array_equal(x, y) for x, y in zip(stored(again)[0].values(), stored(core)[0].values(), strict=True))
+
+
+def test_restored_core_makes_the_same_bytes_as_one_that_went_on():
+    first = a_core_in_mid_flight()
+    results = []
+    for state in (first.state(), CoreState.from_tensors(*stored(first))):
+        core = Core(LAYOUT, TRAINING, state)
+        Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5)]).run(until=20)
+        results.append([core.value(p).tobytes() for p in range(4)])
+    assert results[0] == results[1]
+
+
+def test_state_stays_as_it_was_while_the_core_goes_on():
+    sim = in_mid_flight()
+    state = sim.core.state()
+    tensors, _ = state.to_tensors()
+    kept = {name: array.copy() for name, array in tensors.items()}
+    sim.run(until=50)
+    assert sim.core.version(0) > state.versions[0]
+    assert all(np.array_equal(tensors[name], kept[name]) for name in kept)
+    assert not any(array.flags.writeable for array in tensors.values())
+
+
+def test_tensors_have_the_models_names_and_shapes():
+    tensors, meta = stored(a_core_in_mid_flight())
+    assert {name: x.shape for name, x in tensors.items() if name.startswith("value/")} == {
+        "value/wte": (30, 4),
+        "value/w": (7,),
+        "value/scale": (),
+        "value/b": (3, 2),
+    }
+    assert CoreState.from_tensors(tensors, meta).layout == LAYOUT
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda tensors, meta: tensors.pop("value/w"), "tensor w is missing"),
+        (lambda tensors, meta: tensors.update({"momentum/w": np.zeros(8, np.float32)}), "tensor w has shape"),
+        (lambda tensors, meta: tensors["value/w"].fill(np.nan), "NaN or infinity"),
+        (lambda tensors, meta: meta.pop("t"), "incomplete or malformed: KeyError: 't'"),
+        (lambda tensors, meta: meta.update(format=99), "format 99"),
+        (lambda tensors, meta: meta.update(accounts={"a": 3}), "malformed"),
+    ],
+)
+def test_state_that_cannot_be_used_is_refused_with_the_reason(spoil, says):
+    tensors, meta = stored(a_core_in_mid_flight())
+    spoil(tensors, meta)
+    with pytest.raises(StateError, match=says):
+        CoreState.from_tensors(tensors, meta)
+
+
+def test_other_number_of_fragments_is_refused():
+    with pytest.raises(StateError, match=r"4 fragments, the job into 2: training.fragments cannot change"):
+        Core(LAYOUT, a_job(fragments=2), a_core_in_mid_flight().state())

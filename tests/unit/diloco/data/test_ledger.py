@@ -1,0 +1,222 @@
+"""The ledger of the work: nothing lost, nothing committed twice."""
+
+import json
+
+import pytest
+from diloco.data.ledger import Lease, Ledger, LedgerError, UnitWork
+from diloco.data.sampling import sequence_numbers
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+TOKENS = 32
+"""Tokens of a sample."""
+
+
+def test_new_numbers_are_given_in_order_and_each_once():
+    ledger = Ledger()
+    assert ledger.lease("a", 1, "s", 10) == Lease(1, 0, 10)
+    assert ledger.lease("b", 1, "s", 5) == Lease(2, 10, 15)
+    assert ledger.lease("a", 1, "s", 10) == Lease(3, 15, 25)
+
+
+def test_commit_takes_the_first_samples_of_the_session_across_its_leases():
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.lease("b", 1, "s", 10)
+    ledger.lease("a", 1, "s", 10)
+    assert ledger.commit("a", 1, 14, 14 * TOKENS, 7) == UnitWork(14, 14 * TOKENS, 7)
+    assert ledger.committed() == ((0, 10), (20, 24))
+    assert ledger.times_trained(8, 26) == [(8, 10, 1), (10, 20, 0), (20, 24, 1), (24, 26, 0)]
+
+
+def test_commit_is_cumulative_and_may_be_repeated_or_come_late():
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.commit("a", 1, 6, 6 * TOKENS, 3)
+    assert ledger.commit("a", 1, 6, 6 * TOKENS, 3) == UnitWork()
+    assert ledger.commit("a", 1, 4, 4 * TOKENS, 2) == UnitWork()
+    assert ledger.commit("a", 1, 8, 8 * TOKENS, 4) == UnitWork(2, 2 * TOKENS, 1)
+    assert ledger.unit("a") == UnitWork(8, 8 * TOKENS, 4)
+
+
+def test_what_a_dead_unit_had_not_committed_is_leased_first():
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.lease("b", 1, "s", 10)
+    ledger.commit("a", 1, 4, 4 * TOKENS)
+    assert ledger.release("a", 1) == ((4, 10),)
+    assert ledger.release("a", 1) == ()
+    given = [ledger.lease("c", 1, "s", 4) for _ in range(3)]
+    assert [(x.start, x.end) for x in given] == [(4, 8), (8, 10), (20, 24)]
+
+
+def test_dead_attempt_commits_nothing_any_more():
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.lease("a", 2, "s", 10)  # takes over: the ten of attempt 1 are free again, and leased again
+    with pytest.raises(LedgerError, match="unit a: attempt 1 has no session"):
+        ledger.commit("a", 1, 10, 10 * TOKENS)
+    assert ledger.summary().committed == 0
+    assert ledger.summary().frontier == 10
+    with pytest.raises(LedgerError, match="attempt 1 wants to work, but attempt 2 is at work"):
+        ledger.lease("a", 1, "s", 1)
+    assert ledger.release("a", 1) == ()
+
+
+def test_another_session_of_the_same_attempt_starts_from_zero():
+    ledger = Ledger()
+    ledger.lease("a", 1, "first", 10)
+    ledger.commit("a", 1, 3, 3 * TOKENS)
+    ledger.lease("a", 1, "second", 5)
+    assert ledger.committed() == ((0, 3),)
+    ledger.commit("a", 1, 5, 5 * TOKENS)
+    assert ledger.unit("a") == UnitWork(8, 8 * TOKENS)
+    assert ledger.committed() == ((0, 8),)
+
+
+def test_unit_that_feeds_itself_still_counts_tokens():
+    ledger = Ledger()
+    ledger.begin("a", 1, "s")
+    ledger.commit("a", 1, 0, 500, 5)
+    ledger.commit("a", 1, 0, 700, 7)
+    assert ledger.unit("a") == UnitWork(0, 700, 7)
+    assert ledger.tokens == 700
+
+
+@pytest.mark.parametrize(
+    ("samples", "tokens", "says"),
+    [(11, 400, "11 samples done, but only 10 were leased"), (6, 100, r"6 samples with 100 tokens after 5 samples with 160.*cannot shrink")],
+)
+def test_impossible_claims_are_refused_and_commit_nothing(samples, tokens, says):
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.commit("a", 1, 5, 160)
+    with pytest.raises(LedgerError, match=says):
+        ledger.commit("a", 1, samples, tokens)
+    assert ledger.committed() == ((0, 5),)
+    with pytest.raises(LedgerError, match="asks for 0 samples"):
+        ledger.lease("a", 1, "s", 0)
+
+
+def test_after_a_restore_everything_that_was_not_committed_is_free():
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.lease("b", 3, "s", 10)
+    ledger.commit("a", 1, 4, 4 * TOKENS, 2)
+    again = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
+    summary = again.summary()
+    assert (summary.frontier, summary.committed, summary.leased, summary.free, summary.tokens) == (20, 4, 0, 16, 4 * TOKENS)
+    assert again.unit("a") == UnitWork(4, 4 * TOKENS, 2)
+    lease = again.lease("b", 3, "s", 100)
+    assert (lease.id, lease.start, lease.end) == (3, 4, 20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 9},
+        {"committed": [[0, 4], [3, 6]]},
+        {"committed": [[0, 99]]},
+        {"committed": "x"},
+        {"units": {"a": [5, 1, 1]}},
+        {"units": None},
+        {"frontier": None},
+    ],
+)
+def test_malformed_or_contradictory_ledgers_are_refused(change):
+    ledger = Ledger()
+    ledger.lease("a", 1, "s", 10)
+    ledger.commit("a", 1, 4, 4 * TOKENS)
+    with pytest.raises(LedgerError, match="the ledger"):
+        Ledger.from_json(ledger.to_json() | change)
+
+
+def test_ledger_says_how_often_a_sample_was_trained():
+    ledger, samples, seed = Ledger(), 10, 5
+    ledger.lease("a", 1, "s", 24)
+    ledger.commit("a", 1, 24, 24)  # two epochs and four samples of a third
+    times = [
+        sum(n for number in sequence_numbers(sample, samples, seed, 24) for _, _, n in ledger.times_trained(number, number + 1))
+        for sample in range(samples)
+    ]
+    assert sum(times) == 24
+    assert sorted(times) == [2] * 6 + [3] * 4
+
+
+def test_size_does_not_grow_with_the_work():
+    ledger = Ledger()
+    for n in range(1, 3001):
+        ledger.lease("a", 1, "s", 7)
+        ledger.commit("a", 1, 7 * n, 7 * n)
+    assert len(json.dumps(ledger.to_json())) < 200
+    assert ledger.committed() == ((0, 21_000),)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Units lease, commit, die and come back, and the syncer restarts from snapshots; against plain sets."""
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = Ledger()
+        self.order = {}  # unit -> (attempt, numbers leased in this session in order, done)
+        self.attempts = {}
+        self.trained = set()
+        self.tokens = 0
+        self.saved = (self.ledger.to_json(), set(), 0)
+
+    units = st.sampled_from(["a", "b", "c"])
+
+    @rule(unit=units, n=st.integers(1, 9))
+    def lease(self, unit, n):
+        attempt, numbers, done = self.order.get(unit, (self.attempts.setdefault(unit, 1), [], 0))
+        lease = self.ledger.lease(unit, attempt, f"s{attempt}", n)
+        new = list(range(lease.start, lease.end))
+        assert 1 <= len(new) <= n
+        held = {x for _, other, d in self.order.values() for x in other[d:]}
+        assert not held & set(new), "leased to two units"
+        assert not self.trained & set(new), "leased though committed"
+        self.order[unit] = (attempt, numbers + new, done)
+
+    @precondition(lambda self: self.order)
+    @rule(data=st.data())
+    def commit(self, data):
+        unit = data.draw(st.sampled_from(sorted(self.order)))
+        attempt, numbers, done = self.order[unit]
+        to = data.draw(st.integers(0, len(numbers)))
+        self.ledger.commit(unit, attempt, to, to * TOKENS)
+        if to > done:
+            assert not self.trained & set(numbers[done:to]), "committed twice"
+            self.trained |= set(numbers[done:to])
+            self.tokens += (to - done) * TOKENS
+            self.order[unit] = (attempt, numbers, to)
+
+    @precondition(lambda self: self.order)
+    @rule(data=st.data())
+    def die(self, data):
+        unit = data.draw(st.sampled_from(sorted(self.order)))
+        attempt, numbers, done = self.order.pop(unit)
+        returned = self.ledger.release(unit, attempt)
+        assert [x for a, b in returned for x in range(a, b)] == numbers[done:]
+        self.attempts[unit] = attempt + 1
+
+    @rule()
+    def snapshot(self):
+        self.saved = (json.loads(json.dumps(self.ledger.to_json())), set(self.trained), self.tokens)
+
+    @rule()
+    def syncer_restarts(self):
+        self.ledger, self.trained, self.tokens = Ledger.from_json(self.saved[0]), set(self.saved[1]), self.saved[2]
+        self.order = {}
+
+    @invariant()
+    def every_number_is_in_one_state_and_tokens_are_conserved(self):
+        summary = self.ledger.summary()
+        assert {x for a, b in self.ledger.committed() for x in range(a, b)} == self.trained
+        assert summary.leased == sum(len(numbers) - done for _, numbers, done in self.order.values())
+        assert summary.committed + summary.leased + summary.free == summary.frontier
+        assert summary.tokens == self.tokens == TOKENS * summary.committed
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
