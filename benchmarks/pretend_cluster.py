@@ -1,0 +1,214 @@
+"""A cluster for the operator's benchmarks: the in-memory API, many single-host slices, and a kubelet that starts pods at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import Obj, PatchType, Resource
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.kube.reflector import Held, Reflector
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.telemetry import Endpoint
+
+NAMESPACE = "default"
+UNITS = 16
+POOL = "v6e"
+
+type JobKey = tuple[str, str]
+
+
+def job(name: str) -> Obj:
+    """16 units on slices of one host; a failed unit is started again without a pause."""
+    container = {"name": names.LEARNER_CONTAINER, "image": "registry.example/train:1", "command": ["python", "train.py"]}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "learners": {
+                "min": UNITS,
+                "max": UNITS,
+                "restart": {"limit": 1000, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}},
+            },
+            "pools": [
+                {
+                    "name": POOL,
+                    "accelerator": "tpu-v6e",
+                    "topology": "2x2",
+                    "learners": {"min": UNITS, "max": UNITS},
+                    "template": {"spec": {"containers": [container]}},
+                }
+            ],
+            "training": {"steps": 100_000},
+        },
+    }
+
+
+def node(index: int) -> Obj:
+    """A host of four v6e chips that is a slice of its own."""
+    name = f"v6e-{index}"
+    resources = {"cpu": "180", "memory": "720Gi", "pods": "110", names.RESOURCE_TPU: "4"}
+    labels = {
+        names.NODE_HOSTNAME: name,
+        names.NODE_POOL: name,
+        names.NODE_TPU_TYPE: "tpu-v6e-slice",
+        names.NODE_TPU_TOPOLOGY: "2x2",
+        names.NODE_ACCELERATOR_COUNT: "4",
+    }
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+async def new_api(nodes: int) -> MemoryApi:
+    """An API server that knows DiLoCoJobs and has `nodes` slices."""
+    api = MemoryApi(random=random.Random(1))
+    await api.create(names.CUSTOM_RESOURCES, build_crd())
+    for index in range(nodes):
+        made = node(index)
+        await api.create(names.NODES, made)
+        await api.patch(names.NODES, "", made["metadata"]["name"], {"status": made["status"]}, type=PatchType.MERGE, subresource="status")
+    return api
+
+
+class InstantKubelet:
+    """Binds and starts every pod as soon as it sees it, and removes it as soon as that is asked for."""
+
+    def __init__(self, api: MemoryApi, on_running: Callable[[JobKey], None]) -> None:
+        self._api = api
+        self._on_running = on_running
+        self.running: dict[JobKey, dict[str, tuple[str, int]]] = {}
+        """By job: pod name to (unit, attempt), of learners that run."""
+        self._todo: asyncio.Queue[tuple[str, Obj]] = asyncio.Queue()
+        self.pods: Reflector[Obj] = Reflector(api, names.PODS, lambda obj, _: obj, chance=lambda: 0.0)
+        self.pods.on_change(self._on_pod)
+
+    def _on_pod(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+        held = new or old
+        assert held is not None
+        meta = held.value["metadata"]
+        key = (held.namespace, meta["labels"][names.LABEL_JOB])
+        if new is None or new.value["status"].get("phase") != "Running":
+            self.running.get(key, {}).pop(held.name, None)
+        if new is None:
+            return
+        if new.deleting:
+            self._todo.put_nowait(("remove", new.value))
+        elif old is None:
+            self._todo.put_nowait(("start", new.value))
+
+    async def work(self) -> None:
+        """Until cancelled."""
+        while True:
+            what, pod = await self._todo.get()
+            meta = pod["metadata"]
+            if what == "remove":
+                await self._api.delete(names.PODS, meta["namespace"], meta["name"], grace_seconds=0, uid=meta["uid"])
+            else:
+                await self._start(pod)
+
+    async def _start(self, pod: Obj) -> None:
+        meta = pod["metadata"]
+        await self._api.bind(meta["namespace"], meta["name"], meta.get("annotations", {}).get(names.ANNOTATION_NODE, "v6e-0"))
+        container = pod["spec"]["containers"][0]["name"]
+        state = {"running": {"startedAt": meta["creationTimestamp"]}}
+        status = {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "containerStatuses": [{"name": container, "ready": True, "restartCount": 0, "state": state}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": meta["creationTimestamp"]}],
+        }
+        await self._api.patch(names.PODS, meta["namespace"], meta["name"], {"status": status}, type=PatchType.MERGE, subresource="status")
+        key = (meta["namespace"], meta["labels"][names.LABEL_JOB])
+        if meta["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
+            self.running.setdefault(key, {})[meta["name"]] = (meta["labels"][names.LABEL_UNIT], int(meta["labels"][names.LABEL_ATTEMPT]))
+        self._on_running(key)
+
+
+class PretendTelemetry:
+    """Every learner that runs contributes."""
+
+    def __init__(self) -> None:
+        self.kubelet: InstantKubelet | None = None
+        self._notify: list[Callable[[JobKey], None]] = []
+
+    def on_change(self, notify: Callable[[JobKey], None]) -> None:
+        self._notify.append(notify)
+
+    def changed(self, key: JobKey) -> None:
+        for notify in self._notify:
+            notify(key)
+
+    def follow(self, key: JobKey, endpoint: Endpoint | None) -> None: ...
+
+    def forget(self, key: JobKey) -> None: ...
+
+    def latest(self, key: JobKey) -> Report | None:
+        assert self.kubelet is not None
+        units = {
+            unit: UnitReport(unit=unit, attempt=attempt, phase=UnitPhase.CONTRIBUTING)
+            for unit, attempt in self.kubelet.running.get(key, {}).values()
+        }
+        return Report(received_at=time.time(), t=1, steps=100_000, seeded=True, units=units)
+
+    async def close(self) -> None: ...
+
+
+class WatchedApi:
+    """A client that tells when the operator asks for a pod to be made."""
+
+    def __init__(self, api: MemoryApi, on_create: Callable[[str, float], None]) -> None:
+        self._api = api
+        self._on_create = on_create
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+        if resource is names.PODS:
+            self._on_create(obj["metadata"]["name"], time.perf_counter())
+        return await self._api.create(resource, obj, field_manager=field_manager)
+
+
+@asynccontextmanager
+async def operating(
+    api: MemoryApi, *, kubelet: bool, on_create: Callable[[str, float], None] = lambda name, at: None
+) -> AsyncIterator[InstantKubelet]:
+    """The operator at work on `api`, with or without a kubelet."""
+    telemetry = PretendTelemetry()
+    pretend = InstantKubelet(api, telemetry.changed)
+    telemetry.kubelet = pretend
+    chance = random.Random(2)
+    tokens = (f"token-{index:032d}" for index in range(1 << 62))
+    operator = Operator(
+        WatchedApi(api, on_create),  # type: ignore[arg-type]
+        config=OperatorConfig(),
+        telemetry=telemetry,
+        now=time.time,
+        chance=chance.random,
+        token=lambda: next(tokens),
+        run=RunConfig(stop_grace=0.1),
+    )
+    tasks = [asyncio.create_task(operator.run())]
+    if kubelet:
+        tasks += [asyncio.create_task(pretend.pods.run()), asyncio.create_task(pretend.work())]
+    try:
+        yield pretend
+        if operator.counters.defects:
+            raise RuntimeError(f"the operator had {operator.counters.defects} defects, see the log")
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

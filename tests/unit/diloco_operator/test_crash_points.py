@@ -1,0 +1,264 @@
+"""The operator dies after each single write of a job's whole life, and the end is the same.
+
+The scenario: a job is applied; its units start; one crashes; one loses its node; the job is scaled up, suspended, resumed, and completes.
+An operator that dies at write n is replaced at once by one that knows nothing; between two writes there is nothing else to die at,
+since an operator keeps no state but what the API server has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.fleet_manifests import cpu_node, tpu_nodes
+from builders.job_manifests import job, tpu_pool
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.reconcile import OperatorConfig
+
+KEY = ("default", "lm")
+EPOCH = 1_763_672_400.0
+WRITES = ("create", "update", "patch", "delete", "bind")
+
+
+class MortalClient:
+    """An operator's connection. After `lives` writes the operator is dead: nothing that it still asks for is heard."""
+
+    def __init__(self, api: MemoryApi, lives: int | None, on_death: Callable[[], None]) -> None:
+        self._api = api
+        self._lives = lives
+        self._on_death = on_death
+        self.writes: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._api, name)
+        if name == "watch":
+            return attribute  # an iterator, not a request; it ends with its task
+        if name not in WRITES:
+            return self._guarded(attribute)
+        return self._counted(name, attribute)
+
+    def _guarded(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await self._alive()
+            return await request(*args, **kwargs)
+
+        return call
+
+    def _counted(self, verb: str, request: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await self._alive()
+            if self._lives is not None:
+                self._lives -= 1  # taken before the request, so that of many at once no more than these are carried out
+            answer = await request(*args, **kwargs)
+            name = args[1]["metadata"]["name"] if verb in ("create", "update") else args[2]
+            self.writes.append(f"{verb} {args[0].kind} {name}")
+            if self._lives == 0:
+                self._on_death()
+                await self._alive()
+            return answer
+
+        return call
+
+    async def _alive(self) -> None:
+        if self._lives is not None and self._lives <= 0:
+            await asyncio.Event().wait()
+
+
+class World:
+    """The API server, the cluster, and an operator that may die once."""
+
+    def __init__(self, api: MemoryApi, cluster: FakeCluster, lives: int | None) -> None:
+        self.api = api
+        self.cluster = cluster
+        self.deaths = 0
+        self._lives = lives
+        self._operators: list[Operator] = []
+        self.clients: list[MortalClient] = []
+        self._died = asyncio.Event()
+
+    async def keep_an_operator(self) -> None:
+        """Run operators, one after the other, until cancelled."""
+        lives = self._lives
+        while True:
+            self._died.clear()
+            client: Any = MortalClient(self.api, lives, self._died.set)
+            self.clients.append(client)
+            seed = random.Random(7)
+            operator = Operator(
+                client,
+                config=OperatorConfig(),
+                telemetry=FakeTelemetry(self.cluster),
+                now=wall_clock,
+                chance=seed.random,
+                token=lambda seed=seed: f"{seed.getrandbits(256):064x}",
+                run=RunConfig(stop_grace=0),
+            )
+            self._operators.append(operator)
+            running = asyncio.create_task(operator.run())
+            death = asyncio.create_task(self._died.wait())
+            try:
+                await asyncio.wait([running, death], return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    running.result()
+            finally:
+                running.cancel()
+                death.cancel()
+                await asyncio.gather(running, death, return_exceptions=True)
+            self.deaths += 1
+            lives = None
+
+    @property
+    def defects(self) -> int:
+        return sum(operator.counters.defects for operator in self._operators)
+
+    async def status(self) -> Obj:
+        return (await self.api.get(names.DILOCO_JOBS, *KEY)).get("status", {})
+
+    async def patch_spec(self, **spec: Any) -> None:
+        await self.api.patch(names.DILOCO_JOBS, *KEY, {"spec": spec}, type=PatchType.MERGE, field_manager="user")
+
+    async def until(self, what: str, condition: Callable[[Obj], object]) -> None:
+        """Wait until the job's status fulfils `condition`."""
+        for _ in range(1000):
+            status = await self.status()
+            if condition(status):
+                return
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"the job never came to: {what}; status: {status}")
+
+
+def wall_clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def is_true(status: Obj, condition: str) -> bool:
+    return any(c["type"] == condition and c["status"] == "True" for c in status.get("conditions", ()))
+
+
+def training(status: Obj, units: int) -> bool:
+    states = [unit["state"] for unit in status.get("units", ())]
+    return states.count("Training") == units and is_true(status, "Training")
+
+
+async def scenario(world: World) -> None:
+    await world.api.create(names.DILOCO_JOBS, the_job())
+    await world.until("three units train", lambda status: training(status, 3))
+
+    await world.cluster.crash("lm-v6e-0-a1-0")
+    await world.until("the crashed unit is back", lambda status: training(status, 3) and attempts(status)["v6e-0"] == 2)
+
+    [victim] = [unit for unit in (await world.status())["units"] if unit["name"] == "v5p-0"]
+    await world.cluster.lose_node(f"{victim['slice']}-1")
+    await world.until(
+        "the unit has moved to another slice",
+        lambda status: training(status, 3) and {u["name"]: u["slice"] for u in status["units"]}["v5p-0"] not in ("", victim["slice"]),
+    )
+
+    await world.patch_spec(learners={"max": 4})
+    await world.until("a fourth unit trains", lambda status: training(status, 4))
+
+    await world.patch_spec(suspend=True)
+    await world.until("nothing runs", lambda status: is_true(status, "Suspended"))
+    await world.patch_spec(suspend=False)
+    await world.until("four units train again", lambda status: training(status, 4))
+
+    await world.cluster.complete(KEY)
+    await world.until("the job is complete", lambda status: is_true(status, "Complete"))
+    await asyncio.sleep(120)  # whatever is still to be tidied up
+
+
+def the_job() -> Obj:
+    manifest = job(
+        "lm",
+        least=2,
+        most=3,
+        pools=[tpu_pool("v5p", least=1, most=1), tpu_pool("v6e", "tpu-v6e", "2x2", most=3)],
+        spec={"syncer": {}},
+    )
+    manifest["metadata"]["namespace"] = "default"
+    return manifest
+
+
+def attempts(status: Obj) -> dict[str, int]:
+    return {unit["name"]: unit["attempt"] for unit in status["units"]}
+
+
+def what_counts(status: Obj, pods: list[Obj]) -> dict[str, Any]:
+    """The end as a user would tell it: without times."""
+    return {
+        "units": {u["name"]: (u["state"], u["attempt"], u.get("restarts", 0), len(u.get("failures", ()))) for u in status["units"]},
+        "conditions": {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]},
+        "pods": sorted((pod["metadata"]["name"], pod["status"]["phase"]) for pod in pods),
+        "learners": status["learners"],
+    }
+
+
+def live(lives: int | None) -> tuple[dict[str, Any], World]:
+    """The whole scenario with an operator that dies after `lives` writes."""
+
+    async def run() -> tuple[dict[str, Any], World]:
+        api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        async with FakeCluster(api, wall_clock) as cluster:
+            await cluster.add([cpu_node("cpu-0")])
+            for slice_ in ("np-v5p-a", "np-v5p-b"):
+                await cluster.add(tpu_nodes(slice_, "tpu-v5p-slice", "2x2x2", hosts=2))
+            for slice_ in ("np-v6e-a", "np-v6e-b", "np-v6e-c"):
+                await cluster.add(tpu_nodes(slice_, "tpu-v6e-slice", "2x2"))
+            world = World(api, cluster, lives)
+            operating = asyncio.create_task(world.keep_an_operator())
+            try:
+                playing = asyncio.create_task(scenario(world))
+                await asyncio.wait([operating, playing], return_when=asyncio.FIRST_COMPLETED)
+                if operating.done():
+                    operating.result()
+                await playing
+                return what_counts(await world.status(), cluster.pods(KEY)), world
+            finally:
+                operating.cancel()
+                await asyncio.gather(operating, return_exceptions=True)
+
+    return run_virtual(run())
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[dict[str, Any], list[str]]:
+    end, world = live(None)
+    assert world.defects == 0
+    return end, world.clients[0].writes
+
+
+def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[str]]):
+    end, _ = undisturbed
+    assert end["conditions"]["Complete"] == ("True", "StepsReached")
+    assert end["conditions"]["Failed"][0] == "False"
+    states = {name: state for name, (state, *_) in end["units"].items()}
+    assert set(states.values()) == {"Completed"}
+    assert len(states) == 4
+    # one crash and one lost node, each of one unit; a suspension is neither
+    assert {name: restarts for name, (_, _, restarts, _) in end["units"].items()} == {"v5p-0": 1, "v6e-0": 1, "v6e-1": 0, "v6e-2": 0}
+    assert end["pods"] == []
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_an_operator_that_dies_after_any_write_is_taken_over_without_a_trace(undisturbed: tuple[dict[str, Any], list[str]], part: int):
+    expected, writes = undisturbed
+    differing = {}
+    for lives in itertools.islice(range(1, len(writes) + 1), part, None, 4):
+        end, world = live(lives)
+        assert world.deaths == 1, f"the operator did not die at write {lives}"
+        assert world.defects == 0
+        if end != expected:
+            differing[f"{lives}: {writes[lives - 1]}"] = {k: (end[k], expected[k]) for k in end if end[k] != expected[k]}
+    assert not differing
