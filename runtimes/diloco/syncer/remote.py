@@ -47,7 +47,7 @@ class RemoteSnapshots:
                 if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
                     self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
                 self._fs.rm(f"{self._base}/{name}", recursive=True)
-        except OSError as error:
+        except Exception as error:  # drivers raise classes of their own: gcsfs an HttpError that is no OSError
             raise SnapshotError(
                 f"snapshot {path.name} could not be copied to {self._uri} (spec.training.checkpoint.uri): {error}. "
                 "The one on the syncer's volume is intact."
@@ -68,7 +68,9 @@ class RemoteSnapshots:
                 except Unusable as reason:
                     _log.warning("snapshot %s/%s cannot be used: %s", self._uri, name, reason)
                     skipped.append(Skipped(Path(name), str(reason)))
-        except OSError as error:
+        except SnapshotError:
+            raise
+        except Exception as error:  # as above
             raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {error}") from error
         if skipped:
             reasons = "; ".join(f"{one.path}: {one.why}" for one in skipped)

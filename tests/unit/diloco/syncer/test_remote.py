@@ -154,6 +154,25 @@ def test_failed_upload_is_told_and_leaves_both_sides_usable(
     assert restored(uri, tmp_path / "newer") == 2
 
 
+class DriverError(Exception):
+    """As gcsfs raises it: no OSError."""
+
+
+def test_errors_of_a_drivers_own_are_told_alike(uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    path = save(local, 1)
+    fs, _ = fsspec.core.url_to_fs(uri)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise DriverError("403 Forbidden")
+
+    monkeypatch.setattr(type(fs), "exists", refuse)
+    with pytest.raises(SnapshotError, match=r"cannot be read: 403 Forbidden"):
+        remote.restore(SnapshotStore(tmp_path / "new", 3))
+    with pytest.raises(SnapshotError, match=r"could not be copied.*403 Forbidden"):
+        remote.upload(path)
+
+
 @pytest.mark.parametrize("bad", ["nosuchscheme://bucket/folder", "gs://bucket/folder"])
 def test_uri_without_a_driver_says_what_to_do(bad: str) -> None:
     with pytest.raises(SnapshotError, match="Install the driver in the syncer's image"):

@@ -16,6 +16,13 @@ def test_crd_is_printed_as_yaml() -> None:
     assert yaml.safe_load(result.stdout) == build_crd()
 
 
+def test_help_names_every_command() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for command in ("up", "validate", "crd"):
+        assert f"\n  {command} " in result.stdout
+
+
 def test_version_is_that_of_the_package() -> None:
     assert version("diloco-operator") in CliRunner().invoke(main, ["--version"]).stdout
 

@@ -8,6 +8,7 @@ import yaml
 from builders.job_manifests import gpu_pool, job, tpu_pool, with_field
 from click.testing import CliRunner, Result
 from diloco_operator.cli.main import main
+from diloco_operator.cli.manifests import load_manifests, validate_jobs
 
 
 def validate(*files: Path | str, output: str = "text", stdin: bytes = b"") -> Result:
@@ -199,6 +200,13 @@ def test_json_of_valid_jobs_names_them(tmp_path: Path) -> None:
     file = written(tmp_path / "job.yaml", job())
     answer = json.loads(validate(file, output="json").stdout)
     assert answer == {"valid": True, "jobs": [{"file": str(file), "document": 1, "name": "bytes-lm"}], "problems": []}
+
+
+def test_shipped_examples_are_valid() -> None:
+    examples = sorted((Path(__file__).parents[4] / "examples").glob("**/*.yaml"))
+    jobs = [manifest for manifest in load_manifests(examples, kinds=("DiLoCoJob", "Node")) if manifest.obj["kind"] == "DiLoCoJob"]
+    assert jobs
+    assert validate_jobs(jobs)
 
 
 def test_no_file_is_a_usage_error() -> None:
