@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -108,7 +109,7 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
 
     Strict as `kubectl apply` is: what the CRD does not know is an error, with the nearest name that it does know.
     """
-    schema = job_schema()
+    schema = _schema()
     problems: list[Problem] = []
     jobs = []
     for manifest in manifests:
@@ -125,6 +126,11 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     if problems:
         raise ManifestError(problems)
     return jobs
+
+
+@functools.cache
+def _schema() -> Schema:
+    return job_schema()
 
 
 def _problem(manifest: Manifest, path: str, message: str) -> Problem:
