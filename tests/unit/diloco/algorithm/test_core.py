@@ -408,7 +408,7 @@ def test_staleness_counts_from_the_last_contribution_or_from_joining():
 
 
 def test_job_that_does_not_fit_the_model_is_refused():
-    with pytest.raises(LayoutError, match="set training.fragments to at most 4"):
+    with pytest.raises(LayoutError, match=r"set training\.fragments to at most 4"):
         Core(a_layout(4), a_job(fragments=5, sync_interval=5))
     with pytest.raises(ValueError, match="overlapSteps is 4"):
         Core(a_layout(4), a_job(overlap_steps=4))

@@ -130,7 +130,7 @@ def test_members_may_come_and_go():
     assert core.t == pytest.approx(160, abs=4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(0.2, 5), st.floats(0, 3), st.floats(0.001, 8), st.booleans()), min_size=1, max_size=5),
     st.integers(0, 3),
@@ -138,7 +138,7 @@ def test_members_may_come_and_go():
 )
 def test_whatever_the_speeds_the_clock_neither_races_nor_stops(learners, overlap, quorum):
     simulated = [SimulatedLearner(f"u{i}", step, start, answer, mute=mute) for i, (step, start, answer, mute) in enumerate(learners)]
-    sim = Simulation(a_seeded_core(a_job(overlap_steps=overlap, quorum=quorum)), simulated).run(until=300)
+    sim = Simulation(a_seeded_core(a_job(overlap_steps=overlap, quorum=quorum)), simulated).run(until=120)
     taken = sum(x.local_step for x in simulated) / len(simulated)
     # units that join one after the other are counted from when they report, so the fewer at first count for more: at most their steps
     assert sim.core.t <= taken + 3 / min(x.step_seconds for x in simulated) + 2
@@ -147,7 +147,7 @@ def test_whatever_the_speeds_the_clock_neither_races_nor_stops(learners, overlap
     merged = [(a.t, unit) for a in sim.all(Merged) for unit in a.units]
     assert len(set(merged)) == len(merged)
     assert set(merged) <= set(asked)
-    assert len(sim.all(Merged)) + len([s for s in sim.all(Skipped)]) <= sim.core.t
+    assert len(sim.all(Merged)) + len(sim.all(Skipped)) <= sim.core.t
 
 
 def test_equal_events_give_equal_bytes():

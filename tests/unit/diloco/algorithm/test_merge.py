@@ -6,7 +6,7 @@ from diloco.algorithm import merge as merging
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import merge, norm
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
@@ -33,6 +33,7 @@ deltas_of_20 = st.lists(nps.arrays(np.float32, 20, elements=st.floats(-100, 100,
 weights_of = st.floats(0.01, 100)
 
 
+@settings(max_examples=40)
 @given(deltas_of_20, st.data())
 def test_rda_is_the_formula(deltas, data):
     weights = [data.draw(weights_of) for _ in deltas]
@@ -45,6 +46,7 @@ def test_rda_is_the_formula(deltas, data):
     assert np.allclose(merged, expected, rtol=1e-3, atol=1e-4 * np.linalg.norm(expected))
 
 
+@settings(max_examples=40)
 @given(deltas_of_20, st.data())
 def test_direct_average_is_the_formula(deltas, data):
     weights = [data.draw(weights_of) for _ in deltas]
@@ -58,6 +60,7 @@ def test_one_learner_is_the_identity(delta, w, method):
     assert merge(fragment_of(12, 8), [delta], [w], method, method).tobytes() == delta.tobytes()
 
 
+@settings(max_examples=40)
 @given(deltas_of_20, st.data())
 def test_equal_norms_in_give_that_norm_out(deltas, data):
     assume(all(np.linalg.norm(d) > 1e-3 for d in deltas))
@@ -68,6 +71,7 @@ def test_equal_norms_in_give_that_norm_out(deltas, data):
     assert np.linalg.norm(merge(fragment_of(20), deltas, weights, "RDA", "Average")) == pytest.approx(radius, rel=1e-4)
 
 
+@settings(max_examples=40)
 @given(deltas_of_20, st.data(), st.sampled_from(["RDA", "Average"]))
 def test_only_ratios_of_weights_count(deltas, data, method):
     weights = [data.draw(weights_of) for _ in deltas]
