@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import numpy as np
@@ -29,7 +29,9 @@ from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Config, Timeouts
 from diloco.syncer.engine import Outcome
-from diloco.syncer.main import Syncer
+from diloco.syncer.fences import FencesError
+from diloco.syncer.main import ListenError, Syncer
+from diloco.syncer.restore import BadState
 
 SECRET = "not-a-real-secret"
 JOB_UID = "11111111-2222-3333-4444-555555555555"
@@ -131,7 +133,7 @@ class LocalSyncer:
         self.outcome: Outcome | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> LocalSyncer:
+    def __enter__(self) -> Self:
         self._thread.start()
         self.syncer = self._started.result(PATIENCE)
         return self
@@ -179,7 +181,7 @@ class LocalSyncer:
         syncer = Syncer(self._config)
         try:
             await syncer.start()
-        except Exception as error:
+        except (BadState, ListenError, FencesError) as error:
             self._started.set_exception(error)
             return
         self._started.set_result(syncer)
@@ -240,7 +242,7 @@ class LocalLearner:
             self._train()
         except Leave as leave:
             self.left = leave
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
             self.failure = error
 
     def _train(self) -> None:

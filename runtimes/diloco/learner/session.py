@@ -301,8 +301,7 @@ class Session:
             case Welcomed():
                 self._welcome(event)
             case Finished():
-                self._t = event.t
-                self._done = True
+                self._finish(event)
             case Rejected():
                 self._end(None)
                 raise _leave(event.status, event.message)
@@ -347,6 +346,13 @@ class Session:
             self._work.asked = 0
         if event.seed_wanted:
             self._seed()
+
+    def _finish(self, event: Finished) -> None:
+        """The last broadcasts came before: every learner ends with the same parameters, without what it trained since."""
+        for fragment, value in zip(self._fragments, self._connection.received() or (), strict=True):
+            self._store.write(unpack(fragment, value))
+        self._t = event.t
+        self._done = True
 
     def _seed(self) -> None:
         """The job has no parameters yet: give it what the syncer gave this unit last, or else what the model began with."""

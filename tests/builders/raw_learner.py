@@ -1,0 +1,110 @@
+"""A learner that says exactly what a test tells it to, right or wrong."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping
+
+import grpc
+import numpy as np
+from diloco.algorithm.fragments import Fragment, make_fragments, pack
+from diloco.algorithm.layout import Layout
+from diloco.learner.arrays import ArrayStore
+from diloco.protocol.auth import credentials
+from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Tensor, ToLearner, WorkWanted
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.protocol.framing import Assembler, Transfer, split
+
+from builders.exchange import JOB_UID, PATIENCE, SECRET, weights
+
+
+class RawLearner:
+    """One stream, by hand. Replies are read one by one; every read fails after PATIENCE."""
+
+    def __init__(self, address: str, arrays: Mapping[str, np.ndarray] | None = None, fragments: int = 2, secret: str = SECRET) -> None:
+        self.arrays = dict(arrays if arrays is not None else weights())
+        self.layout = Layout(ArrayStore(self.arrays, embeddings=["w0"]).specs())
+        self.fragments: tuple[Fragment, ...] = make_fragments(self.layout, fragments)
+        self._out: queue.SimpleQueue[FromLearner | None] = queue.SimpleQueue()
+        self._channel = grpc.insecure_channel(address, options=client_options(Keepalive()))
+        self._call = SyncerStub(self._channel).Exchange(iter(self._out.get, None), metadata=credentials(secret), timeout=PATIENCE)
+        self.leases: list[tuple[int, int]] = []
+
+    def __enter__(self) -> RawLearner:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        """As a broken connection."""
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+    def say(self, message: FromLearner) -> RawLearner:
+        self._out.put(message)
+        return self
+
+    def hello(self, unit: str = "raw-0", attempt: int = 1, **changes: object) -> RawLearner:
+        fields: dict[str, object] = {
+            "job_uid": JOB_UID,
+            "unit": unit,
+            "attempt": attempt,
+            "session": b"raw",
+            "framework": "test",
+            "tensors": [Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in self.layout.tensors],
+            "fingerprint": self.layout.fingerprint,
+        }
+        return self.say(FromLearner(hello=Hello(**(fields | changes))))  # type: ignore[arg-type]
+
+    def seed(self) -> RawLearner:
+        for fragment in self.fragments:
+            self.transfer(Chunk(kind=Chunk.SEED, fragment=fragment.index, coding=Chunk.FLOAT32), pack(fragment, self.arrays).tobytes())
+        return self
+
+    def transfer(self, header: Chunk, payload: bytes) -> RawLearner:
+        for chunk in split(header, payload):
+            self.say(FromLearner(chunk=chunk))
+        return self
+
+    def step(self, local_step: int, tokens: int = 8) -> RawLearner:
+        counters = [local_step] * len(self.fragments)
+        return self.say(
+            FromLearner(
+                progress=Progress(
+                    local_step=local_step, steps=counters, tokens=[tokens * n for n in counters], step_seconds=0.01, loss=float("nan")
+                )
+            )
+        )
+
+    def want(self, samples: int) -> RawLearner:
+        return self.say(FromLearner(work_wanted=WorkWanted(samples=samples)))
+
+    def hear(self, kind: str) -> ToLearner:
+        """The next reply of this kind; others are passed over (leases are kept)."""
+        for message in self._call:
+            which = message.WhichOneof("message")
+            if which == "work":
+                self.leases.append((message.work.start, message.work.end))
+            if which == kind:
+                return message
+        raise AssertionError(f"the stream ended before {kind} came")
+
+    def receive(self, wanted: Callable[[Transfer], bool] = lambda transfer: True) -> Transfer:
+        """The next complete broadcast that `wanted` likes."""
+        assembler = Assembler(lambda chunk: chunk.total)
+        while True:
+            transfer = assembler.add(self.hear("chunk").chunk)
+            if transfer is not None and wanted(transfer):
+                return transfer
+
+    def status(self) -> grpc.StatusCode:
+        """How the stream ended."""
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError:
+            pass
+        return self._call.code()

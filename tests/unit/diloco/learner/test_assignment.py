@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+from builders.exchange import SECRET, Place
+from diloco import contract
+from diloco.contract import Exit
+from diloco.environment import ContractError
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.assignment import read_assignment
+from diloco.learner.session import Leave, Session
+
+from builders.exchange import weights
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return Place(tmp_path).of_learner("127.0.0.1:7077", "v5p-0", 2)
+
+
+def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
+    found = read_assignment(environment | {contract.ENV_RELATIVE_SPEED: "0.5"})
+    assert (found.unit, found.attempt, found.host, found.hosts, found.relative_speed) == ("v5p-0", 2, 0, 1, 0.5)
+    assert (found.job.name, found.secret, found.syncer) == ("job", SECRET, "127.0.0.1:7077")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (contract.ENV_UNIT, "", "DILOCO_UNIT is not set"),
+        (contract.ENV_ATTEMPT, "0", "DILOCO_ATTEMPT must be an integer of at least 1, not '0'"),
+        (contract.ENV_ATTEMPT, "two", "not 'two'"),
+        (contract.ENV_HOST, "1", "the unit has 1 hosts"),
+        (contract.ENV_RELATIVE_SPEED, "0", r"must be a number in \(0, 1\], not '0'"),
+        (contract.ENV_RELATIVE_SPEED, "fast", "not 'fast'"),
+        (contract.ENV_RELATIVE_SPEED, "nan", "not 'nan'"),
+        (contract.ENV_JOB_FILE, "/nowhere/job.json", "cannot read job file /nowhere/job.json"),
+        (contract.ENV_SECRET_FILE, "/nowhere/token", "cannot read secret file /nowhere/token"),
+        (contract.ENV_SYNCER_ADDRESS, "", "DILOCO_SYNCER_ADDRESS is not set"),
+    ],
+)
+def test_what_is_wrong_is_named(environment: dict[str, str], name: str, value: str, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        read_assignment(environment | {name: value})
+
+
+def test_a_wrong_job_file_names_its_fields(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"name": "job", "namespace": "default", "uid": "u", "training": {"steps": 0}}')
+    with pytest.raises(ContractError, match=r"training\.steps: Input should be greater than or equal to 1"):
+        read_assignment(environment)
+
+
+def test_a_program_outside_a_pod_ends_with_the_contracts_status() -> None:
+    with pytest.raises(Leave) as left:
+        Session.join(ArrayStore(weights()), framework="numpy", environment={})
+    assert left.value.code == Exit.BAD_CONTRACT
+
+
+def test_a_host_that_has_no_driver_yet_says_so(environment: dict[str, str]) -> None:
+    with pytest.raises(Leave, match=r"^64$") as left:
+        Session.join(ArrayStore(weights()), framework="numpy", environment=environment | {contract.ENV_HOSTS: "2"})
+    assert "2 hosts" in left.value.message
+
+
+def test_a_model_with_fewer_tensors_than_fragments_cannot_join(environment: dict[str, str]) -> None:
+    with pytest.raises(Leave) as left:
+        Session.join(ArrayStore(weights(tensors=1)), framework="numpy", environment=environment)
+    assert left.value.code == Exit.REFUSED_LAYOUT
+    assert "training.fragments" in left.value.message

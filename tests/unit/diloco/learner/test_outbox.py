@@ -1,0 +1,54 @@
+import threading
+
+from diloco.learner.outbox import Outbox
+from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
+
+
+def kinds(outbox: Outbox) -> list[str]:
+    return [str(message.WhichOneof("message")) for message in outbox]
+
+
+def chunk() -> FromLearner:
+    return FromLearner(chunk=Chunk())
+
+
+def test_hello_is_first_and_bye_last_and_metadata_overtakes_fragments() -> None:
+    outbox = Outbox(FromLearner(hello=Hello()))
+    outbox.transfer(iter([chunk(), chunk()]))
+    outbox.progress(Progress())
+    outbox.post(FromLearner(work_wanted=WorkWanted()))
+    outbox.finish(FromLearner(bye=Bye()))
+    assert kinds(outbox) == ["hello", "work_wanted", "progress", "chunk", "chunk", "bye"]
+
+
+def test_only_the_newest_progress_is_sent() -> None:
+    outbox = Outbox(FromLearner(hello=Hello()))
+    for step in (1, 2, 3):
+        outbox.progress(Progress(local_step=step))
+    outbox.finish()
+    assert [message.progress.local_step for message in outbox if message.HasField("progress")] == [3]
+
+
+def test_metadata_goes_between_two_chunks_of_a_fragment() -> None:
+    outbox = Outbox(FromLearner(hello=Hello()))
+
+    def chunks() -> object:
+        yield chunk()
+        outbox.progress(Progress())
+        yield chunk()
+        yield chunk()
+
+    outbox.transfer(chunks())  # type: ignore[arg-type]
+    outbox.finish()
+    assert kinds(outbox) == ["hello", "chunk", "chunk", "progress", "chunk"]
+
+
+def test_a_stream_that_is_over_lets_its_sender_go() -> None:
+    outbox = Outbox(FromLearner(hello=Hello()))
+    heard: list[str] = []
+    reader = threading.Thread(target=lambda: heard.extend(kinds(outbox)))
+    reader.start()
+    outbox.abandon()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert heard in ([], ["hello"])

@@ -1,0 +1,82 @@
+import math
+
+import pytest
+from diloco.syncer.accounts import RATE_WINDOW, Accounts, Phase, Rate
+
+
+def test_throughput_is_that_of_the_last_seconds() -> None:
+    rate = Rate()
+    for second in range(40):
+        # 100/s for 20 s, then 10/s
+        rate.add(float(second), 100 * second if second < 20 else 2000 + 10 * (second - 20))
+    assert rate.value(39.0) == pytest.approx(10.0)
+    assert rate.value(39.0 + RATE_WINDOW + 1) == 0.0, "nothing was heard for a whole window"
+
+
+def test_a_counter_that_starts_anew_is_no_negative_throughput() -> None:
+    rate = Rate()
+    rate.add(0.0, 1000)
+    rate.add(1.0, 10)
+    rate.add(2.0, 30)
+    assert rate.value(2.0) == pytest.approx(20.0)
+
+
+def test_a_unit_contributes_from_its_first_reported_step() -> None:
+    unit = Accounts().of("u")
+    unit.joined(1, 0.0)
+    assert unit.phase is Phase.JOINING
+    assert unit.stepped(1, 0.1, math.nan, 8, 1.0)
+    assert not unit.stepped(2, 0.1, 2.0, 16, 2.0)
+    assert (unit.phase, unit.loss, unit.local_step) == (Phase.CONTRIBUTING, 2.0, 2)
+
+
+def test_time_to_recover_runs_from_the_loss_to_the_first_contribution() -> None:
+    unit = Accounts().of("u")
+    unit.joined(1, 0.0)
+    unit.contributed(1.0)
+    assert unit.recover_seconds == 0.0, "it was never lost"
+    unit.lost(10.0, "connection lost")
+    unit.joined(2, 14.0)
+    unit.lost(15.0, "connection lost")
+    unit.joined(3, 20.0)
+    unit.stepped(1, 0.1, math.nan, 8, 21.0)
+    unit.contributed(23.0)
+    assert unit.recover_seconds == 13.0
+    unit.contributed(30.0)
+    assert unit.recover_seconds == 13.0
+
+
+def test_an_attempt_that_displaces_a_connected_one_is_a_loss() -> None:
+    unit = Accounts().of("u")
+    unit.joined(1, 0.0)
+    unit.joined(2, 5.0)
+    unit.contributed(6.5)
+    assert unit.recover_seconds == 1.5
+
+
+def test_a_reconnect_keeps_the_attempts_numbers_and_a_new_attempt_does_not() -> None:
+    unit = Accounts().of("u")
+    unit.joined(1, 0.0)
+    unit.stepped(7, 0.1, 3.0, 8, 1.0)
+    unit.joined(1, 2.0)
+    assert (unit.local_step, unit.loss) == (7, 3.0)
+    unit.joined(2, 3.0)
+    assert (unit.local_step, unit.loss) == (0, None)
+
+
+def test_the_jobs_loss_is_that_of_the_units_which_contribute() -> None:
+    accounts = Accounts()
+    assert accounts.loss() is None
+    for name, loss in (("a", 1.0), ("b", 3.0), ("gone", 100.0)):
+        accounts.of(name).joined(1, 0.0)
+        accounts.of(name).stepped(1, 0.1, loss, 8, 0.0)
+    accounts.of("gone").lost(1.0, "")
+    assert accounts.loss() == 2.0
+
+
+def test_what_must_outlive_the_process_does() -> None:
+    accounts = Accounts()
+    accounts.of("a").joined(3, 0.0)
+    accounts.of("a").refuse("WrongBase")
+    restored = Accounts(accounts.to_json()).of("a")
+    assert (restored.attempt, restored.refused, restored.phase) == (3, {"WrongBase": 1}, Phase.DISCONNECTED)
