@@ -1,8 +1,9 @@
 """[weight-error] Weights of the merges are proportional to tokens^2/steps within 1 %.
 
-Learners of different speeds and batches run on virtual time against the real core. Beside it, a count of their own is kept for each: the
-batches that it trained between adopting a fragment and being asked for it. For every merge, the shares that it really had, read off the
-merged value, and those that the core reports are compared with the shares of `steps * (tokens/step)^2` from that count. The value is the largest relative error of a run in percent, median over the runs.
+Learners of different speeds and batches run on virtual time against the real core. Beside it, a count of their own is kept for
+each: the batches that it trained between adopting a fragment and being asked for it. For every merge, the shares that it really
+had, read off the merged value, and those that the core reports are compared with the shares of `steps * (tokens/step)^2` from
+that count. The value is the largest relative error of a run in percent, median over the runs.
 """
 
 from __future__ import annotations
