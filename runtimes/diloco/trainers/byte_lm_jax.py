@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import diloco.jax
@@ -136,7 +137,8 @@ def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> fl
     return sum(losses) / corpus.held_out_windows
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
+    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
     chosen = options.parse("diloco.trainers.byte_lm_jax", argv)
     options.pin_threads(chosen.threads)
     log = options.start_logging()
@@ -146,6 +148,9 @@ def main(argv: list[str]) -> int:
     optimizer = make_optimizer(chosen.model, chosen.inner)
     state = optimizer.init(params)
     train_step = make_train_step(chosen.model, optimizer)
+    # Compiled before joining, on copies, as the arguments are donated: a unit that has joined should contribute at once.
+    train_step(jax.tree.map(jnp.copy, params), optimizer.init(params), np.zeros((chosen.batch, chosen.model.context + 1), np.uint8), 0.0)
+    before_join()
 
     if chosen.alone_steps is None:
         session = diloco.jax.join(params, canonical=forms)

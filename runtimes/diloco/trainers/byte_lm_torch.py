@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -135,7 +136,8 @@ def _tensor(windows: Windows, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(windows.astype(np.int64)).to(device)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
+    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
     chosen = options.parse("diloco.trainers.byte_lm_torch", argv)
     options.pin_threads(chosen.threads)
     if chosen.threads:
@@ -145,6 +147,7 @@ def main(argv: list[str]) -> int:
     device = torch.device(chosen.device)
     model = initial_model(chosen.model, chosen.seed).to(device)
     optimizer = make_optimizer(model, chosen.model, chosen.inner)
+    before_join()
 
     if chosen.alone_steps is None:
         session: diloco.torch.Session | AloneSession = diloco.torch.join(model, canonical=canonical_names(chosen.model))
