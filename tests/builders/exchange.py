@@ -251,8 +251,9 @@ class LocalLearner:
             self.session = session
             self.joined_with = self.store.read(list(self.store.arrays))
             for numbers in session.batches(lambda numbers: numbers, self._batch):
-                for array in self.store.arrays.values():
-                    array += np.float32(0.1) * (self._goal - array)
+                with np.errstate(invalid="ignore"):  # a spoiled model trains on
+                    for array in self.store.arrays.values():
+                        array += np.float32(0.1) * (self._goal - array)
                 if self._spoil is not None:
                     self._spoil(session.step_count + 1, self.store.arrays)
                 self._pause.wait(self._step_seconds)

@@ -1,0 +1,405 @@
+"""Learners and a syncer over loopback, in one process: what each gets to see, and what becomes of those that do it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from diloco.algorithm.fragments import unpack
+from diloco.contract import Exit
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport
+from diloco.syncer.engine import Outcome
+
+from builders.exchange import SECRET, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
+from builders.raw_learner import RawLearner
+
+LONG = 100_000
+"""Outer steps of a job that is to last as long as its test."""
+
+
+@pytest.fixture
+def learners() -> Iterator[list[LocalLearner]]:
+    """Learners that are let go at the end of the test."""
+    started: list[LocalLearner] = []
+    yield started
+    for learner in started:
+        learner.drain()
+    for learner in started:
+        learner.wait()
+
+
+def place_for(path: Path, steps: int = LONG, **changes: object) -> Place:
+    return Place(path, job_file(training(steps, **changes)))
+
+
+def whole(syncer: LocalSyncer) -> dict[str, np.ndarray]:
+    """The syncer's parameters."""
+    core = syncer.syncer.engine._core
+    assert core is not None
+    return {name: value for fragment in core.fragments for name, value in unpack(fragment, core.value(fragment.index)).items()}
+
+
+def same_bytes(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def state(syncer: LocalSyncer, unit: str) -> Callable[[UnitReport.State], bool]:
+    def is_in(wanted: UnitReport.State) -> bool:
+        found = syncer.unit(unit)
+        return found is not None and found.state == wanted
+
+    return is_in
+
+
+@pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
+def test_a_job_completes_and_every_learner_ends_with_the_syncers_very_bytes(tmp_path: Path, compression: str) -> None:
+    place = place_for(tmp_path, steps=40, compression=compression)
+    with LocalSyncer(place) as syncer:
+        units = [LocalLearner(place, syncer.address, f"u-{i}").start() for i in range(3)]
+        for learner in units:
+            learner.wait()
+        assert syncer.wait() is Outcome.COMPLETE
+        assert all(same_bytes(learner.store.arrays, whole(syncer)) for learner in units)
+    assert all(learner.left is None and learner.session and learner.session.done for learner in units)
+    assert place.result is not None
+    # three learners evaluate 0.5 on 100 tokens each
+    assert (place.result.step, place.result.held_out_loss) == (40, 0.5)
+    # the goal is 1, the start 0
+    assert np.abs(units[0].store.arrays["w1"] - 1).max() < 0.2
+
+
+def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_path: Path) -> None:
+    place = place_for(tmp_path, steps=60)
+    with LocalSyncer(place) as syncer:
+        units = [LocalLearner(place, syncer.address, f"u-{i}", batch=3).start() for i in range(3)]
+        for learner in units:
+            learner.wait()
+        syncer.wait()
+        ledger = syncer.syncer.engine._ledger
+    taken = [number for learner in units for number in learner.numbers]
+    assert len(taken) == len(set(taken))
+    committed = sum(end - start for start, end in ledger.committed())
+    assert place.result is not None
+    # each sample has 8 tokens here
+    assert place.result.tokens == 8 * committed == sum(unit.tokens for unit in place.result.units)
+    assert {number for start, end in ledger.committed() for number in range(start, end)} <= set(taken)
+
+
+def test_a_late_joiner_has_the_current_parameters_before_its_first_step(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        learners.append(LocalLearner(place, syncer.address, "early", arrays=weights(0.0)).start())
+        until(lambda: syncer.report().t >= 20, "20 outer steps")
+        late = LocalLearner(place, syncer.address, "late", arrays=weights(-5.0)).start()
+        learners.append(late)
+        until(lambda: late.steps >= 3, "the late learner's first steps")
+        assert late.joined_with is not None
+        # the job began at 0 and moves towards 1; -5 is what the late model was initialised with
+        assert min(float(array.min()) for array in late.joined_with.values()) >= 0.0
+        assert late.session is not None
+        assert late.session.t >= 20
+
+
+def test_only_the_first_learner_seeds_and_the_rest_start_from_its_bytes(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address, weights(2.5)) as first:
+        assert first.hello("first").hear("welcome").welcome.seed_wanted
+        with RawLearner(syncer.address, weights(-1.0)) as second:
+            assert not second.hello("second").hear("welcome").welcome.seed_wanted
+            first.seed()
+            received = [second.receive() for _ in second.fragments]
+        assert {transfer.header.coding for transfer in received} == {Chunk.FLOAT32}
+        assert all((np.frombuffer(transfer.payload, np.float32) == 2.5).all() for transfer in received)
+        until(lambda: syncer.report().snapshot_t == 0, "the seed to be durable")
+
+
+def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as second:
+        with RawLearner(syncer.address) as first:
+            assert first.hello("first").hear("welcome").welcome.seed_wanted
+            assert not second.hello("second").hear("welcome").welcome.seed_wanted
+        asked = second.hear("welcome").welcome
+        assert (asked.seed_wanted, asked.resumed) == (True, True)
+        second.seed()
+        until(lambda: syncer.report().seeded, "the seed")
+
+
+def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        stays, goes = (LocalLearner(place, syncer.address, unit).start() for unit in ("stays", "goes"))
+        learners.append(stays)
+        until(lambda: goes.steps > 10 and stays.steps > 10, "both to train")
+        goes.drain()
+        goes.wait()
+        assert goes.left is not None
+        assert goes.left.code == Exit.DRAINED
+        until(lambda: state(syncer, "goes")(UnitReport.DISCONNECTED), "the syncer to hear of it")
+        held = syncer.call(lambda: set(syncer.syncer.engine._ledger._sessions))
+        assert held == {"stays"}
+        before = stays.steps
+        until(lambda: stays.steps > before + 10, "the other to train on")
+
+
+def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start()
+        learners.append(learner)
+        until(lambda: learner.steps > 10, "training")
+        assert learner.session is not None
+        connection = learner.session._connection
+        leased = connection._leased
+        call = connection._call
+        assert call is not None
+        call.cancel()
+        until(lambda: connection._call not in (None, call) and state(syncer, "u")(UnitReport.CONTRIBUTING), "the unit to come back")
+        before = learner.steps
+        until(lambda: learner.steps > before + 10, "training to go on")
+        assert (connection._generation, connection._leased >= leased) == (1, True)
+        learner.drain()
+        learner.wait()
+    assert len(learner.numbers) == len(set(learner.numbers))
+
+
+def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer:
+        with RawLearner(syncer.address) as first:
+            epoch = first.hello().hear("welcome").welcome.epoch
+            first.seed().want(5).hear("work")
+            first.want(7).hear("work")
+        until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
+        # it says that only the first five samples arrived
+        with RawLearner(syncer.address) as again:
+            welcome = again.hello(epoch=epoch, versions=[0, 0], samples_leased=5).hear("welcome").welcome
+            assert welcome.resumed
+            work = again.hear("work").work
+            assert (work.start, work.end) == (5, 12)
+
+
+def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer:
+        with RawLearner(syncer.address) as first:
+            epoch = first.hello().hear("welcome").welcome.epoch
+            first.seed().want(5).hear("work")
+        until(lambda: not syncer.call(lambda: syncer.syncer.engine._ledger._sessions), "its work to go back")
+        with RawLearner(syncer.address) as again:
+            assert not again.hello(epoch=epoch, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
+            assert {again.receive().header.fragment for _ in again.fragments} == {0, 1}
+            work = again.want(5).hear("work").work
+            assert (work.start, work.end) == (0, 5), "the same work, which nobody has done"
+
+
+def test_a_second_process_with_the_same_identity_is_refused_and_the_first_trains_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        first = LocalLearner(place, syncer.address, "u").start()
+        learners.append(first)
+        until(lambda: first.steps > 5, "the first to train")
+        second = LocalLearner(place, syncer.address, "u").start().wait()
+        assert second.left is not None
+        assert second.left.code == Exit.REFUSED_FENCED
+        assert "each process needs an identity of its own" in second.left.message
+        before = first.steps
+        until(lambda: first.steps > before + 5, "the first to train on")
+        unit = syncer.unit("u")
+        assert unit is not None
+        assert (unit.state, dict(unit.refused)["DuplicateIdentity"]) == (UnitReport.CONTRIBUTING, 1)
+
+
+def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        old = LocalLearner(place, syncer.address, "u", attempt=1).start()
+        until(lambda: old.steps > 5, "the older attempt to train")
+        new = LocalLearner(place, syncer.address, "u", attempt=2).start()
+        learners.append(new)
+        old.wait()
+        assert old.left is not None
+        assert (old.left.code, "fenced" in old.left.message) == (Exit.REFUSED_FENCED, True)
+        until(lambda: new.steps > 5, "the newer attempt to train")
+        zombie = LocalLearner(place, syncer.address, "u", attempt=1).start().wait()
+        assert zombie.left is not None
+        assert zombie.left.code == Exit.REFUSED_FENCED
+        unit = syncer.unit("u")
+        assert unit is not None
+        assert (unit.attempt, dict(unit.refused)["Fenced"]) == (2, 2)
+        until(lambda: (syncer.unit("u") or UnitReport()).recover_seconds > 0, "the time to recover")
+
+
+def test_the_wrong_secret_opens_nothing(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        (tmp_path / "token").write_text("guessed")
+        learner = LocalLearner(place, syncer.address, "u").start().wait()
+        assert learner.left is not None
+        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
+        assert SECRET not in learner.left.message
+        assert not syncer.report().units
+
+
+def test_a_learner_of_another_job_is_refused(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path / "one")) as syncer:
+        other = Place(tmp_path / "other", job_file(uid="other"))
+        learner = LocalLearner(other, syncer.address, "u").start().wait()
+        assert learner.left is not None
+        assert (learner.left.code, "belongs to job uid other" in learner.left.message) == (Exit.BAD_CONTRACT, True)
+
+
+def test_another_layout_is_refused_with_the_differences_and_the_job_goes_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        good = LocalLearner(place, syncer.address, "good").start()
+        learners.append(good)
+        until(lambda: good.steps > 5, "training")
+        odd = weights()
+        odd["w1"] = np.zeros((3, 3), np.float32)
+        del odd["w2"]
+        bad = LocalLearner(place, syncer.address, "bad", arrays=odd).start().wait()
+        assert bad.left is not None
+        assert bad.left.code == Exit.REFUSED_LAYOUT
+        assert "tensor w1: shape (3,3) here, (4,8) in the job; tensor w2: missing here, (5,8) in the job" in bad.left.message
+        unit = syncer.unit("bad")
+        assert unit is not None
+        assert (unit.state, dict(unit.refused)) == (UnitReport.REFUSED, {"Layout": 1})
+        before = good.steps
+        until(lambda: good.steps > before + 5, "the good one to train on")
+
+
+@pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
+def test_nan_parameters_are_refused_and_counted_and_never_merged(
+    tmp_path: Path, learners: list[LocalLearner], compression: str
+) -> None:
+    def spoil(step: int, arrays: dict[str, np.ndarray]) -> None:
+        if step >= 10:
+            arrays["w1"][0, 0] = np.nan
+
+    place = place_for(tmp_path, compression=compression)
+    with LocalSyncer(place) as syncer:
+        good = LocalLearner(place, syncer.address, "good").start()
+        learners.append(good)
+        bad = LocalLearner(place, syncer.address, "bad", spoil=spoil).start().wait()
+        assert bad.left is not None
+        assert bad.left.code == Exit.REFUSED_NONFINITE
+        unit = syncer.unit("bad")
+        assert unit is not None
+        assert (unit.state, dict(unit.refused)["NonFinite"]) == (UnitReport.REFUSED, 1)
+        before = syncer.report().t
+        until(lambda: syncer.report().t > before + 5, "the job to go on")
+        assert all(np.isfinite(array).all() for array in syncer.call(whole, syncer).values())
+
+
+def test_a_nan_seed_is_refused_and_the_next_learner_seeds(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        arrays = weights()
+        arrays["w3"][1, 1] = np.inf
+        bad = LocalLearner(place, syncer.address, "bad", arrays=arrays).start().wait()
+        assert bad.left is not None
+        assert bad.left.code == Exit.REFUSED_NONFINITE
+        good = LocalLearner(place, syncer.address, "good").start()
+        learners.append(good)
+        until(lambda: good.steps > 3 and syncer.report().t > 0, "the good one to train")
+
+
+# --- what only a broken program does ------------------------------------------------------------------------------------
+
+
+def seeded(raw: RawLearner) -> RawLearner:
+    raw.hello().hear("welcome")
+    return raw.seed()
+
+
+def pull(raw: RawLearner, steps: int = 10) -> tuple[int, int]:
+    """Report steps until the syncer asks for a fragment: (fragment, outer step)."""
+    for step in range(1, steps):
+        raw.step(step)
+    asked = raw.hear("pull").pull
+    return asked.fragment, asked.t
+
+
+def walk(raw: RawLearner, syncer: LocalSyncer, first: int, last: int) -> None:
+    """Report the steps from `first` to `last`, each once the syncer has taken the one before."""
+    for step in range(first, last + 1):
+        raw.step(step)
+        until(lambda step=step: (syncer.unit("raw-0") or UnitReport()).local_step == step, f"step {step} to be heard")  # type: ignore[misc]
+
+
+def push(raw: RawLearner, fragment: int, t: int, **changes: object) -> tuple[Chunk, bytes]:
+    header = Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, coding=Chunk.BFLOAT16_DELTA, steps=1, tokens=8)
+    for name, value in changes.items():
+        setattr(header, name, value)
+    return header, bytes(2 * raw.fragments[fragment].size)
+
+
+def counted(syncer: LocalSyncer, reason: str, unit: str = "raw-0") -> bool:
+    found = syncer.unit(unit)
+    return found is not None and found.refused.get(reason, 0) > 0
+
+
+def test_a_push_against_an_old_base_is_refused_and_the_right_one_accepted(tmp_path: Path) -> None:
+    """As when a broadcast was under way to a learner while it coded its answer."""
+    with LocalSyncer(place_for(tmp_path, fragments=1)) as syncer, RawLearner(syncer.address, fragments=1) as raw:
+        seeded(raw)
+        # H = 2: the only fragment is asked for at outer steps 2 and 4
+        walk(raw, syncer, 1, 2)
+        assert raw.hear("pull").pull.t == 2
+        raw.transfer(*push(raw, 0, 2, base=0))
+        update = raw.receive()
+        assert (update.header.t, update.header.base, update.header.coding) == (2, 0, Chunk.BFLOAT16_DELTA)
+        walk(raw, syncer, 3, 4)
+        assert raw.hear("pull").pull.t == 4
+        raw.transfer(*push(raw, 0, 4, base=0))
+        until(lambda: counted(syncer, "WrongBase"), "the old base to be refused")
+        walk(raw, syncer, 5, 6)
+        assert raw.hear("pull").pull.t == 6
+        raw.transfer(*push(raw, 0, 6, base=2))
+        until(lambda: (syncer.unit("raw-0") or UnitReport()).contributions == 2, "the right base to be accepted")
+
+
+def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as raw:
+        seeded(raw).transfer(*push(raw, 0, 77))
+        until(lambda: counted(syncer, "NotAsked"), "the refusal")
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1, coding=Chunk.FLOAT32), b"short"),
+        lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=9, t=1, coding=Chunk.FLOAT32), b"none"),
+        lambda raw: raw.transfer(Chunk(kind=Chunk.BROADCAST, fragment=0, t=1, coding=Chunk.FLOAT32), b"none"),
+        lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1), b"none"),
+        lambda raw: raw.hello(),
+    ],
+    ids=["wrong length", "no such fragment", "a broadcast", "no coding", "hello twice"],
+)
+def test_a_garbled_stream_ends_with_a_reason_and_harms_nobody(tmp_path: Path, break_it: Callable[[RawLearner], object]) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as raw:
+        break_it(seeded(raw))
+        refused = raw.hear("refused").refused
+        assert refused.code == Refused.PROTOCOL
+        assert refused.message
+        with RawLearner(syncer.address) as other:
+            other.hello("other").hear("welcome")
+            assert {other.receive().header.fragment for _ in other.fragments} == {0, 1}
+
+
+def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer:
+        with RawLearner(syncer.address) as raw:
+            fragment, t = pull(seeded(raw))
+            header, payload = push(raw, fragment, t, base=0)
+            header.total, header.data = len(payload), payload[: len(payload) // 2]
+            raw.say(FromLearner(chunk=header))
+        until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
+        assert (syncer.unit("raw-0") or UnitReport()).contributions == 0
+
+
+def test_more_work_than_was_leased_cannot_be_claimed(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as raw:
+        fragment, t = pull(seeded(raw))
+        raw.transfer(*push(raw, fragment, t, base=0, samples_done=1000, tokens_done=8000))
+        assert "only 0 were leased" in raw.hear("refused").refused.message
+        assert syncer.report().tokens == 0
