@@ -12,7 +12,7 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, NODES, PODS
-from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Resource
+from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.control_plane import LocalControlPlane, LocalTiming
@@ -194,8 +194,6 @@ class Cluster:
 
     async def change(self, name: str, spec: Obj) -> Obj:
         """Merge into a job's spec."""
-        from diloco_operator.kube.client import PatchType
-
         return await self.client.patch(DILOCO_JOBS, "default", name, {"spec": spec}, type=PatchType.MERGE)
 
     async def job(

@@ -15,7 +15,7 @@ from typing import Any
 
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS
 from diloco_operator.cli.view import View
-from diloco_operator.cli.view_model import JobView, Line, changes, event_line, failed_attempts
+from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
 from diloco_operator.kube.client import NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import Held, Reflector, as_it_is
 from diloco_operator.local.control_plane import LocalControlPlane
@@ -65,6 +65,7 @@ class Run:
         self._interrupted = asyncio.Event()
         self._killed = asyncio.Event()
         self._unreached: dict[str, str] = {}
+        self._figures: Figures = {}
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
@@ -146,6 +147,7 @@ class Run:
         view = JobView.of(new.value)
         old = self._known.get(new.key)
         self._known[new.key] = view
+        self._figures = remember(self._figures, view)
         for line in changes(old, view):
             self._view.line(line)
         for unit, pod in failed_attempts(old, view):
@@ -164,7 +166,7 @@ class Run:
 
     def _on_event(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
         if new is not None:
-            self._view.line(event_line(new.value))
+            self._view.event(event_line(new.value))
 
     def _on_fault(self, fired: Fired) -> None:
         text = f"fault: SIG{fired.fault.signal} to {fired.fault.unit} (pod {fired.pod}) at outer step {fired.step}"
@@ -190,13 +192,12 @@ class Run:
                 loop.remove_signal_handler(number)
 
     def _last_word(self, ending: Ending) -> None:
-        views = list(self._known.values())
+        views = [with_figures(view, self._figures) for view in self._known.values()]
         injector = self._plane.injector
         words = []
         if ending is Ending.TIMED_OUT:
-            words += [
-                f"{view.name} did not complete within {self._options.timeout:g} s: {view.unreached()}" for view in views if not view.over
-            ]
+            late = f"did not complete within {self._options.timeout:g} s"
+            words += [f"{view.name} {late}: {self._unreached.get(view.name) or view.unreached()}" for view in views if not view.over]
         if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
             words += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
             words.append(f"To go on from the last snapshot: {self._options.again}")

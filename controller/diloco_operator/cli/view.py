@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from diloco_operator.cli.view_model import JobView, Line, result
+from diloco_operator.cli.view_model import JobView, Line, result, said_by_status
 from diloco_operator.cli.view_text import plain, screen, summary
 
 _LINES = 10
@@ -27,6 +27,10 @@ class View(Protocol):
 
     def line(self, line: Line) -> None:
         """Something happened."""
+        ...
+
+    def event(self, line: Line) -> None:
+        """A Kubernetes Event. Most of them say again what a change of status has said."""
         ...
 
     def jobs(self, views: Sequence[JobView]) -> None:
@@ -50,6 +54,10 @@ class PlainView:
 
     def line(self, line: Line) -> None:
         click.echo(plain(datetime.now().astimezone(), line))
+
+    def event(self, line: Line) -> None:
+        if not said_by_status(line):
+            self.line(line)
 
     def jobs(self, views: Sequence[JobView]) -> None:
         return
@@ -81,6 +89,10 @@ class LiveView:
         if line.kind != "progress":  # the bar tells it
             self._lines.append((datetime.now(UTC), line))
 
+    def event(self, line: Line) -> None:
+        if not said_by_status(line):
+            self.line(line)
+
     def jobs(self, views: Sequence[JobView]) -> None:
         self._views = views
 
@@ -102,6 +114,9 @@ class JsonView:
 
     def line(self, line: Line) -> None:
         self._write(line.as_json())
+
+    def event(self, line: Line) -> None:
+        self.line(line)
 
     def jobs(self, views: Sequence[JobView]) -> None:
         for job in result(views):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.conditions import POOL_FULL, POOL_JOB_AT_MAXIMUM, TERMINAL, ConditionType
 from diloco_operator.api.job import Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
 from diloco_operator.kube.client import Obj
@@ -109,7 +110,7 @@ def _pool_changes(before: Status, new: JobView) -> Iterator[Line]:
     known = {pool.name: pool for pool in before.pools}
     for pool in new.status.pools:
         old = known.get(pool.name)
-        if pool.reason and (old is None or old.reason != pool.reason):
+        if pool.reason not in ("", POOL_FULL, POOL_JOB_AT_MAXIMUM) and (old is None or old.reason != pool.reason):
             yield Line("pool", new.name, f"pool {pool.name} {pool.reason}: {pool.message}", warning=False)
 
 
@@ -161,6 +162,38 @@ def event_line(event: Obj) -> Line:
     about = event.get("involvedObject") or event.get("regarding") or {}
     text = f"{event.get('reason', '')}: {event.get('message') or event.get('note', '')}"
     return Line("event", about.get("name", ""), text, event.get("type") == "Warning")
+
+
+_SAID = re.compile(r"^\w+: (?:[a-z0-9-]+-\d+: |\w+=(?:True|False|Unknown)\b)")
+
+
+def said_by_status(event: Line) -> bool:
+    """Whether the event is about one unit or one condition, whose change of status is a line already."""
+    return bool(_SAID.match(event.text))
+
+
+type Figures = Mapping[tuple[str, str], tuple[float, float]]
+"""(job, unit) -> (tokens/s, weight) while it last trained."""
+
+
+def remember(figures: Figures, view: JobView) -> Figures:
+    """With what is known of units that train now. At the end of a job all speeds fall to nothing, and nobody wants to know that."""
+    progress = view.status.progress
+    training = {
+        (view.name, unit.name): (unit.tokens_per_second, unit.weight)
+        for unit in view.status.units
+        if unit.state is UnitState.TRAINING and unit.tokens_per_second and progress.step < progress.steps
+    }
+    return {**figures, **training}
+
+
+def with_figures(view: JobView, figures: Figures) -> JobView:
+    """The view with speed and weight of every unit as they were when it last trained."""
+    units = []
+    for unit in view.status.units:
+        speed, weight = figures.get((view.name, unit.name), (unit.tokens_per_second, unit.weight))
+        units.append(unit.model_copy(update={"tokens_per_second": speed, "weight": weight}))
+    return replace(view, status=view.status.model_copy(update={"units": tuple(units)}))
 
 
 def seconds_left(view: JobView, now: float) -> float | None:

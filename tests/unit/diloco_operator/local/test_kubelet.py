@@ -43,7 +43,7 @@ def waits_for(reason):
 async def nothing_runs(text):
     """Returns when no process has `text` in its command line."""
     async with asyncio.timeout(20):
-        while any(text in command_line(process.pid) for process in processes() if process.alive):
+        while any(text in command_line(p.pid) for p in processes() if p.alive):  # noqa: ASYNC110 - no event of a stranger's end
             await asyncio.sleep(0.005)
 
 
@@ -83,7 +83,7 @@ async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNo
     one, two = [await local.pod(name, is_true("Ready")) for name in ("one", "two")]
     assert one["status"]["phase"] == "Running"
     assert state(one)["started"] is True
-    assert {condition(one, type)["status"] for type in ("PodScheduled", "Initialized", "ContainersReady")} == {"True"}
+    assert {condition(one, kind)["status"] for kind in ("PodScheduled", "Initialized", "ContainersReady")} == {"True"}
     addresses = {one["status"]["podIP"], two["status"]["podIP"], one["status"]["hostIP"]}
     assert len(addresses) == 3
     assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
@@ -261,9 +261,8 @@ async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(
 
 async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path):
     async with local_nodes(tmp_path, a_node("slow", speed="0.5")) as nodes:
-        learner, other = [
-            {"name": name, "image": "none", "command": ["sh", "-c", "echo ${DILOCO_RELATIVE_SPEED-none}"]} for name in ("learner", "other")
-        ]
+        script = "echo ${DILOCO_RELATIVE_SPEED-none}"
+        learner, other = [{"name": name, "image": "none", "command": ["sh", "-c", script]} for name in ("learner", "other")]
         pod = a_pod()
         pod["spec"]["containers"] = [learner, other]
         await nodes.run(pod)
@@ -309,8 +308,8 @@ async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_go
     await local.client.delete(PODS, "default", "pod", grace_seconds=0)
     script = (
         "import pathlib, sys\n"
-        "lines = [p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/environ') if p.parent.joinpath('comm').read_text() == 'sleep\\n']\n"
-        "sys.exit(sum(b'PREDECESSOR=yes' in line for line in lines))"
+        "sleepers = [p.parent for p in pathlib.Path('/proc').glob('[0-9]*/comm') if p.read_text() == 'sleep\\n']\n"
+        "sys.exit(sum(b'PREDECESSOR=yes' in (p / 'environ').read_bytes() for p in sleepers))"
     )
     pod = await local.run(a_pod("pod", "python", "-c", script, hostname="pod", subdomain="job"))
     assert pod["status"]["phase"] == "Succeeded"
