@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from diloco.contract import Exit, Result
 from pydantic import ValidationError
@@ -130,9 +128,3 @@ def _why_down(world: World, pod: PodView) -> str:
             f": {detail[0][:300]}" if detail else ""
         )
     return f"its pod is {pod.phase}" + (f": {waits}" if (waits := pod.unschedulable or pod.waiting) else "")
-
-
-def delete_all(pods: Mapping[str, list[PodView]] | list[PodView], namespace: str, why: str) -> list[Delete]:
-    """Graceful deletion of every pod that nobody has asked to go yet."""
-    flat: list[Any] = [p for group in pods.values() for p in group] if isinstance(pods, Mapping) else list(pods)
-    return [Delete(names.PODS, namespace, pod.name, pod.uid, why=why) for pod in flat if pod.deletion is None]

@@ -1,0 +1,71 @@
+"""Nodes as GKE labels them, as raw API objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diloco_operator.fleet import DisruptionSigns, Inventory, project_node
+from diloco_operator.reconcile import OperatorConfig
+
+READY_SINCE = "2026-11-20T11:00:00Z"
+
+
+def a_node(
+    name: str,
+    *,
+    labels: dict[str, str] | None = None,
+    devices: dict[str, str] | None = None,
+    ready: bool = True,
+    ready_since: str = READY_SINCE,
+    taints: list[dict[str, str]] | None = None,
+    cordoned: bool = False,
+) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": ready_since}
+    spec: dict[str, Any] = {"taints": taints} if taints else {}
+    if cordoned:
+        spec["unschedulable"] = True
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "spec": spec,
+        "status": {"capacity": devices or {}, "allocatable": devices or {}, "conditions": [condition]},
+    }
+
+
+def a_tpu_node(
+    name: str, *, kind: str = "tpu-v5p-slice", topology: str = "2x2x1", chips: int = 4, pool: str = "", **fields: Any
+) -> dict[str, Any]:
+    labels = {
+        "cloud.google.com/gke-tpu-accelerator": kind,
+        "cloud.google.com/gke-tpu-topology": topology,
+        "cloud.google.com/gke-accelerator-count": str(chips),
+        "cloud.google.com/gke-nodepool": pool or f"np-{name}",
+        **fields.pop("labels", {}),
+    }
+    return a_node(name, labels=labels, devices={"google.com/tpu": str(chips)}, **fields)
+
+
+def a_tpu_slice(pool: str, hosts: int, *, topology: str = "2x2x2", **fields: Any) -> list[dict[str, Any]]:
+    """A multi-host slice: one node pool."""
+    return [a_tpu_node(f"{pool}-{index}", topology=topology, pool=pool, **fields) for index in range(hosts)]
+
+
+def a_gpu_node(name: str, *, kind: str = "nvidia-h100-80gb", gpus: int = 8, pool: str = "gpus", **fields: Any) -> dict[str, Any]:
+    labels = {
+        "cloud.google.com/gke-accelerator": kind,
+        "cloud.google.com/gke-nodepool": pool,
+        **fields.pop("labels", {}),
+    }
+    return a_node(name, labels=labels, devices={"nvidia.com/gpu": str(gpus)}, **fields)
+
+
+def signs() -> DisruptionSigns:
+    return OperatorConfig().signs
+
+
+def an_inventory(*nodes: dict[str, Any]) -> Inventory:
+    inventory = Inventory(signs())
+    for node in nodes:
+        inventory.update_node(project_node(node))
+    return inventory

@@ -1,0 +1,227 @@
+"""A stage on which reconcile plays: a pure, tiny API server and kubelet under a hand-moved clock.
+
+A test sets the scene (`Stage(a_job()..., nodes)`), lets time and the world act, and looks at plans and status. `crash_after` carries
+out only the first writes of a plan, as if the operator had died there.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import itertools
+from typing import Any
+
+from builders.jobs import JobBuilder
+from builders.nodes import a_node, signs
+from builders.pods import exits, is_deleted, phase, starts
+from builders.reports import a_report, a_unit_report
+from diloco_operator.api.timestamps import parse_timestamp
+from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.plan import Create, Delete, Plan
+from diloco_operator.reconcile import (
+    Children,
+    Job,
+    OperatorConfig,
+    Snapshot,
+    holds,
+    parse_job,
+    project_child,
+    project_pod,
+    reconcile,
+)
+from diloco_operator.report import Report, UnitPhase
+
+START = parse_timestamp("2026-11-20T12:00:00Z")
+_CHILDREN = {"ConfigMap": "config_map", "Secret": "secret", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
+
+
+class Stage:
+    def __init__(self, job: JobBuilder | dict[str, Any], *nodes: dict[str, Any], config: OperatorConfig | None = None) -> None:
+        self.job = job.build() if isinstance(job, JobBuilder) else job
+        self.config = config or OperatorConfig()
+        self.now = START
+        # cpu-0 is where the syncer runs.
+        self.nodes = {node["metadata"]["name"]: node for node in (*nodes, a_node("cpu-0"))}
+        self.inventory = Inventory(signs())
+        for node in self.nodes.values():
+            self.inventory.update_node(project_node(node))
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.children: dict[str, dict[str, Any]] = {}
+        self.report: Report | None = None
+        self.job_gone = False
+        self.plans: list[Plan] = []
+        self._uids = itertools.count(1)
+        self._parsed: Job | None = None
+
+    # --- the operator --------------------------------------------------------------------------------------------------
+    def snapshot(self) -> Snapshot:
+        self._parsed = parse_job(self.job, self._parsed)
+        return Snapshot(
+            job=self._parsed,
+            fleet=self.inventory,
+            config=self.config,
+            secret_token="s3cret",
+            pods=tuple(project_pod(pod) for pod in self.pods.values()),
+            children=Children(**{_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}),
+            report=self.report,
+        )
+
+    def look(self) -> Plan:
+        """One pass, nothing carried out."""
+        plan = reconcile(self.snapshot(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
+        self.plans.append(plan)
+        return plan
+
+    def step(self, crash_after: int | None = None) -> Plan:
+        """One pass, carried out; only the first `crash_after` writes if told so."""
+        plan = self.look()
+        self.inventory.set_holds(self.snapshot().job.key, plan.holds)
+        writes: list[Any] = [*plan.creates, *([plan.status] if plan.status else []), *plan.deletes]
+        for write in writes if crash_after is None else writes[:crash_after]:
+            if isinstance(write, Create):
+                self._create(write)
+            elif isinstance(write, Delete):
+                self._delete(write)
+            else:
+                self.job["status"] = copy.deepcopy(write.status)
+        return plan
+
+    def restart_operator(self) -> None:
+        """Everything that was only in memory is gone."""
+        self._parsed = None
+        self.report = None
+        self.inventory = Inventory(signs())
+        for node in self.nodes.values():
+            self.inventory.update_node(project_node(node))
+        snapshot = self.snapshot()
+        self.inventory.set_holds(snapshot.job.key, holds(snapshot.job, snapshot.pods, self.inventory))
+
+    def settle(self, passes: int = 20) -> None:
+        """Passes until a plan is empty; the world stands still meanwhile."""
+        for _ in range(passes):
+            if self.step().empty:
+                return
+        raise AssertionError(f"still busy after {passes} passes: {self.plans[-1]}")
+
+    def _create(self, create: Create) -> None:
+        obj = copy.deepcopy(create.obj)
+        obj["metadata"]["uid"] = f"uid-{next(self._uids)}"
+        if create.resource.kind in _CHILDREN:
+            self.children.setdefault(create.resource.kind, obj)
+            return
+        obj["metadata"]["creationTimestamp"] = datetime.datetime.fromtimestamp(self.now, datetime.UTC).isoformat()
+        obj["status"] = {"phase": "Pending"}
+        self.pods.setdefault(obj["metadata"]["name"], obj)
+
+    def _delete(self, delete: Delete) -> None:
+        if delete.resource.kind == "DiLoCoJob":
+            self.job_gone = True
+        elif delete.resource.kind in _CHILDREN:
+            assert self.children[delete.resource.kind]["metadata"]["uid"] == delete.uid
+            del self.children[delete.resource.kind]
+        elif (pod := self.pods.get(delete.name)) is not None and pod["metadata"]["uid"] == delete.uid:
+            if delete.grace_seconds == 0 or phase(pod) != "Running":
+                del self.pods[delete.name]  # nothing runs that would have to be told
+            elif "deletionTimestamp" not in pod["metadata"]:
+                is_deleted(pod, self.now)
+
+    # --- the world -----------------------------------------------------------------------------------------------------
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        if self.report is not None:
+            fields = {name: getattr(self.report, name) for name in Report.__slots__}
+            self.report = Report(**{**fields, "received_at": self.now})
+
+    def set_node(self, node: dict[str, Any]) -> None:
+        self.nodes[node["metadata"]["name"]] = node
+        self.inventory.update_node(project_node(node))
+
+    def lose_node(self, name: str) -> None:
+        """The Node object goes, and with it, as the garbage collector sees to it, its pods."""
+        del self.nodes[name]
+        self.inventory.remove_node(name)
+        self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != name}
+
+    def kubelets_start(self) -> None:
+        """Every pending pod runs."""
+        for pod in self.pods.values():
+            if phase(pod) == "Pending" and "deletionTimestamp" not in pod["metadata"]:
+                starts(pod, self.now)
+
+    def kubelets_finish_deletions(self, code: int = 143) -> None:
+        """Every pod that was asked to go has gone."""
+        self.pods = {n: p for n, p in self.pods.items() if "deletionTimestamp" not in p["metadata"]}
+
+    def pod(self, unit: str, attempt: int, host: int = 0) -> dict[str, Any]:
+        return self.pods[f"{self.job['metadata']['name']}-{unit}-a{attempt}-{host}"]
+
+    @property
+    def syncer(self) -> dict[str, Any]:
+        return self.pods[f"{self.job['metadata']['name']}-syncer"]
+
+    def learner_exits(self, unit: str, attempt: int, code: int, host: int = 0, **how: str) -> None:
+        exits(self.pod(unit, attempt, host), code, self.now, **how)
+
+    def everyone_contributes(self, **fields: Any) -> None:
+        """The syncer has seen every learner pod that runs."""
+        units = {}
+        for pod in self.pods.values():
+            labels = pod["metadata"]["labels"]
+            if labels["diloco.dev/component"] == "learner" and phase(pod) == "Running":
+                units[labels["diloco.dev/unit"]] = max(units.get(labels["diloco.dev/unit"], 0), int(labels["diloco.dev/attempt"]))
+        self.report = a_report(*(a_unit_report(unit, attempt) for unit, attempt in units.items()), at=self.now, **fields)
+
+    def syncer_says(self, unit: str, attempt: int, phase: UnitPhase, **fields: Any) -> None:
+        """Of one unit; what it said of the others stands."""
+        known = dict(self.report.units) if self.report is not None else {}
+        known[unit] = a_unit_report(unit, attempt, phase, **fields)
+        self.report = a_report(*known.values(), at=self.now)
+
+    def train(self) -> Stage:
+        """From nothing to everyone contributing."""
+        self.settle()
+        self.kubelets_start()
+        self.settle()
+        self.kubelets_start()
+        self.everyone_contributes()
+        self.settle()
+        return self
+
+    def edit(self, **spec: Any) -> None:
+        self.job["spec"] = {**self.job["spec"], **spec}
+        self.job["metadata"]["generation"] += 1
+
+    def scale(self, *, min: int | None = None, max: int | None = None) -> None:
+        learners = dict(self.job["spec"]["learners"])
+        learners |= {key: value for key, value in (("min", min), ("max", max)) if value is not None}
+        self.edit(learners=learners)
+
+    # --- looking -------------------------------------------------------------------------------------------------------
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.job.get("status", {})
+        return found
+
+    def unit(self, name: str) -> dict[str, Any]:
+        return next(unit for unit in self.status["units"] if unit["name"] == name)
+
+    def states(self) -> dict[str, str]:
+        return {unit["name"]: unit["state"] for unit in self.status.get("units", ())}
+
+    def condition(self, type: str) -> dict[str, Any]:
+        return next(c for c in self.status["conditions"] if c["type"] == type)
+
+    def true(self) -> set[str]:
+        """Types of the conditions that are True."""
+        return {c["type"] for c in self.status["conditions"] if c["status"] == "True"}
+
+    def learner_pods(self) -> list[str]:
+        return sorted(n for n, p in self.pods.items() if p["metadata"]["labels"]["diloco.dev/component"] == "learner")
+
+    def live_attempts(self) -> list[tuple[str, str, int]]:
+        """(node, unit, attempt) of every learner pod that has not ended."""
+        return [
+            (p["metadata"]["annotations"]["diloco.dev/node"], p["metadata"]["labels"]["diloco.dev/unit"], int(p["metadata"]["labels"]["diloco.dev/attempt"]))
+            for p in self.pods.values()
+            if p["metadata"]["labels"]["diloco.dev/component"] == "learner" and phase(p) not in ("Succeeded", "Failed")
+        ]
