@@ -1,0 +1,192 @@
+"""[learning-parity] Held-out loss of a 4-unit mixed job against plain single-program training, at equal tokens.
+
+The job: a real syncer and four real learner processes over loopback, two in JAX and two in torch, at two speeds. The baseline: one
+program, the same model from the same first parameters, four times the unit's batch, as many steps as give the same number of
+tokens. Both choose their inner learning rate from the same grid, on the first seed; schedule and everything else are equal. The
+value is the median over seeds of the ratio of the two losses.
+
+`python -m benchmarks.learning_parity --help` for shorter or longer runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from diloco import contract
+
+from benchmarks.local_job import Learner, run_job
+from benchmarks.report import emit
+
+LIMIT = 1.03
+UNITS = 4
+LEAST_STEPS = 600
+"""Steps below which the figure means nothing: it is then printed, but never ok."""
+_ROOT = Path(__file__).parent.parent
+_SPEEDS = {"jax-0": 1.0, "jax-1": 0.7, "torch-0": 1.0, "torch-1": 0.7}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One comparison's configuration."""
+
+    steps: int
+    seeds: int
+    learning_rates: tuple[float, ...]
+    batch: int
+    context: int
+    width: int
+    outer_learning_rate: float
+    outer_momentum: float
+    method: str
+    timeout: float
+
+    def trainer_arguments(self, learning_rate: float, seed: int, batch: int) -> list[str]:
+        flags = {
+            "--width": self.width,
+            "--context": self.context,
+            "--heads": 2,
+            "--batch": batch,
+            "--seed": seed,
+            "--learning-rate": learning_rate,
+            "--log-every": 100,
+        }
+        return [str(part) for flag in flags.items() for part in flag]
+
+    @property
+    def training(self) -> contract.Training:
+        """The job's training, in which a unit does at least `steps` local steps on average (the clock may run a little ahead of them)."""
+        return contract.Training.model_validate(
+            {
+                "steps": round(self.steps * 1.06),
+                "quorum": 1,
+                "merge": {"method": self.method, "embeddings": "Average"},
+                "outerOptimizer": {"learningRate": self.outer_learning_rate, "momentum": self.outer_momentum},
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: its rate, and the held-out loss in nats per byte after so many tokens."""
+
+    learning_rate: float
+    tokens: int
+    loss: float
+
+
+def train_job(setting: Setting, learning_rate: float, seed: int) -> Run:
+    """The mixed job. Raises JobFailed."""
+    began = time.monotonic()
+    arguments = setting.trainer_arguments(learning_rate, seed, setting.batch)
+    learners = [
+        Learner(unit, f"diloco.trainers.byte_lm_{unit.partition('-')[0]}", arguments, relative_speed=speed)
+        for unit, speed in _SPEEDS.items()
+    ]
+    result = run_job(setting.training, learners, setting.timeout).result
+    if result.held_out_loss is None:
+        raise RuntimeError("the job ended without a held-out loss: no learner reported its evaluation")
+    shares = ", ".join(f"{unit.unit} {unit.steps} steps" for unit in result.units)
+    _tell(f"seed {seed}, rate {learning_rate}: job {result.held_out_loss:.4f} after {result.tokens} tokens ({shares})", began)
+    return Run(learning_rate, result.tokens, result.held_out_loss)
+
+
+def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) -> Run:
+    """The plain program, on `tokens` tokens to within one step."""
+    began = time.monotonic()
+    batch = UNITS * setting.batch
+    steps = max(1, round(tokens / (batch * setting.context)))
+    arguments = setting.trainer_arguments(learning_rate, seed, batch)
+    command = [sys.executable, "-m", "diloco.trainers.byte_lm_torch", *arguments, "--alone", "--steps", str(steps)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=setting.timeout, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the baseline ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+    line = json.loads(done.stdout.splitlines()[-1])
+    _tell(f"seed {seed}, rate {learning_rate}: alone {line['heldOutLoss']:.4f} after {line['tokens']} tokens, {steps} steps", began)
+    return Run(learning_rate, int(line["tokens"]), float(line["heldOutLoss"]))
+
+
+def compare(setting: Setting) -> list[tuple[Run, Run]]:
+    """(job, alone) for every seed. The first seed goes through the grid, the others take what was best there, each for itself."""
+    jobs = [train_job(setting, rate, 0) for rate in setting.learning_rates]
+    with ThreadPoolExecutor(2) as pool:
+        alone = list(pool.map(lambda job: train_alone(setting, job.learning_rate, 0, job.tokens), jobs))
+        best_job, best_alone = min(jobs, key=_loss), min(alone, key=_loss)
+        pairs = [(best_job, best_alone)]
+        others = [(seed, train_job(setting, best_job.learning_rate, seed)) for seed in range(1, setting.seeds)]
+        pairs += pool.map(lambda one: (one[1], train_alone(setting, best_alone.learning_rate, one[0], one[1].tokens)), others)
+    return pairs
+
+
+def main(argv: Sequence[str] = ()) -> bool:
+    """Print the figure; whether it keeps the limit."""
+    setting = _parse(argv)
+    pairs = compare(setting)
+    ratios = [job.loss / alone.loss for job, alone in pairs]
+    steps = min(job.tokens for job, _ in pairs) / (UNITS * setting.batch * setting.context)
+    value = statistics.median(ratios)
+    return emit(
+        "learning-parity",
+        value,
+        "ratio",
+        LIMIT,
+        value <= LIMIT and steps >= LEAST_STEPS and len(ratios) >= 3,
+        len(ratios),
+        ratios=[round(ratio, 4) for ratio in ratios],
+        job_losses=[round(job.loss, 4) for job, _ in pairs],
+        alone_losses=[round(alone.loss, 4) for _, alone in pairs],
+        job_rate=pairs[0][0].learning_rate,
+        alone_rate=pairs[0][1].learning_rate,
+        rates=list(setting.learning_rates),
+        steps=round(steps),
+        outer=[setting.method, setting.outer_learning_rate, setting.outer_momentum],
+    )
+
+
+def _loss(run: Run) -> float:
+    return run.loss
+
+
+def _tell(message: str, began: float) -> None:
+    sys.stderr.write(f"learning-parity: {message}, {time.monotonic() - began:.0f} s\n")
+    sys.stderr.flush()
+
+
+def _parse(argv: Sequence[str]) -> Setting:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_parity", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--steps", type=int, default=LEAST_STEPS, help="local steps of a unit, and steps of the baseline, at least")
+    add("--seeds", type=int, default=3)
+    add("--learning-rates", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3], help="grid of inner learning rates, the same for both")
+    add("--batch", type=int, default=16, help="samples per step of a unit; the baseline's is four times as large")
+    add("--context", type=int, default=64)
+    add("--width", type=int, default=64)
+    add("--outer-learning-rate", type=float, default=0.7)
+    add("--outer-momentum", type=float, default=0.6)
+    add("--method", default="RDA", choices=["RDA", "Average"])
+    add("--timeout", type=float, default=1200, help="of one training, seconds")
+    given = parser.parse_args(argv)
+    return Setting(
+        steps=given.steps,
+        seeds=given.seeds,
+        learning_rates=tuple(given.learning_rates),
+        batch=given.batch,
+        context=given.context,
+        width=given.width,
+        outer_learning_rate=given.outer_learning_rate,
+        outer_momentum=given.outer_momentum,
+        method=given.method,
+        timeout=given.timeout,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(sys.argv[1:]) else 1)
