@@ -53,7 +53,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 async def appears(path: Path) -> str:
     """The content of a file as soon as it is there. There is no event for a stranger's file: look again soon."""
     async with asyncio.timeout(20):
-        while (text := text_of(path)) is None:
+        while (text := text_of(path)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return text
 

@@ -1,0 +1,71 @@
+"""Faults on purpose: what they look like, when they are due, whom they hit."""
+
+import pytest
+from builders.job_manifests import gpu_pool, job, tpu_pool
+from builders.local import a_pod
+from diloco_operator.local.faults import BadFault, Fault, due, parse, unknown_units, victim
+
+
+def learner(unit, attempt=1, phase="Running", host=0):
+    labels = {"diloco.dev/job": "job", "diloco.dev/unit": unit, "diloco.dev/attempt": str(attempt), "diloco.dev/host": str(host)}
+    pod = a_pod(f"job-{unit}-a{attempt}-{host}", metadata={"labels": {**labels, "diloco.dev/component": "learner"}})
+    return {**pod, "status": {"phase": phase}}
+
+
+def syncer():
+    pod = a_pod("job-syncer", metadata={"labels": {"diloco.dev/job": "job", "diloco.dev/component": "syncer"}})
+    return {**pod, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("unit=v5p-0,step=60,signal=KILL", Fault("v5p-0", 60, "KILL")),
+        ("unit=syncer,step=0", Fault("syncer", 0, "KILL")),
+        ("step=7, unit=a-1, signal=sigstop, job=x", Fault("a-1", 7, "STOP", "x")),
+    ],
+)
+def test_faults_are_read(text, fault):
+    assert parse(text) == fault
+    assert parse(str(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("unit=v5p-0", "lacks step"),
+        ("step=1", "lacks unit"),
+        ("unit=v5p-0,step=-1", "whole number"),
+        ("unit=v5p-0,step=1,signal=HUP", "KILL, TERM, STOP, CONT"),
+        ("unit=v5p-0,step=1,step=2", "step comes twice"),
+        ("v5p-0", "not understood"),
+        ("unit=,step=1", "not understood"),
+        ("unit=a-0,step=1,when=now", "not understood"),
+    ],
+)
+def test_what_is_no_fault_is_refused_with_the_reason(text, message):
+    with pytest.raises(BadFault, match=message):
+        parse(text)
+
+
+def test_units_that_no_job_can_have_are_named():
+    jobs = [job("bytes-lm", pools=[tpu_pool("v5p"), gpu_pool("h100")])]
+    faults = [parse(f"unit={unit},step=1") for unit in ("v5p-0", "syncer", "v6e-0", "h100", "h100-x")]
+    sentences = unknown_units(faults, jobs)
+    assert [sentence.split("'")[1] for sentence in sentences] == ["v6e-0", "h100", "h100-x"]
+    assert all("h100, v5p" in sentence for sentence in sentences)
+
+
+def test_a_fault_is_due_from_its_step_on_and_only_for_its_job():
+    faults = [Fault("a-0", 10), Fault("a-1", 20), Fault("a-2", 10, job="other")]
+    assert due(faults, "job", 9) == []
+    assert due(faults, "job", 15) == [faults[0]]
+    assert due(faults, "other", 20) == faults
+
+
+def test_newest_running_attempt_is_hit():
+    pods = [learner("a-0", 1), learner("a-0", 10), learner("a-0", 9), learner("a-0", 11, "Pending"), learner("a-1", 12), syncer()]
+    assert victim(pods, "job", "a-0")["metadata"]["name"] == "job-a-0-a10-0"
+    assert victim(pods, "job", "syncer")["metadata"]["name"] == "job-syncer"
+    assert victim(pods, "other", "a-0") is None
+    assert victim([learner("a-0", 1, "Failed")], "job", "a-0") is None

@@ -1,0 +1,142 @@
+"""Nodes that come, fail, come back and go, and what becomes of their pods."""
+
+from pathlib import Path
+
+import pytest
+from builders.local import LocalNodes, Processes, a_node, a_pod, condition, is_gone, is_true, local_nodes, wait_for
+from diloco_operator.api.names import NODES, PODS
+from diloco_operator.local.nodes import BadNode, complete, this_machine
+from diloco_operator.local.supervisor import processes
+
+
+@pytest.fixture
+async def two(tmp_path: Path):
+    async with local_nodes(tmp_path, a_node("one", tpu=4, labels={"a": "b"}), a_node("two")) as nodes:
+        yield nodes
+
+
+def lives(local: LocalNodes, pod):
+    mark = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("local://").encode()
+    return any(p.alive and mark in environ(p.pid) for p in processes())
+
+
+def environ(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+async def started(local: LocalNodes, name="pod", node="one", **spec):
+    await local.create(PODS, a_pod(name, "sleep", "100", node=node, **spec))
+    return await local.pod(name, is_true("Ready"))
+
+
+def taints(node):
+    return {(taint["key"].rpartition("/")[2], taint["effect"]) for taint in node["spec"].get("taints") or ()}
+
+
+async def node(local, name, holds=lambda node: True):
+    return await wait_for(local.client, NODES, "", name, holds)
+
+
+async def test_registered_node_is_ready_with_what_the_manifest_says(two):
+    one = await node(two, "one", is_true("Ready"))
+    assert one["metadata"]["labels"]["a"] == "b"
+    assert one["metadata"]["labels"]["kubernetes.io/hostname"] == "one"
+    assert one["status"]["allocatable"] == {"google.com/tpu": "4"}
+    assert one["status"]["addresses"][0]["address"].startswith("127.")
+
+
+async def test_dead_node_turns_unknown_and_its_pods_stay_terminating_with_stale_status(two):
+    pod = await started(two)
+    await two.nodes.fail("one")
+    assert not lives(two, pod)
+    failed = await node(two, "one", lambda node: condition(node, "Ready")["status"] == "Unknown")
+    assert taints(failed) >= {("unreachable", "NoSchedule"), ("unreachable", "NoExecute")}
+    pod = await two.pod("pod", lambda pod: "deletionTimestamp" in pod["metadata"])
+    assert condition(pod, "DisruptionTarget")["reason"] == "DeletionByTaintManager"
+    assert condition(pod, "Ready")["status"] == "False"
+    assert pod["status"]["phase"] == "Running"
+    assert "running" in pod["status"]["containerStatuses"][0]["state"]
+
+
+async def test_node_that_comes_back_ends_what_was_marked_for_deletion(two):
+    await started(two)
+    await two.nodes.fail("one")
+    await two.pod("pod", lambda pod: "deletionTimestamp" in pod["metadata"])
+    await two.nodes.recover("one")
+    await two.pod("pod", is_gone)
+    assert not taints(await node(two, "one", is_true("Ready")))
+
+
+async def test_cut_off_node_works_on_and_its_orphans_end_when_it_is_back(two):
+    pod = await started(two)
+    await two.nodes.fail("one", Processes.ORPHANED)
+    assert lives(two, pod)
+    await two.client.delete(PODS, "default", "pod", grace_seconds=0)  # as the operator may with a learner
+    await two.pod("pod", is_gone)
+    assert lives(two, pod)
+    await two.nodes.recover("one")
+    successor = await started(two)  # waits for its predecessor of this name
+    assert not lives(two, pod)
+    assert lives(two, successor)
+
+
+async def test_pods_of_another_node_do_not_notice(two):
+    other = await started(two, "other", "two")
+    await two.nodes.fail("one")
+    assert lives(two, other)
+
+
+async def test_removed_node_takes_its_pods_out_of_the_api(two):
+    pod = await started(two)
+    seen = []
+    await two.nodes.remove("one")
+    await two.pod("pod", lambda pod: seen.append(pod) or pod is None)
+    await node(two, "one", is_gone)
+    assert not lives(two, pod)
+
+
+async def test_restored_node_takes_pods_again(two):
+    await two.nodes.remove("one")
+    await two.nodes.restore("one")
+    pod = await started(two)
+    assert lives(two, pod)
+
+
+async def test_noexecute_taint_evicts_those_who_do_not_tolerate_it(two):
+    await started(two)
+    await started(two, "tolerant", tolerations=[{"operator": "Exists"}])
+    await two.nodes.taint("one", "cloud.google.com/impending-node-termination", "NoExecute")
+    await two.pod("pod", is_gone)
+    assert "deletionTimestamp" not in (await two.pod("tolerant", is_true("Ready")))["metadata"]
+
+
+async def test_pending_pod_is_told_why_and_bound_as_soon_as_there_is_room(tmp_path: Path):
+    async with local_nodes(tmp_path, a_node("one", gpu=1)) as local:
+        gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        for name in ("first", "second"):
+            await local.create(PODS, a_pod(name, "sleep", "100", container=gpu))
+            if name == "first":
+                await local.pod("first", is_true("Ready"))
+        waiting = await local.pod("second", lambda pod: condition(pod, "PodScheduled").get("reason") == "Unschedulable")
+        assert condition(waiting, "PodScheduled")["message"] == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        await local.client.delete(PODS, "default", "first")
+        bound = await local.pod("second", is_true("Ready"))
+        assert bound["spec"]["nodeName"] == "one"
+        assert condition(bound, "PodScheduled")["status"] == "True"
+
+
+@pytest.mark.parametrize("speed", ["fast", "0", "-1", "1.5", ""])
+def test_speed_that_makes_no_sense_is_refused_with_the_node_and_the_field(speed):
+    manifest = a_node("slow", speed="x")
+    manifest["metadata"]["annotations"]["local.diloco.dev/relative-speed"] = speed
+    with pytest.raises(BadNode, match=r"node slow: metadata.annotations\[local.diloco.dev/relative-speed\]"):
+        complete(manifest)
+
+
+def test_built_in_fleet_is_this_machine_as_cpu_nodes():
+    nodes = [complete(node) for node in this_machine()]
+    assert len({node["metadata"]["name"] for node in nodes}) == len(nodes) > 1
+    assert all(set(node["status"]["capacity"]) == {"cpu", "memory", "pods"} for node in nodes)
