@@ -6,7 +6,7 @@ The stages run in order and every action may be repeated:
 2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made.
 3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
    deleted only after its end is on record in status: a crash between the two leaves the pod, not a hole in the account.
-4. `events`, best effort.
+4. `events`, best effort, beside the next pass.
 """
 
 from __future__ import annotations

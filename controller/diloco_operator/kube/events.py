@@ -15,6 +15,8 @@ from diloco_operator.plan import Event
 
 log = logging.getLogger(__name__)
 
+BACKLOG = 10_000
+"""Events that wait to be written; beyond it new ones are dropped, with a word in the log."""
 TIMEOUT = 10.0
 """Seconds that an event may take. Best effort: nothing waits for long to tell a story."""
 MESSAGE_LIMIT = 1024
@@ -34,21 +36,40 @@ class Subject:
 
 
 class EventRecorder:
-    """Writes events. `now` is the wall clock, timezone-aware."""
+    """Writes events, one after the other and beside everything else: no pass waits for a story to be told.
+
+    `now` is the wall clock, timezone-aware. Best effort: an event that cannot be written is logged, and that is all.
+    """
 
     def __init__(self, client: Client, now: Callable[[], datetime]) -> None:
         self._client = client
         self._now = now
+        self._backlog: asyncio.Queue[Obj] = asyncio.Queue(BACKLOG)
 
-    async def record(self, job: Subject, event: Event) -> None:
-        """Write `event` about `job`; a failure is logged and that is all. The name is derived from what the event says, so that the
-        same event, told again by another pass or after a restart, raises a count."""
-        obj = self._object(job, event)
+    def tell(self, job: Subject, event: Event) -> None:
+        """Have `event` about `job` written soon. Its name is derived from what it says, so that the same event, told again by another
+        pass or after a restart, raises a count."""
         try:
-            async with asyncio.timeout(TIMEOUT):
-                await self._write(obj)
-        except (ApiError, TimeoutError) as error:
-            log.warning("event %s about %s was not recorded: %s", event.reason, job, error)
+            self._backlog.put_nowait(self._object(job, event))
+        except asyncio.QueueFull:
+            log.warning("event %s about %s was dropped: %d others wait to be written", event.reason, job, BACKLOG)
+
+    async def run(self) -> None:
+        """Write what is told until cancelled."""
+        while True:
+            obj = await self._backlog.get()
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    await self._write(obj)
+            except (ApiError, TimeoutError) as error:
+                about = obj["involvedObject"]
+                log.warning("event %s about %s/%s was not written: %s", obj["reason"], about["namespace"], about["name"], error)
+            finally:
+                self._backlog.task_done()
+
+    async def drained(self) -> None:
+        """Returns when everything that was told is written or given up."""
+        await self._backlog.join()
 
     async def _write(self, obj: Obj) -> None:
         try:

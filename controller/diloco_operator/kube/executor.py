@@ -78,7 +78,7 @@ class Executor:
         if outcome.ok:
             await _all([self._delete(delete, outcome, unsent) for delete in plan.deletes])
             for event in plan.events:
-                await self._events.record(job, event)
+                self._events.tell(job, event)
         else:
             for delete in plan.deletes:
                 unsent(delete.resource, delete.namespace, delete.name)

@@ -103,7 +103,7 @@ class Passes:
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         outcome = await self._executor.execute(subject, plan, unsent=lambda *what: self._expectations.cancel(key, *what))
-        return await self._conclude(key, subject, plan, outcome)
+        return self._conclude(key, subject, plan, outcome)
 
     def _decide(self, key: JobKey, job: Job, pods: tuple[PodView, ...]) -> Plan:
         """No await in here: what the plan takes is taken before any other job is looked at."""
@@ -130,7 +130,7 @@ class Passes:
         for delete in plan.deletes:
             self._expectations.expect_delete(key, delete.resource, delete.namespace, delete.name, delete.uid)
 
-    async def _conclude(self, key: JobKey, subject: Subject, plan: Plan, outcome: Outcome) -> Next:
+    def _conclude(self, key: JobKey, subject: Subject, plan: Plan, outcome: Outcome) -> Next:
         if outcome.written is not None:
             self._expectations.expect_version(key, names.DILOCO_JOBS, self._caches.jobs.get(*key), outcome.written)
         if outcome.ok:
@@ -140,7 +140,7 @@ class Passes:
             if not failure.transient:
                 taken = isinstance(failure.error, AlreadyExists)
                 reason = REASON_NAME_TAKEN if taken else REASON_WRITE_REFUSED
-                await self._events.record(subject, Event("Warning", reason, str(failure)))
+                self._events.tell(subject, Event("Warning", reason, str(failure)))
         return Next(failed=True)
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:

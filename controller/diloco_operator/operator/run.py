@@ -92,7 +92,7 @@ class Operator:
         self._expectations: Expectations[JobKey] = Expectations(
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
-        events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
+        self._events = events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
         self._passes = Passes(
             self.caches,
             self.inventory,
@@ -124,6 +124,7 @@ class Operator:
         following = [
             asyncio.create_task(reflector.run(), name=f"reflector of {reflector.resource.plural}") for reflector in self.caches.reflectors
         ]
+        following.append(asyncio.create_task(self._events.run(), name="events"))
         syncing = asyncio.create_task(self.caches.wait_synced())
         workers: list[asyncio.Task[None]] = []
         try:
@@ -183,7 +184,9 @@ class Operator:
         self._stopping = True
         self._queue.shut_down()
         if workers:
-            await asyncio.wait(workers, timeout=self._run.stop_grace)
+            ending = [*workers, asyncio.create_task(self._events.drained())]
+            await asyncio.wait(ending, timeout=self._run.stop_grace)
+            ending[-1].cancel()
         for task in [*workers, *others]:
             task.cancel()
         await asyncio.gather(*workers, *others, return_exceptions=True)

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
-from diloco_operator.kube.events import EventRecorder, Subject
+from diloco_operator.kube.events import BACKLOG, EventRecorder, Subject
 from diloco_operator.kube.executor import Executor, Outcome
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
 
@@ -43,8 +44,13 @@ class Run:
 
         async def carry_out() -> Outcome:
             client: Any = self.api
-            executor = Executor(client, EventRecorder(client, lambda: NOW), concurrency=concurrency)
-            return await executor.execute(JOB, plan, unsent=lambda resource, namespace, name: self.unsent.append(name))
+            events = EventRecorder(client, lambda: NOW)
+            executor = Executor(client, events, concurrency=concurrency)
+            outcome = await executor.execute(JOB, plan, unsent=lambda resource, namespace, name: self.unsent.append(name))
+            writing = asyncio.create_task(events.run())
+            await events.drained()
+            writing.cancel()
+            return outcome
 
         self.outcome = run_virtual(carry_out())
 
@@ -193,3 +199,23 @@ def test_an_event_that_cannot_be_written_fails_nothing():
     run = Run(Plan(events=(TOLD,)))
     name = run.events[0][1][1]["metadata"]["name"]
     assert Run(Plan(events=(TOLD,)), {("create", name): Unavailable(503, "Unavailable", "away")}).outcome.ok
+
+
+def test_nobody_waits_for_events():
+    async def carry_out() -> int:
+        client: Any = ScriptedApi()
+        await Executor(client, EventRecorder(client, lambda: NOW)).execute(JOB, Plan(creates=(create("a"),), events=(TOLD,)))
+        return len(client.calls)
+
+    assert run_virtual(carry_out()) == 1
+
+
+def test_more_events_than_can_be_written_are_dropped_with_a_word(caplog: pytest.LogCaptureFixture):
+    async def overwhelm() -> None:
+        client: Any = ScriptedApi()
+        events = EventRecorder(client, lambda: NOW)
+        for _ in range(BACKLOG + 1):
+            events.tell(JOB, TOLD)
+
+    run_virtual(overwhelm())
+    assert "event UnitStarted about ns/lm was dropped" in caplog.text
