@@ -1,21 +1,44 @@
-"""Copies of plain JSON values, several times faster than copy.deepcopy."""
+"""Copies of plain JSON values, many times faster than copy.deepcopy."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+_LEAVES = frozenset((str, int, bool, type(None)))
+
 
 def own(value: Any) -> Any:
     """A deep copy in plain JSON types: a string enum becomes its string, a tuple a list. Raises TypeError for what JSON has not."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
-        return value
     if kind is dict:
-        return {key: own(each) for key, each in value.items()}
+        return {key if type(key) is str else _key(key): each if type(each) in _LEAVES else own(each) for key, each in value.items()}
     if kind is list:
-        return [own(each) for each in value]
-    return _unusual(value)
+        return [each if type(each) in _LEAVES else own(each) for each in value]
+    return value if kind in _LEAVES else _unusual(value)
+
+
+def own_without_nulls(value: Any) -> Any:
+    """Like `own`, and no map in the copy has a null."""
+    kind = type(value)
+    if kind is dict:
+        return {
+            key if type(key) is str else _key(key): each if type(each) in _LEAVES else own_without_nulls(each)
+            for key, each in value.items()
+            if each is not None
+        }
+    if kind is list:
+        return [each if type(each) in _LEAVES else own_without_nulls(each) for each in value]
+    if kind in _LEAVES:
+        return value
+    plain = _unusual(value)
+    return own_without_nulls(plain) if isinstance(plain, (dict, list)) else plain
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)
+    raise TypeError(f"a map's key must be a string, not {key!r:.100}")
 
 
 def _unusual(value: Any) -> Any:
@@ -25,21 +48,8 @@ def _unusual(value: Any) -> Any:
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return [own(each) for each in value]
     if isinstance(value, dict):
-        return {own(key): own(each) for key, each in value.items()}
+        return {_key(key): own(each) for key, each in value.items()}
     raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r:.100}")
-
-
-def without_nulls(value: Any) -> Any:
-    """A deep copy in which no map has a null; for plain JSON values only."""
-    kind = type(value)
-    if kind is dict:
-        return {key: without_nulls(each) if type(each) in _NESTED else each for key, each in value.items() if each is not None}
-    if kind is list:
-        return [without_nulls(each) for each in value]
-    return value
-
-
-_NESTED = (dict, list)

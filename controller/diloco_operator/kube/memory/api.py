@@ -28,7 +28,7 @@ from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.merge import merge_patch
 from diloco_operator.kube.memory.server import Server
 from diloco_operator.kube.memory.watch import watch_table
-from diloco_operator.kube.own import own, without_nulls
+from diloco_operator.kube.own import own, own_without_nulls
 
 type Hook = Callable[[str, Resource, str, str], None]
 """`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete or bind. May raise."""
@@ -44,6 +44,8 @@ def _now() -> datetime:
 
 class MemoryApi:
     """An API server in memory. Implements `kube.client.Client`; lives in one event loop.
+
+    Objects handed out are the caller's own, except for metadata.managedFields[].fieldsV1, which must not be edited.
 
     `clock` gives the (aware) time of every timestamp; time-outs and bookmarks of watches go by the event loop's clock.
     `random` makes uids and generated names; a seeded one makes them repeat. `window`: changes of each kind that watches can
@@ -75,7 +77,7 @@ class MemoryApi:
         self._enter("get", resource, namespace, name)
         kind = self._server.kind(resource, subresource)
         obj = self._server.existing(kind, namespace, name)
-        answer: Obj = scales.scale_of(kind, obj) if subresource == "scale" else own(obj)
+        answer: Obj = scales.scale_of(kind, obj) if subresource == "scale" else _handed_out(obj)
         self._leave("get", resource, namespace, name)
         return answer
 
@@ -108,7 +110,7 @@ class MemoryApi:
                 self._continued.popitem(last=False)
             objs = objs[:limit]
         self._leave("list", resource, namespace, "")
-        return ObjList([own(obj) for obj in objs], version, token)
+        return ObjList([_handed_out(obj) for obj in objs], version, token)
 
     async def watch(
         self,
@@ -144,25 +146,26 @@ class MemoryApi:
             timeout_seconds=timeout_seconds,
             bookmark=bookmark if allow_bookmarks else None,
             bookmark_seconds=self._bookmark_seconds,
+            copied=_handed_out,
             broken=lambda: Unavailable(503, "ServiceUnavailable", "connection lost") if self._interruptions > begun else None,
         ):
             yield event
 
     # --- writes -------------------------------------------------------------------------------------------------------
     async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
-        mine, namespace, name = _received(obj)
+        mine, namespace, name = _received_whole(obj, nulls=self._server.has_nulls(resource))
         kind = await self._begin("create", resource, namespace, name)
-        stored = self._server.create(kind, _tidy(kind, mine), field_manager)
-        return self._answer("create", resource, namespace, stored["metadata"]["name"], own(stored))
+        stored = self._server.create(kind, mine, field_manager)
+        return self._answer("create", resource, namespace, stored["metadata"]["name"], _handed_out(stored))
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
-        mine, namespace, name = _received(obj)
+        mine, namespace, name = _received_whole(obj, nulls=self._server.has_nulls(resource))
         kind = await self._begin("update", resource, namespace, name, subresource)
         old = self._server.existing(kind, namespace, name)
         if subresource == "scale":
             answer = self._server.set_scale(kind, old, mine, field_manager)
         else:
-            answer = own(self._server.replace(kind, _tidy(kind, mine), old, subresource, field_manager))
+            answer = _handed_out(self._server.replace(kind, mine, old, subresource, field_manager))
         return self._answer("update", resource, namespace, name, answer)
 
     async def patch(
@@ -177,11 +180,10 @@ class MemoryApi:
         field_manager: str = "",
         force: bool = False,
     ) -> Obj:
-        mine = _plain(patch)
+        mine = _received(patch, nulls=type is PatchType.MERGE or self._server.has_nulls(resource))
         kind = await self._begin("patch", resource, namespace, name, subresource)
         if type is PatchType.APPLY:
-            config = _tidy(kind, mine)
-            answer = own(self._server.apply(kind, namespace, name, config, subresource, field_manager, force=force))
+            answer = _handed_out(self._server.apply(kind, namespace, name, mine, subresource, field_manager, force=force))
             return self._answer("patch", resource, namespace, name, answer)
         old = self._server.existing(kind, namespace, name)
         if subresource == "scale":
@@ -190,7 +192,7 @@ class MemoryApi:
             new = merge_patch(old, mine)
             if not isinstance(new.get("metadata"), dict):
                 raise BadRequest(400, "BadRequest", "metadata must be a map")
-            answer = own(self._server.update(kind, new, old, subresource, field_manager))
+            answer = _handed_out(self._server.update(kind, new, old, subresource, field_manager))
         return self._answer("patch", resource, namespace, name, answer)
 
     async def delete(
@@ -280,24 +282,32 @@ class MemoryApi:
             self.after(verb, resource, namespace, name)
 
 
-def _plain(obj: Obj) -> Obj:
+def _received(obj: Obj, *, nulls: bool) -> Obj:
+    """The server's own copy of what a client sent."""
     try:
-        copied: Obj = own(obj)
+        mine: Obj = own(obj) if nulls else own_without_nulls(obj)
     except TypeError as error:
         raise BadRequest(400, "BadRequest", f"the object is not JSON: {error}") from error
-    return copied
+    if not isinstance(mine, dict) or not isinstance(mine.get("metadata") or {}, dict):
+        raise BadRequest(400, "BadRequest", "the object and its metadata must be maps")
+    return mine
 
 
-def _received(obj: Obj) -> tuple[Obj, str, str]:
-    """The server's own copy of an object, its namespace and its name."""
-    mine = _plain(obj)
-    meta = mine["metadata"] = without_nulls(mine.get("metadata") or {})
+def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
+    """A whole object, its namespace and its name."""
+    mine = _received(obj, nulls=nulls)
+    meta = mine["metadata"] = own_without_nulls(mine.get("metadata") or {})
     return mine, meta.get("namespace", ""), meta.get("name", "")
 
 
-def _tidy(kind: Kind, obj: Obj) -> Obj:
-    """Of a built-in kind nulls are nothing; in a custom resource its schema says what they are."""
-    if kind.structural:
-        return obj
-    cleaned: Obj = without_nulls(obj)
-    return cleaned
+def _handed_out(obj: Obj) -> Obj:
+    """The caller's copy of a stored object, but for fieldsV1, which nobody edits: copying it would double the cost of every answer."""
+    meta = obj["metadata"]
+    managed = meta.get("managedFields")
+    if not managed:
+        whole: Obj = own(obj)
+        return whole
+    out: Obj = {key: own(value) for key, value in obj.items() if key != "metadata"}
+    out["metadata"] = {key: own(value) for key, value in meta.items() if key != "managedFields"}
+    out["metadata"]["managedFields"] = [dict(entry) for entry in managed]
+    return out

@@ -68,22 +68,50 @@ def merges_by_item(node: Node, value: Any) -> bool:
     return node.list_type == "set" or (node.list_type == "map" and all(isinstance(item, dict) for item in value))
 
 
+LEAF: FieldSet = {}
+"""A field owned whole; one shared dict, as there are many. Sets are never changed in place."""
+
+
 def fields_of(value: Any, node: Node) -> FieldSet:
     """Every field of a value."""
     if type(value) is dict:
         if node.map_type == "atomic":
-            return {}
-        return {f"f:{name}": fields_of(each, child_of(node, name)) if type(each) in _NESTED else {} for name, each in value.items()}
+            return LEAF
+        nested = [name for name, each in value.items() if type(each) in _NESTED]
+        if not nested:
+            return _flat(tuple(value))
+        return _flat(tuple(value)) | {f"f:{name}": fields_of(value[name], child_of(node, name)) for name in nested}
     if merges_by_item(node, value):
         names = item_names(node, value)
         if node.list_type == "set":
-            return {name: {} for name in names}
+            return dict.fromkeys(names, LEAF)
         items = node.items or ANY
-        return {name: {".": {}, **fields_of(item, items)} for name, item in zip(names, value, strict=True)}
-    return {}
+        return {name: _item_fields(item, items) for name, item in zip(names, value, strict=True)}
+    return LEAF
 
 
-_NESTED = (dict, list)
+@functools.lru_cache(maxsize=16384)
+def _flat(names: tuple[str, ...]) -> FieldSet:
+    """The set of a map of scalars; objects are much alike, so one set serves thousands of them."""
+    return {f"f:{name}": LEAF for name in names}
+
+
+_HERE: FieldSet = {".": LEAF}
+
+
+@functools.lru_cache(maxsize=16384)
+def _flat_item(names: tuple[str, ...]) -> FieldSet:
+    return {**_HERE, **_flat(names)}
+
+
+def _item_fields(item: dict[str, Any], node: Node) -> FieldSet:
+    """Of an item of a listType=map list: its existence and its fields."""
+    if not any(type(each) in _NESTED for each in item.values()):
+        return _flat_item(tuple(item))
+    return {**_HERE, **fields_of(item, node)}
+
+
+_NESTED = frozenset((dict, list))
 
 
 def changed_fields(old: Any, new: Any, node: Node) -> FieldSet | None:
@@ -106,7 +134,7 @@ def changed_fields(old: Any, new: Any, node: Node) -> FieldSet | None:
             before = earlier.get(name, MISSING)
             found = changed_fields(before, item, items)
             if found is not None:
-                out[name] = {".": {}, **found} if before is MISSING and node.list_type == "map" else found
+                out[name] = {".": LEAF, **found} if before is MISSING and node.list_type == "map" else found
         return out or None
     return fields_of(new, node)
 

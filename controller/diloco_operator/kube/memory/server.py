@@ -69,6 +69,11 @@ class Server:
             raise NotFound(404, "NotFound", f"the server could not find the requested resource ({what} in {resource.api_version})")
         return kind
 
+    def has_nulls(self, resource: Resource) -> bool:
+        """In a custom resource the schema says what a null is; of a built-in kind nulls are nothing."""
+        kind = self._served.get((resource.group, resource.version, resource.plural))
+        return kind is not None and kind.structural is not None
+
     def kind_of(self, obj: Obj) -> Kind:
         for kind in self._served.values():
             if kind.resource.kind == obj["kind"] and kind.resource.api_version == obj["apiVersion"]:

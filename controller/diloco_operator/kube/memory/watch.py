@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 
 from diloco_operator.kube.client import ApiError, EventType, Obj, WatchEvent
 from diloco_operator.kube.memory.store import Change, Store, Table
-from diloco_operator.kube.own import own
 
 type Filter = Callable[[Obj], bool]
 
@@ -36,9 +35,13 @@ async def watch_table(
     timeout_seconds: float,
     bookmark: Callable[[int], WatchEvent] | None,
     bookmark_seconds: float,
+    copied: Callable[[Obj], Obj],
     broken: Callable[[], ApiError | None],
 ) -> AsyncIterator[WatchEvent]:
-    """`version` 0: everything there is as ADDED first. `broken()` is asked at every wake-up for an error to end with."""
+    """`version` 0: everything there is as ADDED first. `copied` makes the watcher's copy.
+
+    `broken()` is asked at every wake-up for an error to end with.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
     next_bookmark = loop.time() + bookmark_seconds
@@ -48,7 +51,7 @@ async def watch_table(
         position = table.end
         for obj in list(table.all(namespace)):
             if matches(obj):
-                yield WatchEvent(EventType.ADDED, own(obj))
+                yield WatchEvent(EventType.ADDED, copied(obj))
     while True:
         while position < table.end:
             change = table.change_at(position)
@@ -56,7 +59,7 @@ async def watch_table(
             if namespace and change.obj["metadata"].get("namespace", "") != namespace:
                 continue
             if seen := seen_through(change, matches):
-                yield WatchEvent(seen[0], own(seen[1]))
+                yield WatchEvent(seen[0], copied(seen[1]))
         if error := broken():
             raise error
         now = loop.time()

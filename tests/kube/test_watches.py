@@ -1,0 +1,182 @@
+"""Watches: order and completeness from a version, selectors, bookmarks, time-outs, compaction."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, pod, seen, widget
+from diloco_operator.kube.client import Client, EventType, Gone, PatchType, WatchEvent
+
+from .conftest import Backend
+
+
+async def _set(client: Client, namespace: str, name: str, size: int) -> None:
+    await client.patch(WIDGETS, namespace, name, {"spec": {"size": size}}, type=PatchType.MERGE)
+
+
+async def test_watch_tells_all_that_came_after_its_version_in_order(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "before"))
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    await client.create(WIDGETS, widget(namespace, "a"))
+    await _set(client, namespace, "before", 2)
+    await client.delete(WIDGETS, namespace, "a")
+    found = await changes(client, WIDGETS, namespace, version, 3)
+    assert seen(found) == [("ADDED", "a"), ("MODIFIED", "before"), ("DELETED", "a")]
+    versions = [int(event.object["metadata"]["resourceVersion"]) for event in found]
+    assert versions == sorted(set(versions))
+    assert versions[0] > int(version)
+
+
+async def test_watch_goes_on_with_what_comes_later(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    watching = asyncio.create_task(changes(client, WIDGETS, namespace, version, 2))
+    await client.create(WIDGETS, widget(namespace, "a"))
+    await _set(client, namespace, "a", 2)
+    found = await watching
+    assert seen(found) == [("ADDED", "a"), ("MODIFIED", "a")]
+    assert found[1].object["spec"]["size"] == 2
+
+
+async def test_every_state_is_told_not_only_the_last(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a"))
+    for size in (2, 3, 4):
+        await _set(client, namespace, "a", size)
+    found = await changes(client, WIDGETS, namespace, made["metadata"]["resourceVersion"], 3)
+    assert [event.object["spec"]["size"] for event in found] == [2, 3, 4]
+
+
+async def test_watch_can_go_on_where_another_stopped(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    for name in ("a", "b", "c"):
+        await client.create(WIDGETS, widget(namespace, name))
+    first = await changes(client, WIDGETS, namespace, version, 1)
+    rest = await changes(client, WIDGETS, namespace, first[0].object["metadata"]["resourceVersion"], 2)
+    assert seen(first + rest) == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
+
+
+async def test_watch_of_a_namespace_sees_nothing_of_others(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    await client.create(WIDGETS, widget("default", f"x-{namespace}"))
+    await client.create(WIDGETS, widget(namespace, "a"))
+    assert seen(await changes(client, WIDGETS, namespace, version, 1)) == [("ADDED", "a")]
+    await client.delete(WIDGETS, "default", f"x-{namespace}")
+
+
+async def test_watch_over_all_namespaces_sees_each(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS)).resource_version
+    await client.create(WIDGETS, widget("default", f"x-{namespace}"))
+    await client.create(WIDGETS, widget(namespace, "a"))
+    assert seen(await changes(client, WIDGETS, "", version, 2)) == [("ADDED", f"x-{namespace}"), ("ADDED", "a")]
+    await client.delete(WIDGETS, "default", f"x-{namespace}")
+
+
+async def test_two_watches_see_the_same_and_share_nothing(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    await client.create(WIDGETS, widget(namespace, "a"))
+    one, two = [(await changes(client, WIDGETS, namespace, version, 1))[0] for _ in range(2)]
+    assert one == two
+    one.object["spec"]["size"] = 99
+    assert two.object["spec"]["size"] == 1
+
+
+async def test_object_that_enters_and_leaves_a_label_selector(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    await client.create(WIDGETS, widget(namespace, "a"))
+    for color in ("red", "red", "blue"):
+        patch = {"metadata": {"labels": {"color": color}, "annotations": {"n": str(color)}}}
+        await client.patch(WIDGETS, namespace, "a", patch, type=PatchType.MERGE)
+    await _set(client, namespace, "a", 2)
+    await client.patch(WIDGETS, namespace, "a", {"metadata": {"labels": {"color": "red"}}}, type=PatchType.MERGE)
+    await client.delete(WIDGETS, namespace, "a")
+    found = await changes(client, WIDGETS, namespace, version, 4, label_selector="color=red")
+    assert [event.type.value for event in found] == ["ADDED", "DELETED", "ADDED", "DELETED"]
+
+
+async def test_object_that_leaves_a_field_selector_is_deleted_for_it(client: Client, namespace: str) -> None:
+    version = (await client.list(PODS, namespace)).resource_version
+    await client.create(PODS, pod(namespace, "a"))
+    await client.bind(namespace, "a", "node-1")
+    unbound = await changes(client, PODS, namespace, version, 2, field_selector="spec.nodeName=")
+    assert [event.type.value for event in unbound] == ["ADDED", "DELETED"]
+    bound = await changes(client, PODS, namespace, version, 1, field_selector="spec.nodeName=node-1")
+    assert seen(bound) == [("ADDED", "a")]
+
+
+async def test_deleted_event_has_the_last_state_and_a_new_version(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a", size=7))
+    await client.delete(WIDGETS, namespace, "a")
+    found = (await changes(client, WIDGETS, namespace, made["metadata"]["resourceVersion"], 1))[0]
+    assert found.type is EventType.DELETED
+    assert found.object["spec"]["size"] == 7
+    assert int(found.object["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+
+
+async def _to_the_end(client: Client, namespace: str, version: str, seconds: float, *, bookmarks: bool) -> list[WatchEvent]:
+    stream = client.watch(WIDGETS, namespace, resource_version=version, timeout_seconds=seconds, allow_bookmarks=bookmarks)
+    return [event async for event in stream]
+
+
+async def test_watch_ends_by_itself_with_a_bookmark_that_can_be_gone_on_from(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    later = await client.create(CONFIG_MAPS, {"metadata": {"name": "later", "namespace": namespace}})
+    found = await _to_the_end(client, namespace, version, 1, bookmarks=True)
+    assert found[-1].type is EventType.BOOKMARK
+    bookmark = found[-1].object
+    assert bookmark["kind"] == "Widget"
+    assert int(bookmark["metadata"]["resourceVersion"]) >= int(version)
+    assert int(later["metadata"]["resourceVersion"]) > int(version)
+    await client.create(WIDGETS, widget(namespace, "a"))
+    assert seen(await changes(client, WIDGETS, namespace, bookmark["metadata"]["resourceVersion"], 1)) == [("ADDED", "a")]
+
+
+async def test_idle_watch_gets_bookmarks_on_the_way(backend: Backend, namespace: str) -> None:
+    version = (await backend.client.list(WIDGETS, namespace)).resource_version
+    wait = backend.bookmark_seconds * 3
+    found = await _to_the_end(backend.client, namespace, version, wait, bookmarks=True)
+    assert len(found) >= 2
+    assert {event.type for event in found} == {EventType.BOOKMARK}
+
+
+async def test_no_bookmarks_where_none_are_asked_for(client: Client, namespace: str) -> None:
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    assert await _to_the_end(client, namespace, version, 1, bookmarks=False) == []
+
+
+async def test_watch_without_a_version_begins_with_what_there_is(client: Client, namespace: str) -> None:
+    for name in ("a", "b"):
+        await client.create(WIDGETS, widget(namespace, name))
+    watching = asyncio.create_task(changes(client, WIDGETS, namespace, "", 3))
+    await client.create(WIDGETS, widget(namespace, "c"))
+    assert sorted(seen(await watching)) == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
+
+
+async def test_version_from_before_compaction_is_gone(backend: Backend, namespace: str) -> None:
+    client = backend.client
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    await client.create(WIDGETS, widget(namespace, "a"))
+    await client.create(WIDGETS, widget(namespace, "b"))
+    await backend.compact()
+    with pytest.raises(Gone) as error:
+        await changes(client, WIDGETS, namespace, version, 1)
+    assert error.value.code == 410
+
+
+async def test_list_after_compaction_gives_a_version_to_watch_from(backend: Backend, namespace: str) -> None:
+    client = backend.client
+    await client.create(WIDGETS, widget(namespace, "a"))
+    await backend.compact()
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    await client.create(WIDGETS, widget(namespace, "b"))
+    assert seen(await changes(client, WIDGETS, namespace, version, 1)) == [("ADDED", "b")]
+
+
+async def test_open_watch_survives_compaction(backend: Backend, namespace: str) -> None:
+    client = backend.client
+    version = (await client.list(WIDGETS, namespace)).resource_version
+    stream = aiter(client.watch(WIDGETS, namespace, resource_version=version, timeout_seconds=5, allow_bookmarks=False))
+    await client.create(WIDGETS, widget(namespace, "a"))
+    first = await anext(stream)
+    await backend.compact()
+    await client.create(WIDGETS, widget(namespace, "b"))
+    assert seen([first, await anext(stream)]) == [("ADDED", "a"), ("ADDED", "b")]
