@@ -10,6 +10,7 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Finish, Merged, Metadata, Pull, Push, Reason, Skipped, Snapshot
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+from diloco.contract import Grace
 
 
 def pull_of(actions):
@@ -88,6 +89,16 @@ def test_a_repeated_report_is_not_new_metadata():
     assert core.t == 1
 
 
+def test_steps_from_before_a_learner_joined_do_not_move_the_clock():
+    core = a_seeded_core(units=["a", "b"])
+    core.progress("a", metadata(core, 500), 1.0)
+    core.advance(1.0)
+    assert core.t == 1  # a is the only one that trains, as far as anyone knows: one step of one learner
+    core.progress("b", metadata(core, 700), 1.1)
+    core.advance(1.1)
+    assert core.t == 1  # one step of two learners is half a mean step
+
+
 def test_each_fragment_is_pulled_at_its_offset():
     core = a_seeded_core(a_job(sync_interval=4, fragments=2, overlap_steps=3), units=["a"])
     pulled = {}
@@ -108,6 +119,44 @@ def test_only_learners_that_have_trained_the_fragment_are_pulled():
     core.advance(core.wake_at(1.0) or 1.0)
     assert core.t == 1
     assert core.push("b", a_push(core, Pull(1, 1, ("b",))), 1.1).reason is Reason.NOT_ASKED
+
+
+def test_learner_that_has_told_nothing_since_a_broadcast_is_not_asked_for_the_fragment_again():
+    core = a_seeded_core(a_job(sync_interval=1, fragments=1, overlap_steps=0), a_layout(1), units=["a", "b"])
+    pull = pull_of(step_all(core, 1.0))
+    for unit in pull.units:
+        core.push(unit, a_push(core, pull), 1.1)
+    core.advance(1.1)
+    for now, step in ((1.5, 2), (2.0, 3)):
+        core.progress("a", metadata(core, step), now)
+    # what b told last was before it adopted version 1: it would answer with no work
+    assert pull_of(core.advance(2.0)).units == ("a",)
+
+
+def waiting_in_its_grace():
+    """At 4.0, where fragment 0 is due, a has trained it and b has not since it adopted it; both step once a second."""
+    job = a_job(sync_interval=4, fragments=1, overlap_steps=3, grace=Grace(max_steps=2, safety_factor=0.8))
+    core = a_seeded_core(job, a_layout(1), units=["a", "b"])
+    for n in range(1, 4):
+        assert step_all(core, float(n)) == []
+    core.progress("a", metadata(core, 4), 4.0)
+    core.progress("b", metadata(core, 4, steps=0, tokens=0), 4.0)
+    assert core.advance(4.0) == []
+    return core
+
+
+def test_grace_lets_in_a_learner_that_is_about_to_report():
+    core = waiting_in_its_grace()
+    core.progress("b", metadata(core, 5), 5.0)
+    assert pull_of(core.advance(5.0)).units == ("a", "b")
+
+
+def test_grace_ends():
+    core = waiting_in_its_grace()
+    # tau 3 x 1 s - (1 s from step to quorum + no exchange yet) = 2 s slack, of which 0.8 may be used; below max_steps x 1 s = 2 s
+    assert core.wake_at(4.0) == pytest.approx(5.6)
+    assert core.advance(5.59) == []
+    assert pull_of(core.advance(core.wake_at(5.59))).units == ("a",)
 
 
 def test_a_turn_without_anyone_to_ask_is_skipped_and_said():
