@@ -1,0 +1,180 @@
+"""One job of real processes on the embedded control plane, and everything that may break under it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders.local import Cluster, Obj, Processes, condition, is_true, local_control_plane, unit_of
+from builders.local_jobs import a_fleet, a_quadratic_job, learner_template
+from diloco_operator.local.control_plane import LocalTiming
+from diloco_operator.reconcile import OperatorConfig
+
+pytestmark = pytest.mark.timeout(150)
+
+PROMPT = OperatorConfig(progress_interval=0.2, not_ready_tolerance=0.2, dead_node_force_delete=0.5)
+COMPLETE = is_true("Complete")
+
+
+def trains(unit: Obj) -> bool:
+    return unit.get("state") == "Training"
+
+
+def on_attempt(number: int) -> object:
+    return lambda unit: unit.get("state") == "Training" and unit["attempt"] == number
+
+
+def all_train(job: Obj | None, count: int) -> bool:
+    return ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count
+
+
+async def completed(cluster: Cluster, name: str = "quad") -> Obj:
+    job = await cluster.job(name, COMPLETE, timeout=120)
+    assert job["status"]["progress"]["step"] == job["spec"]["training"]["steps"]
+    assert job["status"]["progress"]["tokens"] == sum(unit.get("tokens", 0) for unit in job["status"]["units"])
+    return job
+
+
+async def test_a_job_trains_to_complete_on_two_kinds_of_hardware(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=60))
+        job = await completed(cluster)
+        assert {unit["name"]: unit["state"] for unit in job["status"]["units"]} == dict.fromkeys(["v5p-0", "v5p-1", "h100-0"], "Completed")
+        # The quadratic starts at a loss of about 0.5 (targets are standard normal) and its minimum is 0.
+        assert job["status"]["progress"]["heldOutLoss"] < 0.1
+
+
+async def test_a_killed_learner_comes_back_and_the_job_completes(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=300))
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        await cluster.kill("quad", "v5p-1")
+        unit = await cluster.unit("quad", "v5p-1", on_attempt(2))
+        assert unit["restarts"] == 1
+        assert unit["recoverSeconds"] > 0
+        job = await completed(cluster)
+        assert [unit_of(job, name)["attempt"] for name in ("v5p-0", "v5p-1", "h100-0")] == [1, 2, 1]
+
+
+async def test_a_killed_syncer_resumes_from_its_snapshot_and_the_learners_stay(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=300))
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        await cluster.step("quad", 60)
+        syncer = await cluster.kill("quad", "syncer")
+        job = await completed(cluster)
+        assert {unit["attempt"] for unit in job["status"]["units"]} == {1}, "no learner was restarted for the syncer's sake"
+        log = cluster.log(syncer["metadata"]["name"])
+        assert "step_" in log or "snapshot" in log
+
+
+async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=1200, stall="3s"))
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        before = (await cluster.job("quad"))["status"]["progress"]["step"]
+        await cluster.stop("quad", "h100-0")
+        unit = await cluster.unit("quad", "h100-0", on_attempt(2))
+        assert unit["restarts"] == 1
+        assert (await cluster.job("quad"))["status"]["progress"]["step"] > before, "the others trained on"
+        await completed(cluster)
+
+
+@pytest.mark.parametrize("processes", [Processes.KILLED, Processes.ORPHANED], ids=["processes die with it", "processes live on, cut off"])
+async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_its_account(tmp_path: Path, processes: Processes) -> None:
+    timing = LocalTiming(eviction=0.5)
+    async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT, timing=timing) as cluster:
+        await cluster.apply(a_quadratic_job(steps=500))
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        lost = await cluster.node_of("quad", "v5p-0")
+        await cluster.fail_node(lost, processes)
+        unit = await cluster.unit("quad", "v5p-0", on_attempt(2))
+        assert unit["slice"] != lost
+        assert unit["failures"] == [], "a disruption is not the unit's fault"
+        assert await cluster.node_of("quad", "v5p-0") != lost
+        await completed(cluster)
+
+
+async def test_parameters_that_are_nan_are_refused_and_counted_and_the_unit_restarts(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        environment: dict[str, object] = {"QUADRATIC_NAN_AT_STEP": 30, "QUADRATIC_NAN_UNIT": "v5p-0"}
+        await cluster.apply(a_quadratic_job(steps=300, environment=environment))
+        unit = await cluster.unit("quad", "v5p-0", on_attempt(2))
+        assert unit["restarts"] == 1
+        job = await completed(cluster)
+        assert job["status"]["progress"]["heldOutLoss"] < 0.1, "nothing of it reached the others"
+        message = await syncers_last_word(cluster, tmp_path)
+        refused = {result["unit"]: result["refused"] for result in message["units"]}
+        assert sum(refused["v5p-0"].values()) == 1
+        assert refused["h100-0"] == {}
+
+
+async def syncers_last_word(cluster: Cluster, state_dir: Path) -> Obj:
+    """The Result in the syncer's termination message; the pod may be cleaned up already, its volume is not."""
+    pod = await cluster.pod_of("quad", "syncer")
+    return dict(json.loads(pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"]))
+
+
+async def test_a_learner_with_another_layout_fails_for_good_and_says_what_differs(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        job = a_quadratic_job(steps=200, units={"v5p": 1, "h100": 1})
+        job["spec"]["pools"][1]["template"] = learner_template(QUADRATIC_LAYOUT="other")
+        await cluster.apply(job)
+        done = await completed(cluster)
+        states = {unit["name"]: unit["state"] for unit in done["status"]["units"]}
+        assert sorted(states.values()) == ["Completed", "Failed"]
+        failed = next(unit for unit in done["status"]["units"] if unit["state"] == "Failed")
+        assert failed["restarts"] == 0 or failed["attempt"] == 1, "restarting cannot help"
+        assert "layer00" in failed["message"] or "embedding" in failed["message"]
+
+
+async def test_suspend_releases_every_learner_and_resume_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=400))
+        await cluster.step("quad", 50)
+        await cluster.change("quad", {"suspend": True})
+        suspended = await cluster.job("quad", is_true("Suspended"))
+        stopped_at = suspended["status"]["progress"]["step"]
+        assert await cluster.pods("quad") == []
+        await cluster.change("quad", {"suspend": False})
+        job = await cluster.job("quad", lambda job: condition(job, "Suspended").get("status") == "False" and all_train(job, 3))
+        assert job["status"]["progress"]["step"] >= stopped_at
+        await completed(cluster)
+
+
+async def test_units_come_and_go_while_the_job_trains(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT) as cluster:
+        job = a_quadratic_job(steps=900, units={"v5p": 3, "h100": 1})
+        job["spec"]["learners"]["max"] = 2
+        await cluster.apply(job)
+        await cluster.job("quad", lambda job: all_train(job, 2))
+        await cluster.change("quad", {"learners": {"max": 4}})
+        await cluster.job("quad", lambda job: all_train(job, 4))
+        await cluster.change("quad", {"learners": {"max": 1}})
+        shrunk = await cluster.job("quad", lambda job: all_train(job, 1))
+        assert condition(shrunk, "Training")["status"] == "True"
+        done = await completed(cluster)
+        assert done["status"]["learners"]["max"] == 1
+
+
+async def test_a_unit_out_of_restarts_fails_and_the_job_goes_on_degraded(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        job = a_quadratic_job(steps=900, least=3, limit=1)
+        await cluster.apply(job)
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        await cluster.kill("quad", "h100-0")
+        await cluster.unit("quad", "h100-0", on_attempt(2))
+        await cluster.kill("quad", "h100-0")
+        degraded = await cluster.job("quad", lambda job: unit_of(job, "h100-0").get("state") == "Failed" and is_true("Degraded")(job))
+        assert "h100-0" in condition(degraded, "Degraded")["message"]
+        assert condition(degraded, "Training")["status"] == "True"
+        await completed(cluster)
+
+
+async def test_a_deleted_job_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=5000))
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        await cluster.delete_and_wait("quad")
+        assert await cluster.pods("quad") == []

@@ -1,0 +1,195 @@
+"""`diloco up` as a person runs it: the command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
+
+type Obj = dict[str, Any]
+
+DILOCO = Path(sys.executable).parent / "diloco"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.timeout(180)
+
+
+class Up:
+    """A running `diloco up … -o json`; reads its lines as they come."""
+
+    def __init__(self, folder: Path, jobs: list[Obj], *options: str, fleet: list[Obj] | None = None) -> None:
+        (folder / "jobs.yaml").write_text(yaml.safe_dump_all(jobs))
+        (folder / "fleet.yaml").write_text(yaml.safe_dump_all(fleet or a_fleet()))
+        command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state"]
+        self.process = subprocess.Popen(
+            [*command, "-o", "json", *options], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.lines: list[Obj] = []
+
+    def read(self) -> Iterator[Obj]:
+        assert self.process.stdout is not None
+        for text in self.process.stdout:
+            self.lines.append(json.loads(text))
+            yield self.lines[-1]
+
+    def until(self, holds: Callable[[Obj], bool]) -> Obj:
+        for line in self.read():
+            if holds(line):
+                return line
+        raise AssertionError(f"it ended with {self.process.wait()} before; its last lines: {self.lines[-5:]}; {self.errors()}")
+
+    def end(self) -> tuple[int, Obj]:
+        """Its exit status and its last line."""
+        for _ in self.read():
+            pass
+        return self.process.wait(), self.lines[-1] if self.lines else {}
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    running: list[Up] = []
+
+    def start(jobs: list[Obj], *options: str, fleet: list[Obj] | None = None) -> Up:
+        running.append(Up(tmp_path, jobs, *options, fleet=fleet))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.process.kill()
+        each.process.wait()
+
+
+def at_step(step: int) -> Callable[[Obj], bool]:
+    return lambda line: line["type"] == "status" and (line.get("progress") or {}).get("step", 0) >= step
+
+
+def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up]) -> None:
+    jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
+    fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
+    jobs[0]["spec"]["training"]["steps"] = 220
+    for node in fleet:  # so slow that units which start later still find work to do
+        node["metadata"].setdefault("annotations", {})["local.diloco.dev/relative-speed"] = "0.06"
+    for pool in jobs[0]["spec"]["pools"]:
+        pool["template"]["spec"]["containers"][0]["command"] += ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
+    status, result = up(jobs, "--fault", "unit=h100-1,step=110,signal=KILL", "--timeout", "150s", fleet=fleet).end()
+    assert status == 0, result
+    assert [fired["fault"] for fired in result["faults"]["fired"]] == ["unit=h100-1,step=110,signal=KILL"]
+    job = result["jobs"][0]
+    conditions = {condition["type"]: condition["status"] for condition in job["conditions"]}
+    assert conditions["Complete"] == "True"
+    units = {unit["name"]: unit for unit in job["units"]}
+    assert set(units) == {"v5p-0", "v6e-0", "h100-0", "h100-1"}
+    assert all(unit["tokens"] > 0 for unit in units.values()), f"every unit took part: {units}"
+    assert units["h100-1"]["restarts"] == 1
+    assert units["h100-1"]["recoverSeconds"] > 0
+    # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
+    assert job["progress"]["heldOutLoss"] < 4.0
+
+
+def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_in_the_accounts(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    job = a_quadratic_job(steps=250, every_steps=10, environment={"QUADRATIC_TRACE": tmp_path / "trace"})
+    first = up([job])
+    first.until(at_step(60))
+    first.process.send_signal(signal.SIGINT)
+    status, result = first.end()
+    assert status == 130
+    assert "To go on" in result["message"]
+    stopped = result["jobs"][0]["progress"]
+    assert 60 <= stopped["step"] < 250
+
+    second = up([job])
+    resumed = second.until(at_step(1))
+    assert resumed["progress"]["step"] >= stopped["step"], "it does not start afresh"
+    status, result = second.end()
+    assert status == 0
+    done = result["jobs"][0]["progress"]
+    assert done["step"] == 250
+    assert done["tokens"] == sum(unit["tokens"] for unit in result["jobs"][0]["units"])
+    # Work handed back by the drain may be drawn again, but what was counted was drawn: no more tokens than distinct samples.
+    assert done["tokens"] <= 16 * len(samples_drawn(tmp_path / "trace"))
+
+
+def test_a_job_that_cannot_go_on_ends_with_1_and_says_why(up: Callable[..., Up]) -> None:
+    status, result = up([a_quadratic_job(units={"v5p": 1}, limit=0, environment={"QUADRATIC_CRASH_AT_STEP": 5})]).end()
+    assert status == 1
+    failed = next(condition for condition in result["jobs"][0]["conditions"] if condition["type"] == "Failed")
+    assert failed["status"] == "True"
+    assert "v5p-0" in failed["message"]
+
+
+def test_time_that_is_up_ends_with_1_and_names_what_is_missing(up: Callable[..., Up]) -> None:
+    status, result = up([a_quadratic_job(steps=100000)], "--timeout", "4s").end()
+    assert status == 1
+    assert "did not complete within 4 s" in result["message"]
+
+
+def test_bad_input_ends_with_2_and_names_every_field(up: Callable[..., Up]) -> None:
+    job = a_quadratic_job(training={"fragments": 30, "overlapSteps": 9})
+    refused = up([job])
+    status, _ = refused.end()
+    assert status == 2
+    said = refused.errors()
+    assert "fragments" in said
+    assert "overlapSteps" in said
+
+
+def test_a_fault_that_never_fired_is_said(up: Callable[..., Up]) -> None:
+    status, result = up([a_quadratic_job(steps=30)], "--fault", "unit=v5p-0,step=5000,signal=KILL").end()
+    assert status == 0
+    assert result["faults"]["notFired"] == ["unit=v5p-0,step=5000,signal=KILL"]
+    assert "never fired" in result["message"]
+
+
+def test_nothing_outlives_the_command_even_after_kill_9(up: Callable[..., Up], tmp_path: Path) -> None:
+    running = up([a_quadratic_job(steps=100000)])
+    running.until(at_step(5))
+    ours = processes_below(running.process.pid)
+    assert len(ours) >= 5, "a supervisor, a syncer and three learners"
+    gone = threading.Thread(target=wait_until_gone, args=(ours,))
+    running.process.kill()
+    gone.start()
+    gone.join(20)
+    assert not gone.is_alive(), f"still there: {[pid for pid in ours if Path(f'/proc/{pid}').exists()]}"
+
+
+def processes_below(pid: int) -> list[int]:
+    """Every descendant of a process."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        with os.fdopen(handle) as file:
+            select.select([file], [], [])
