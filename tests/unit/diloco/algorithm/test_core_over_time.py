@@ -59,6 +59,15 @@ def test_silent_learner_does_not_stop_the_clock():
     assert longest <= 4  # 3 steps until it is silent and the step itself
 
 
+def test_silent_learner_is_not_asked_even_for_what_it_trained_before():
+    learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5)]
+    sim = simulation(*learners, sync_interval=24, fragments=4).run(until=98)
+    learners[1].stopped = True
+    sim.run(until=150)
+    # launches are six steps apart, so b had trained three fragments that were not exchanged since; it is silent three steps later
+    assert {a.units for when, a in sim.actions if isinstance(a, Pull) and when > 98 + 3} == {("a",)}
+
+
 def test_silent_learner_is_asked_again_when_it_comes_back():
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5)]
     sim = simulation(*learners).run(until=50)
