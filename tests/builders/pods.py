@@ -8,7 +8,9 @@ from builders.jobs import JOB_UID
 from diloco_operator.api.timestamps import format_timestamp
 
 
-def a_learner_pod(unit: str = "v5p-0", attempt: int = 1, host: int = 0, *, node: str = "tpu-0", job: str = "bytes-lm", **meta: Any) -> dict[str, Any]:
+def a_learner_pod(
+    unit: str = "v5p-0", attempt: int = 1, host: int = 0, *, node: str = "tpu-0", job: str = "bytes-lm", **meta: Any
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -43,9 +45,7 @@ def starts(pod: dict[str, Any], now: float) -> None:
         "phase": "Running",
         "podIP": "10.0.0.1",
         "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [
-            {"name": main_container(pod), "restartCount": 0, "state": {"running": {"startedAt": format_timestamp(now)}}}
-        ],
+        "containerStatuses": [{"name": main_container(pod), "restartCount": 0, "state": {"running": {"startedAt": format_timestamp(now)}}}],
     }
     pod["spec"]["nodeName"] = pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")
 

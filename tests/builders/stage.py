@@ -221,7 +221,11 @@ class Stage:
     def live_attempts(self) -> list[tuple[str, str, int]]:
         """(node, unit, attempt) of every learner pod that has not ended."""
         return [
-            (p["metadata"]["annotations"]["diloco.dev/node"], p["metadata"]["labels"]["diloco.dev/unit"], int(p["metadata"]["labels"]["diloco.dev/attempt"]))
+            (
+                p["metadata"]["annotations"]["diloco.dev/node"],
+                p["metadata"]["labels"]["diloco.dev/unit"],
+                int(p["metadata"]["labels"]["diloco.dev/attempt"]),
+            )
             for p in self.pods.values()
             if p["metadata"]["labels"]["diloco.dev/component"] == "learner" and phase(p) not in ("Succeeded", "Failed")
         ]

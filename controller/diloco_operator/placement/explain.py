@@ -15,7 +15,7 @@ _LOOK_AT = 1000
 
 def pool_outcome(job: JobWant, pool: PoolWant, fleet: Fleet, wants: WantClass, placed: int, *, job_room: int, own: int) -> PoolOutcome:
     """`own`: slices of this shape that the job itself has."""
-    if placed >= pool.max:
+    if placed + pool.reserved >= pool.max:
         text = f"pool {pool.name} has all of the {_units(pool.max)} that it may have"
         return PoolOutcome(job.key, pool.name, placed, conditions.POOL_FULL, text)
     if job_room <= 0:
@@ -24,7 +24,7 @@ def pool_outcome(job: JobWant, pool: PoolWant, fleet: Fleet, wants: WantClass, p
     missing = len(pool.units) - placed
     if missing <= 0:
         return PoolOutcome(job.key, pool.name, placed, "", "")
-    wanted = min(missing, pool.max - placed, job_room)
+    wanted = min(missing, pool.max - pool.reserved - placed, job_room)
     start = f"pool {pool.name} wants {wanted} more {'slice' if wanted == 1 else 'slices'} of {pool.shape}"
     census = fleet.census(pool.shape)
     if census.total == 0:

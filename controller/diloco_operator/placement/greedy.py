@@ -49,7 +49,12 @@ class _PoolBook:
 
     @property
     def room(self) -> int:
+        """For units that run."""
         return self.want.max - len(self.placed)
+
+    @property
+    def room_for_new(self) -> int:
+        return self.room - self.want.reserved
 
 
 @dataclass(slots=True)
@@ -80,14 +85,19 @@ class _Book:
         return cls(job, request, matching, pools, kept)
 
     @property
+    def placed(self) -> int:
+        return sum(len(pool.placed) for pool in self.pools)
+
+    @property
     def room(self) -> int:
-        return self.job.max - sum(len(pool.placed) for pool in self.pools)
+        """For units that run."""
+        return self.job.max - self.placed
 
     def meet_pool_minima(self) -> None:
         for pool in self.pools:
             self._keep(pool, pool.want.min)
         for pool in self.pools:
-            self._add(pool, pool.want.min - len(pool.placed))
+            self._add(pool, pool.want.min - pool.want.reserved - len(pool.placed))
 
     def keep_running(self) -> None:
         """Units that run stay, in turns over the pools, as long as the job's and the pool's maximum allow."""
@@ -106,18 +116,18 @@ class _Book:
             return
         first = self._take_back(before)
         self._grow_over(sorted(self.pools, key=lambda p: p.wants.shape.slots), target)
-        if sum(len(p.placed) for p in self.pools) < first:
+        if self.placed < first:
             self._take_back(before)
             self._grow_over(self.pools, target)
 
     def _grow_over(self, pools: Iterable[_PoolBook], target: int) -> bool:
         for pool in pools:
-            self._add(pool, min(pool.room, target - sum(len(p.placed) for p in self.pools)))
-        return sum(len(p.placed) for p in self.pools) >= target
+            self._add(pool, target - self.job.reserved - self.placed)
+        return self.placed + self.job.reserved >= target
 
     def _take_back(self, before: set[str]) -> int:
         """Undo what was added since. Returns how many units were placed until now."""
-        total = sum(len(p.placed) for p in self.pools)
+        total = self.placed
         for pool in self.pools:
             for unit in [u for u in pool.placed if u not in before][::-1]:
                 self.matching.remove(f"{self.job.key} {unit}")
@@ -131,7 +141,7 @@ class _Book:
             pool.placed[unit.name] = self.kept[unit.name]
 
     def _add(self, pool: _PoolBook, count: int) -> None:
-        for _ in range(min(count, pool.room, self.room, len(pool.new))):
+        for _ in range(min(count, pool.room_for_new, self.room - self.job.reserved, len(pool.new))):
             unit = pool.new[-1]
             if not self.matching.add(f"{self.job.key} {unit.name}", pool.wants):
                 return
@@ -146,7 +156,13 @@ class _Book:
                     assigned.append(Assignment(self.job.key, pool.want.name, unit.name, parts))
         for pool in self.pools:
             outcome = pool_outcome(
-                self.job, pool.want, self.request.fleet, pool.wants, len(pool.placed), job_room=self.room, own=self._own_slots(pool)
+                self.job,
+                pool.want,
+                self.request.fleet,
+                pool.wants,
+                len(pool.placed),
+                job_room=self.room - self.job.reserved,
+                own=self._own_slots(pool),
             )
             outcomes.append(outcome)
             held = {unit.name for unit in pool.held}

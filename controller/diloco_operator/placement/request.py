@@ -27,6 +27,9 @@ class PoolWant:
     max: int
     units: tuple[UnitWant, ...]
     """Candidates: those to keep first stand first, new ones last."""
+    reserved: int = 0
+    """Seats of units that are not in the request (they drain, or have finished): less room for new units, but nobody who runs is
+    sent away for them. They count towards `min`."""
     capacity: str = ""
     """Reserved, OnDemand or Spot; "" for any."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +45,8 @@ class JobWant:
     max: int
     pools: tuple[PoolWant, ...]
     """In order of preference."""
+    reserved: int = 0
+    """As in `PoolWant`, over all pools, those included that the request does not name."""
     priority: int = 0
     """Higher is served first."""
 

@@ -77,15 +77,15 @@ def grow(world: World, records: Mapping[str, UnitRecord], solver: Solver, *, may
 def _job_want(world: World, records: Mapping[str, UnitRecord]) -> JobWant:
     by_pool: dict[str, list[UnitRecord]] = {name: [] for name in world.pools}
     for record in records.values():
-        if record.pool in by_pool:
-            by_pool[record.pool].append(record)
+        by_pool.setdefault(record.pool, []).append(record)
     learners = world.spec.learners
     seats = {name: _seats(mine) for name, mine in by_pool.items()}
     taken = sum(seat.taken for seat in seats.values())
     return JobWant(
         key=world.snapshot.job.key,
-        min=max(0, learners.min - taken),
-        max=max(0, learners.max - taken),
+        min=learners.min,
+        max=learners.max,
+        reserved=taken,
         pools=tuple(_pool_want(world, pool, by_pool[pool.name], seats[pool.name]) for pool in world.spec.pools),
     )
 
@@ -102,18 +102,19 @@ def _seats(mine: list[UnitRecord]) -> _Seats:
 def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) -> PoolWant:
     candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.index))
     units = [_unit_want(world, record) for record in candidates]
-    room = max(0, pool.learners.max - seats.taken - seats.failed)
+    most = max(0, pool.learners.max - seats.failed)
     if seats.grows and not world.finishing:
         used = {record.index for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
-        new = max(0, min(room, world.spec.learners.max) - len(units))
+        new = max(0, min(most - seats.taken, world.spec.learners.max) - len(units))
         units += [UnitWant(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
     template = pool.template.spec
     return PoolWant(
         name=pool.name,
         shape=world.shapes[pool.name],
-        min=min(room, max(0, pool.learners.min - seats.taken - seats.failed)),
-        max=room,
+        min=min(most, max(0, pool.learners.min - seats.failed)),
+        max=most,
+        reserved=seats.taken,
         units=tuple(units),
         capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
         node_selector=template.get("nodeSelector") or {},

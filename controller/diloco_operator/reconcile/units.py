@@ -188,5 +188,5 @@ def _check_completed(world: World, record: UnitRecord) -> UnitRecord:
         world.deadlines.append(max(deadline, world.now + 1.0))
         return record
     message = "the training program ended with status 0 before the job was done; it must train until the session says that it is over"
-    end = End(EndKind.FAILURE, conditions.UNIT_CRASHED, message, record.since)
+    end = End(EndKind.FAILURE, conditions.UNIT_CRASHED, message, world.now)
     return after_end(record, record.attempt, end, world.spec.learners.restart, world.now)

@@ -132,7 +132,11 @@ class Worlds(RuleBasedStateMachine):
     def _ended(self, pod: dict) -> int:  # type: ignore[type-arg]
         """By status, or because a newer attempt exists whose status an operator did not live to write."""
         unit = pod["metadata"]["labels"]["diloco.dev/unit"]
-        newest = max(int(p["metadata"]["labels"]["diloco.dev/attempt"]) for p in self._learners() if p["metadata"]["labels"]["diloco.dev/unit"] == unit)
+        newest = max(
+            int(p["metadata"]["labels"]["diloco.dev/attempt"])
+            for p in self._learners()
+            if p["metadata"]["labels"]["diloco.dev/unit"] == unit
+        )
         recorded = next((u["endedAttempt"] for u in self.stage.status.get("units", ()) if u["name"] == unit), 0)
         return max(int(recorded), newest - 1)
 
@@ -163,7 +167,9 @@ class Worlds(RuleBasedStateMachine):
         assert states["Training"] == 4, stage.status["units"]
         assert stage.true() >= {"Accepted", "Placed", "Training"}
         assert "Degraded" not in stage.true()
-        assert len(stage.live_attempts()) == sum(1 if unit["pool"] == "one" else 2 for unit in stage.status["units"] if unit["state"] == "Training")
+        assert len(stage.live_attempts()) == sum(
+            1 if unit["pool"] == "one" else 2 for unit in stage.status["units"] if unit["state"] == "Training"
+        )
 
 
 Worlds.TestCase.settings = settings(

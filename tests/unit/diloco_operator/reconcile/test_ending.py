@@ -1,0 +1,135 @@
+"""How a job ends: complete, failed, and what stays."""
+
+from __future__ import annotations
+
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node
+from builders.pods import exits
+from builders.stage import Stage
+from diloco.contract import Result, UnitResult
+
+RESULT = Result(
+    step=100,
+    steps=100,
+    tokens=64000,
+    loss=2.125,
+    held_out_loss=2.25,
+    units=[UnitResult(unit="v5p-0", tokens=64000, steps=500, contributions=90)],
+)
+
+
+def trained(**spec: object) -> Stage:
+    return Stage(a_job().with_pool(max=1).with_spec(**spec), a_tpu_node("tpu-0")).train()
+
+
+def completed(**spec: object) -> Stage:
+    stage = trained(**spec)
+    stage.learner_exits("v5p-0", 1, 0)
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.step()
+    return stage
+
+
+def test_syncer_that_succeeded_completes_the_job_with_its_figures() -> None:
+    stage = completed()
+    assert stage.true() == {"Accepted", "Complete"}
+    assert stage.condition("Complete")["message"] == "100 of 100 steps, 64000 tokens, training loss 2.1250, held-out loss 2.2500"
+    progress = stage.status["progress"]
+    assert (progress["step"], progress["tokens"], progress["heldOutLoss"]) == (100, 64000, 2.25)
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["tokens"], unit["steps"]) == ("Completed", 64000, 500)
+
+
+def test_pods_go_only_after_the_end_is_on_record() -> None:
+    stage = trained()
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    plan = stage.step()
+    assert plan.status is not None
+    assert plan.deletes == ()
+    assert {d.name for d in stage.step().deletes} == {"bytes-lm-syncer", "bytes-lm-v5p-0-a1-0"}
+
+
+def test_result_survives_an_operator_that_was_not_there() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-0", 1, 0)
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.restart_operator()
+    stage.settle()
+    assert "Complete" in stage.true()
+
+
+def test_completion_without_a_readable_result_says_so() -> None:
+    stage = trained()
+    exits(stage.syncer, 0, stage.now, message="{truncated")
+    stage.step()
+    assert stage.condition("Complete")["message"] == "the syncer ended with status 0, but left no readable result"
+
+
+def test_finished_job_stays_as_it_is() -> None:
+    stage = completed()
+    stage.settle()
+    before = dict(stage.status)
+    stage.advance(100)
+    stage.settle()
+    assert stage.status == before
+    assert stage.pods == {} or all("deletionTimestamp" in p["metadata"] for p in stage.pods.values())
+
+
+def test_finished_job_is_deleted_after_its_time_to_live() -> None:
+    stage = completed(ttlSecondsAfterFinished=60)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    assert 59 <= (stage.look().requeue_after or 0) <= 60.01
+    stage.advance(60)
+    stage.step()
+    assert stage.job_gone
+
+
+def test_finished_job_without_a_time_to_live_stays() -> None:
+    stage = completed()
+    stage.settle()
+    stage.advance(10_000_000)
+    stage.step()
+    assert not stage.job_gone
+
+
+def test_nobody_is_restarted_once_the_last_step_is_done() -> None:
+    stage = trained()
+    stage.everyone_contributes(done=True, t=100)
+    stage.learner_exits("v5p-0", 1, 1)
+    assert stage.step().creates == ()
+    assert stage.unit("v5p-0")["message"] == "the job is about to end"
+
+
+def test_job_fails_when_no_unit_can_reach_the_quorum_any_more() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-0", 1, 65, message="expected wte of 256x64")
+    stage.step()
+    assert stage.true() == {"Accepted", "Failed"}
+    failed = stage.condition("Failed")
+    assert failed["reason"] == "LayoutRefused"
+    for part in ("expected wte of 256x64", "training.quorum 1", "volume bytes-lm-syncer"):
+        assert part in failed["message"]
+    stage.settle()
+    assert all("deletionTimestamp" in p["metadata"] for p in stage.pods.values())
+
+
+def test_job_with_a_quorum_of_two_fails_with_one_unit_left() -> None:
+    job = a_job().with_learners(2, 2).with_restarts(0).with_pool(max=2).with_training(quorum=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.step()
+    assert stage.condition("Failed")["reason"] == "RestartsExhausted"
+
+
+def test_unusable_state_fails_the_job_and_says_that_nothing_was_overwritten() -> None:
+    stage = trained()
+    container = stage.syncer["status"]["containerStatuses"][0]
+    container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    container["lastState"] = {"terminated": {"exitCode": 69, "message": "step-240: checksum of fragment 3 differs"}}
+    container["restartCount"] = 1
+    stage.step()
+    failed = stage.condition("Failed")
+    assert failed["reason"] == "StateUnusable"
+    assert "checksum of fragment 3 differs" in failed["message"]
+    assert "Nothing was overwritten" in failed["message"]

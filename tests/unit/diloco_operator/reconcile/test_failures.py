@@ -1,0 +1,328 @@
+"""Crashes, refusals, time-outs: what counts, what waits, who is given up."""
+
+from __future__ import annotations
+
+import pytest
+from builders.jobs import a_job, template
+from builders.nodes import a_tpu_node, a_tpu_slice
+from builders.pods import starts
+from builders.stage import Stage
+from diloco_operator.report import UnitPhase
+
+
+def one_unit(limit: int = 2, initial: str = "0s", **restart: str) -> Stage:
+    job = a_job().with_restarts(limit, initial, **restart).with_pool(max=1).with_training(quorum=1)
+    return Stage(job, a_tpu_node("tpu-0")).train()
+
+
+def two_units(**restart: str) -> Stage:
+    job = a_job().with_learners(2, 2).with_restarts(2, **{"initial": "0s", **restart}).with_pool(max=2)
+    return Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+
+
+def test_crashed_unit_is_replaced_in_the_pass_that_sees_it() -> None:
+    stage = one_unit()
+    stage.learner_exits("v5p-0", 1, 1)
+    plan = stage.step()
+    assert [c.obj["metadata"]["name"] for c in plan.creates] == ["bytes-lm-v5p-0-a2-0"]
+    assert [d.name for d in plan.deletes] == ["bytes-lm-v5p-0-a1-0"]
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["attempt"], unit["endedAttempt"], unit["restarts"]) == ("Starting", 2, 1, 1)
+    assert len(unit["failures"]) == 1
+
+
+def test_new_attempt_stays_on_the_slice() -> None:
+    stage = two_units()
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.settle()
+    assert stage.unit("v5p-1")["slice"] == "tpu-1"
+
+
+def test_survivors_are_not_touched() -> None:
+    stage = two_units()
+    stage.learner_exits("v5p-1", 1, 137)
+    stage.settle()
+    assert "bytes-lm-v5p-0-a1-0" in stage.learner_pods()
+    assert stage.unit("v5p-0")["state"] == "Training"
+
+
+def test_backoff_doubles_with_every_failure_up_to_its_maximum() -> None:
+    stage = one_unit(limit=10, initial="4s", max="10s")
+    pauses = []
+    for attempt in range(1, 5):
+        stage.learner_exits("v5p-0", attempt, 1)
+        stage.step()
+        assert stage.unit("v5p-0")["state"] == "BackingOff"
+        plan = stage.look()
+        assert plan.empty
+        pauses.append(round(plan.requeue_after or 0))
+        stage.advance(pauses[-1] + 0.01)
+        stage.settle()
+        stage.kubelets_start()
+    # initial x 2^(n-1), at most max: 4, 8, 16 -> 10, 10
+    assert pauses == [4, 8, 10, 10]
+
+
+def test_backing_off_unit_keeps_its_slice_and_says_when_it_comes_back() -> None:
+    stage = one_unit(initial="30s")
+    stage.learner_exits("v5p-0", 1, 137, reason="OOMKilled")
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["slice"], unit["reason"], unit["notBefore"]) == ("tpu-0", "OutOfMemory", "2026-11-20T12:00:30Z")
+    assert "exit 137 (OOMKilled)" in unit["message"]
+    assert "2026-11-20T12:00:30Z" in unit["message"]
+    assert stage.plans[-1].holds == {"tpu-0"}
+
+
+def test_unit_with_more_failures_than_the_limit_is_given_up_with_advice() -> None:
+    stage = two_units()
+    for attempt in (1, 2, 3):
+        stage.learner_exits("v5p-1", attempt, 1, message="ValueError: bad batch\ntraceback")
+        stage.settle()
+        stage.kubelets_start()
+    unit = stage.unit("v5p-1")
+    assert (unit["state"], unit["reason"], unit["slice"]) == ("Failed", "RestartsExhausted", "")
+    for part in ("3 failures within 1h", "limit is 2", "exit 1: ValueError: bad batch", "suspend the job and resume it"):
+        assert part in unit["message"]
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+
+
+def test_job_goes_on_without_a_unit_that_was_given_up() -> None:
+    stage = two_units()
+    stage.learner_exits("v5p-1", 1, 65)
+    stage.settle()
+    stage.everyone_contributes()
+    stage.settle()
+    assert "Training" in stage.true()
+    assert stage.condition("Degraded")["reason"] == "LearnersFailed"
+    assert "v5p-1 has failed" in stage.condition("Degraded")["message"]
+
+
+def test_failures_outside_the_window_are_forgotten() -> None:
+    stage = one_unit(limit=1, window="10m")
+    for attempt in range(1, 5):
+        stage.learner_exits("v5p-0", attempt, 1)
+        stage.settle()
+        stage.kubelets_start()
+        stage.everyone_contributes()
+        stage.settle()
+        stage.advance(601)
+        stage.everyone_contributes()
+    assert stage.unit("v5p-0")["state"] == "Training"
+    assert stage.unit("v5p-0")["restarts"] == 4
+
+
+def test_limit_zero_gives_up_at_the_first_failure() -> None:
+    stage = one_unit(limit=0)
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.step()
+    assert stage.condition("Failed")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(65, "RefusedLayout"), (64, "BadContract")],
+)
+def test_refusals_that_a_restart_does_not_mend_fail_the_unit_at_once(code: int, reason: str) -> None:
+    stage = two_units()
+    stage.learner_exits("v5p-1", 1, code, message="expected 12 tensors, got 11")
+    stage.settle()
+    unit = stage.unit("v5p-1")
+    assert (unit["state"], unit["reason"]) == ("Failed", reason)
+    assert "expected 12 tensors, got 11" in unit["message"]
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "reason", "text"),
+    [
+        (1, {}, "Crashed", "exit 1"),
+        (137, {}, "Crashed", "exit 137 (SIGKILL)"),
+        (139, {}, "Crashed", "exit 139 (SIGSEGV)"),
+        (143, {}, "Crashed", "exit 143 (SIGTERM)"),
+        (137, {"reason": "OOMKilled"}, "OutOfMemory", "raise the limit"),
+        (66, {"message": "NaN in tensor wte"}, "RefusedNonFinite", "NaN in tensor wte"),
+        (67, {}, "RefusedIdentity", "newer attempt"),
+        (68, {}, "RefusedIdentity", "secret"),
+    ],
+)
+def test_failures_count_and_say_what_happened(code: int, how: dict[str, str], reason: str, text: str) -> None:
+    stage = one_unit(initial="30s")
+    stage.learner_exits("v5p-0", 1, code, **how)
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"], len(unit["failures"])) == ("BackingOff", reason, 1)
+    assert text in unit["message"]
+
+
+def test_one_failure_is_counted_once_however_often_it_is_seen() -> None:
+    stage = one_unit(initial="30s")
+    stage.learner_exits("v5p-0", 1, 1)
+    for _ in range(5):
+        stage.look()
+        stage.step(crash_after=1)  # status is written, the pod stays
+    assert len(stage.unit("v5p-0")["failures"]) == 1
+    assert stage.unit("v5p-0")["restarts"] == 1
+
+
+def test_unit_that_does_not_join_in_time_is_replaced() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    stage.everyone_contributes()
+    stage.report = type(stage.report)(received_at=stage.now, t=0, steps=100)  # the syncer serves, but has seen nobody
+    stage.settle()
+    stage.advance(59)
+    assert stage.look().deletes == ()
+    stage.advance(1)
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert unit["endedAttempt"] == 1
+    assert len(unit["failures"]) == 1
+    assert "learners.joinTimeout" in unit["message"] or unit["reason"] == "Scheduling"
+
+
+def test_joining_is_not_timed_while_the_syncer_is_silent() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    stage.advance(3600)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Joining"}
+
+
+def test_unit_whose_pods_never_run_is_tried_on_another_slice() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.pod("v5p-0", 1)["status"]["containerStatuses"] = [
+        {"name": "learner", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    ]
+    stage.settle()
+    assert stage.unit("v5p-0")["message"] == "bytes-lm-v5p-0-a1-0: ImagePullBackOff: no such image"
+    stage.advance(60)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-1"
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
+
+
+def test_silent_unit_is_replaced_after_the_stall_timeout() -> None:
+    stage = one_unit()
+    stage.advance(100)
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=29.0)
+    assert stage.step().deletes == ()
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=30.0)
+    plan = stage.step()
+    assert [d.name for d in plan.deletes] == ["bytes-lm-v5p-0-a1-0"]
+    assert plan.creates == ()  # a stopped process still stands on the host
+    assert len(stage.unit("v5p-0")["failures"]) == 1
+    assert "bytes-lm-v5p-0-a1-0" in stage.unit("v5p-0")["message"]
+    stage.kubelets_finish_deletions()
+    assert [c.obj["metadata"]["name"] for c in stage.step().creates] == ["bytes-lm-v5p-0-a2-0"]
+
+
+def test_syncer_that_has_just_restarted_blames_nobody_for_silence() -> None:
+    stage = one_unit()
+    stage.advance(600)
+    starts(stage.syncer, stage.now)
+    stage.advance(5)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=600.0)
+    assert stage.step().deletes == ()
+    assert stage.states() == {"v5p-0": "Joining"}
+
+
+def test_stale_report_kills_nobody() -> None:
+    stage = one_unit()
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=10.0)
+    stage.step()
+    stage.now += 4000
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+
+
+def test_recovery_is_measured_from_the_loss_to_contributing_again() -> None:
+    stage = one_unit(initial="5s")
+    stage.learner_exits("v5p-0", 1, 137)
+    stage.settle()
+    stage.advance(6)
+    stage.settle()
+    stage.advance(4)
+    stage.kubelets_start()
+    stage.everyone_contributes()
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["recoverSeconds"]) == ("Training", 10.0)
+    assert "endedAt" not in unit
+
+
+def test_first_start_is_no_recovery() -> None:
+    assert "recoverSeconds" not in one_unit().unit("v5p-0")
+
+
+def test_all_hosts_of_a_unit_go_when_one_fails() -> None:
+    stage = Stage(a_job().with_restarts(3, "30s").with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.learner_exits("v5p-0", 1, 1, host=1)
+    plan = stage.step()
+    assert {d.name for d in plan.deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-0-a1-1"}
+    assert len(stage.unit("v5p-0")["failures"]) == 1
+
+
+def test_next_attempt_of_a_gang_waits_for_the_last_process_of_the_one_before() -> None:
+    stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.learner_exits("v5p-0", 1, 1, host=1)
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]  # asked to go, still there
+    assert stage.unit("v5p-0")["message"] == "waits until the pod bytes-lm-v5p-0-a1-0 has gone"
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-0-a2-1"]
+
+
+def test_first_failure_in_a_gang_is_named_as_its_cause() -> None:
+    stage = Stage(a_job().with_restarts(3, "30s").with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.learner_exits("v5p-0", 1, 137, host=1, reason="OOMKilled")
+    stage.advance(2)
+    stage.learner_exits("v5p-0", 1, 1, host=0, message="peer went away")
+    stage.step()
+    assert stage.unit("v5p-0")["reason"] == "OutOfMemory"
+
+
+def test_unit_that_ends_well_before_the_job_does_has_failed() -> None:
+    stage = one_unit(initial="30s")
+    stage.learner_exits("v5p-0", 1, 0)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Completed"}
+    stage.advance(61)
+    stage.step()
+    assert stage.states() == {"v5p-0": "BackingOff"}
+    assert "before the job was done" in stage.unit("v5p-0")["message"]
+
+
+def test_given_up_unit_gets_a_new_chance_with_a_new_template() -> None:
+    stage = two_units()
+    stage.learner_exits("v5p-1", 1, 65)
+    stage.settle()
+    pool = stage.job["spec"]["pools"][0]
+    stage.edit(pools=[{**pool, "template": template(dnsPolicy="Default")}])
+    stage.step()
+    assert stage.unit("v5p-1")["state"] == "Starting"
+    assert stage.unit("v5p-1")["attempt"] == 2
+    assert stage.unit("v5p-1")["failures"] == []
+
+
+def test_given_up_unit_gets_a_new_chance_after_suspend_and_resume() -> None:
+    stage = two_units()
+    stage.learner_exits("v5p-1", 1, 65)
+    stage.settle()
+    stage.edit(suspend=True)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    stage.edit(suspend=False)
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    assert stage.unit("v5p-1")["state"] in ("Starting", "Joining")

@@ -1,0 +1,183 @@
+"""Growing, shrinking, changing and suspending while training."""
+
+from __future__ import annotations
+
+from builders.jobs import a_job, template
+from builders.nodes import a_gpu_node, a_tpu_node
+from builders.stage import Stage
+
+
+def trained(count: int, *, min: int = 1) -> Stage:
+    job = a_job().with_learners(min, count).with_pool(max=8)
+    return Stage(job, *(a_tpu_node(f"tpu-{i}") for i in range(4))).train()
+
+
+def test_raised_maximum_adds_units_without_touching_the_others() -> None:
+    stage = trained(2)
+    stage.scale(max=4)
+    plan = stage.step()
+    assert [c.obj["metadata"]["name"] for c in plan.creates] == ["bytes-lm-v5p-2-a1-0", "bytes-lm-v5p-3-a1-0"]
+    assert plan.deletes == ()
+
+
+def test_lowered_maximum_drains_the_newest_units() -> None:
+    stage = trained(4)
+    stage.scale(max=2)
+    plan = stage.step()
+    assert {d.name for d in plan.deletes} == {"bytes-lm-v5p-2-a1-0", "bytes-lm-v5p-3-a1-0"}
+    assert all(d.grace_seconds is None for d in plan.deletes)
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Draining", "v5p-3": "Draining"}
+    stage.settle()
+    assert stage.states()["v5p-1"] == "Training"  # those that drain push nobody else out
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.unit("v5p-3") | {"since": ""} == stage.unit("v5p-3") | {
+        "since": "",
+        "state": "Pending",
+        "reason": "ScaledDown",
+        "slice": "",
+    }
+    assert stage.plans[-1].holds == {"tpu-0", "tpu-1"}
+
+
+def test_units_that_do_not_contribute_go_first() -> None:
+    stage = trained(3)
+    stage.scale(max=4)
+    stage.settle()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    stage.scale(max=2)
+    stage.step()
+    assert stage.states()["v5p-1"] == "Training"
+    assert stage.states()["v5p-2"] == "Training"
+    assert stage.states()["v5p-0"] in ("Draining", "Pending")
+
+
+def test_draining_is_no_failure_and_no_restart() -> None:
+    stage = trained(2)
+    stage.scale(max=1)
+    stage.step()
+    stage.learner_exits("v5p-1", 1, 143)
+    stage.settle()
+    unit = stage.unit("v5p-1")
+    assert (unit["state"], unit["restarts"], unit["failures"]) == ("Pending", 0, [])
+
+
+def test_unit_that_comes_back_has_a_higher_attempt() -> None:
+    stage = trained(2)
+    stage.scale(max=1)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    stage.scale(max=2)
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a2-0"]
+
+
+def test_unit_asked_back_while_it_drains_waits_for_its_own_end() -> None:
+    stage = trained(2)
+    stage.scale(max=1)
+    stage.step()
+    stage.scale(max=2)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Draining"}
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Starting"}
+
+
+def test_pool_minimum_takes_the_place_of_another_pools_surplus() -> None:
+    job = a_job().with_learners(1, 2).with_pool(max=2).with_gpu_pool(max=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0")).train()
+    v5p, h100 = stage.job["spec"]["pools"]
+    stage.edit(pools=[v5p, {**h100, "learners": {"min": 1, "max": 2}}])
+    stage.step()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Draining", "h100-0": "Starting"}
+
+
+def test_units_of_a_removed_pool_drain_and_leave_status() -> None:
+    job = a_job().with_learners(1, 3).with_pool(max=2).with_gpu_pool(max=1)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_gpu_node("gpu-0")).train()
+    stage.edit(pools=stage.job["spec"]["pools"][:1])
+    stage.step()
+    assert stage.states() == {"v5p-0": "Training", "h100-0": "Draining"}
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training"}
+
+
+def test_changed_template_replaces_units_one_after_the_other() -> None:
+    stage = trained(3)
+    pool = stage.job["spec"]["pools"][0]
+    stage.edit(pools=[{**pool, "template": template(dnsPolicy="Default")}])
+    order = []
+    for _ in range(3):
+        stage.settle()
+        draining = [name for name, state in stage.states().items() if state == "Draining"]
+        order += draining
+        assert len(draining) == 1
+        stage.kubelets_finish_deletions()
+        stage.settle()
+        assert "Draining" not in stage.states().values()  # the next waits until this one contributes again
+        stage.kubelets_start()
+        stage.everyone_contributes()
+    stage.settle()
+    assert order == ["v5p-0", "v5p-1", "v5p-2"]
+    assert stage.learner_pods() == [f"bytes-lm-v5p-{i}-a2-0" for i in range(3)]
+    assert all(unit["restarts"] == 0 for unit in stage.status["units"])
+
+
+def test_changed_template_replaces_units_that_do_not_contribute_at_once() -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    pool = stage.job["spec"]["pools"][0]
+    stage.edit(pools=[{**pool, "template": template(dnsPolicy="Default")}])
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a2-0"]
+
+
+def test_suspend_drains_learners_then_the_syncer_and_gives_everything_back() -> None:
+    stage = trained(2)
+    stage.edit(suspend=True)
+    assert {d.name for d in stage.step().deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a1-0"}
+    assert stage.condition("Suspended")["reason"] == "Suspending"
+    stage.kubelets_finish_deletions()
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-syncer"]
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.true() == {"Accepted", "Suspended"}
+    assert stage.pods == {}
+    assert stage.plans[-1].holds == frozenset()
+    assert set(stage.states().values()) == {"Pending"}
+    assert set(stage.children) == {"ConfigMap", "Secret", "Service", "PersistentVolumeClaim"}
+
+
+def test_resume_goes_on_with_higher_attempts() -> None:
+    stage = trained(2)
+    stage.edit(suspend=True)
+    for _ in range(3):
+        stage.settle()
+        stage.kubelets_finish_deletions()
+    stage.edit(suspend=False)
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a2-0"]
+    assert "Suspended" not in stage.true()
+
+
+def test_job_that_is_created_suspended_makes_nothing() -> None:
+    stage = Stage(a_job().with_pool().with_spec(suspend=True), a_tpu_node("tpu-0"))
+    stage.settle()
+    assert stage.pods == {}
+    assert stage.true() == {"Accepted", "Suspended"}
+
+
+def test_growth_keeps_to_the_slices_that_units_have() -> None:
+    stage = trained(2)
+    before = {unit["name"]: unit["slice"] for unit in stage.status["units"]}
+    stage.set_node(a_tpu_node("a-better-one"))
+    stage.scale(max=4)
+    stage.settle()
+    after = {unit["name"]: unit["slice"] for unit in stage.status["units"]}
+    assert before.items() <= after.items()

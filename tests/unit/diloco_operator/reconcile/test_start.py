@@ -1,0 +1,154 @@
+"""From a new job to training."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from builders.jobs import a_job
+from builders.nodes import a_gpu_node, a_tpu_node
+from builders.stage import Stage
+from diloco_operator.report import UnitPhase
+
+
+def created(stage: Stage) -> list[str]:
+    return [create.obj["metadata"]["name"] for create in stage.plans[-1].creates]
+
+
+def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.step()
+    assert created(stage) == ["bytes-lm-job", "bytes-lm-identity", "bytes-lm", "bytes-lm-syncer"]
+    assert [c.resource.kind for c in stage.plans[-1].creates] == ["ConfigMap", "Secret", "Service", "PersistentVolumeClaim"]
+    stage.step()
+    assert created(stage) == ["bytes-lm-syncer"]
+    stage.step()
+    assert created(stage) == ["bytes-lm-v5p-0-a1-0"]
+
+
+def test_a_settled_job_gets_an_empty_plan() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+    assert stage.look().empty
+
+
+def test_unit_goes_through_starting_joining_and_training() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Starting"}
+    stage.kubelets_start()
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Joining"}
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING)
+    stage.step()
+    assert stage.unit("v5p-0")["reason"] == "TakingParameters"
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING)
+    stage.step()
+    assert stage.states() == {"v5p-0": "Training"}
+
+
+def test_only_the_syncer_makes_a_unit_training_not_a_running_pod() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    stage.syncer_says("v5p-0", 7, UnitPhase.CONTRIBUTING)  # another attempt
+    stage.step()
+    assert stage.states() == {"v5p-0": "Joining"}
+
+
+def test_units_start_on_every_kind_of_hardware_up_to_the_maximum() -> None:
+    job = a_job().with_learners(1, 3).with_pool(max=2).with_gpu_pool(max=4)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0"), a_gpu_node("gpu-1")).train()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "h100-0": "Training"}
+    assert stage.status["learners"] == {"desired": 3, "placed": 3, "contributing": 3, "min": 1, "max": 3}
+
+
+def test_job_starts_with_what_there_is_and_names_who_is_missing() -> None:
+    stage = Stage(a_job().with_learners(2, 4).with_pool(min=2, max=4), a_tpu_node("tpu-0"))
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Starting", "v5p-1": "Pending"}
+    missing = stage.unit("v5p-1")
+    assert missing["reason"] == "NoCapacity"
+    assert missing["message"] == "pool v5p wants 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job"
+
+
+def test_new_hardware_is_taken_as_soon_as_it_is_there() -> None:
+    stage = Stage(a_job().with_learners(2, 4).with_pool(max=4), a_tpu_node("tpu-0")).train()
+    stage.set_node(a_tpu_node("tpu-1"))
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Starting"}
+
+
+def test_a_job_with_hungry_units_looks_again_soon() -> None:
+    stage = Stage(a_job().with_learners(2, 4).with_pool(max=4), a_tpu_node("tpu-0"))
+    stage.settle()
+    assert (stage.look().requeue_after or 0) <= stage.config.placement_retry + 0.001
+
+
+def test_plan_tells_which_nodes_the_job_holds() -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=4), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_tpu_node("tpu-2"))
+    stage.settle()
+    assert stage.plans[-1].holds == {"tpu-0", "tpu-1"}
+
+
+def test_slices_that_another_job_holds_are_left_alone() -> None:
+    stage = Stage(a_job().with_pool(max=4), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.inventory.set_holds("team/other/uid", {"tpu-0"})
+    stage.settle()
+    assert [stage.unit(u)["slice"] for u in stage.states()] == ["tpu-1"]
+    assert "1 held by other jobs" in stage.status["pools"][0]["message"]
+
+
+def test_job_that_somebody_else_manages_is_left_alone() -> None:
+    plan = Stage(a_job().with_pool().with_spec(managedBy="kueue.x-k8s.io/multikueue"), a_tpu_node("tpu-0")).look()
+    assert plan.empty
+    assert plan.requeue_after is None
+
+
+def test_job_that_is_being_deleted_gets_no_new_pods() -> None:
+    stage = Stage(a_job().with_pool(max=2), a_tpu_node("tpu-0")).train()
+    stage.job["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:01Z"
+    del stage.pods["bytes-lm-v5p-0-a1-0"]
+    assert stage.look().empty
+
+
+def test_unreadable_spec_is_refused_with_every_reason_and_what_runs_is_left_alone() -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0")).train()
+    stage.edit(
+        pools=[{"name": "v5p", "accelerator": "tpu-v5p", "topology": "3x5", "learners": {"min": 3, "max": 2}, "template": {"spec": {}}}]
+    )
+    stage.step()
+    accepted = stage.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "SpecInvalid")
+    for part in ("spec.pools[0]: tpu-v5p has no topology '3x5'", "needs a container named 'learner'", "min 3 is more than max 2"):
+        assert part in accepted["message"]
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+    assert stage.states() == {"v5p-0": "Training"}
+    assert stage.plans[-1].holds == {"tpu-0"}
+
+
+def test_pods_of_another_owner_are_no_units_of_this_job() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.pods["bytes-lm-v5p-0-a1-0"]["metadata"]["ownerReferences"] = [{"uid": "the-job-before", "controller": True}]
+    snapshot = stage.snapshot()
+    assert {pod.owner for pod in snapshot.pods} == {"job-uid-1", "the-job-before"}
+    stage.job["status"] = {}
+    plan = stage.look()
+    assert dataclasses.replace(plan).holds == {"tpu-0"}  # still held: its process may run
+
+
+def test_spec_is_parsed_once_per_generation() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    first = stage.snapshot().job
+    stage.step()
+    assert stage.snapshot().job.spec is first.spec
+    stage.scale(max=3)
+    assert stage.snapshot().job.spec is not first.spec
+
+
+def test_template_that_is_no_list_of_containers_is_a_reason_not_a_crash() -> None:
+    job = a_job().with_pool(max=1).build()
+    job["spec"]["pools"][0]["template"]["spec"] = {"containers": {"name": "learner"}}
+    stage = Stage(job, a_tpu_node("tpu-0"))
+    stage.step()
+    assert "containers" in stage.condition("Accepted")["message"]
