@@ -15,8 +15,10 @@ from diloco_operator.plan import Event
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 10_000
-"""Events that wait to be written; beyond it new ones are dropped, with a word in the log."""
+BACKLOG = 20_000
+"""Events that wait to be written, about 1 KiB each; beyond it new ones are dropped, with a word in the log."""
+WRITERS = 4
+"""Events that are being written at once."""
 TIMEOUT = 10.0
 """Seconds that an event may take. Best effort: nothing waits for long to tell a story."""
 MESSAGE_LIMIT = 1024
@@ -36,7 +38,7 @@ class Subject:
 
 
 class EventRecorder:
-    """Writes events, one after the other and beside everything else: no pass waits for a story to be told.
+    """Writes events, a few at a time and beside everything else: no pass waits for a story to be told.
 
     `now` is the wall clock, timezone-aware. Best effort: an event that cannot be written is logged, and that is all.
     """
@@ -45,6 +47,7 @@ class EventRecorder:
         self._client = client
         self._now = now
         self._backlog: asyncio.Queue[Obj] = asyncio.Queue(BACKLOG)
+        self._dropped = 0
 
     def tell(self, job: Subject, event: Event) -> None:
         """Have `event` about `job` written soon. Its name is derived from what it says, so that the same event, told again by another
@@ -52,10 +55,17 @@ class EventRecorder:
         try:
             self._backlog.put_nowait(self._object(job, event))
         except asyncio.QueueFull:
-            log.warning("event %s about %s was dropped: %d others wait to be written", event.reason, job, BACKLOG)
+            if not self._dropped:
+                log.warning("%d events wait to be written: %s about %s and others are dropped", BACKLOG, event.reason, job)
+            self._dropped += 1
 
     async def run(self) -> None:
         """Write what is told until cancelled."""
+        async with asyncio.TaskGroup() as writers:
+            for _ in range(WRITERS):
+                writers.create_task(self._keep_writing())
+
+    async def _keep_writing(self) -> None:
         while True:
             obj = await self._backlog.get()
             try:
@@ -66,6 +76,9 @@ class EventRecorder:
                 log.warning("event %s about %s/%s was not written: %s", obj["reason"], about["namespace"], about["name"], error)
             finally:
                 self._backlog.task_done()
+            if self._dropped and self._backlog.empty():
+                log.warning("%d events were dropped", self._dropped)
+                self._dropped = 0
 
     async def drained(self) -> None:
         """Returns when everything that was told is written or given up."""

@@ -9,8 +9,9 @@ import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS
+from diloco_operator.kube import events as events_module
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
-from diloco_operator.kube.events import BACKLOG, EventRecorder, Subject
+from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.executor import Executor, Outcome
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
 
@@ -210,12 +211,21 @@ def test_nobody_waits_for_events():
     assert run_virtual(carry_out()) == 1
 
 
-def test_more_events_than_can_be_written_are_dropped_with_a_word(caplog: pytest.LogCaptureFixture):
-    async def overwhelm() -> None:
+def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events_module, "BACKLOG", 10)
+
+    async def overwhelm() -> int:
         client: Any = ScriptedApi()
         events = EventRecorder(client, lambda: NOW)
-        for _ in range(BACKLOG + 1):
+        for _ in range(13):
             events.tell(JOB, TOLD)
+        writing = asyncio.create_task(events.run())
+        await events.drained()
+        writing.cancel()
+        return len(client.calls)
 
-    run_virtual(overwhelm())
-    assert "event UnitStarted about ns/lm was dropped" in caplog.text
+    assert run_virtual(overwhelm()) == 10
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "10 events wait to be written",
+        "3 events were dropped",
+    ]
