@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 import numpy as np
+from builders.exchange import JOB_UID, PATIENCE, SECRET, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
@@ -15,8 +16,6 @@ from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Tensor, ToLearner, WorkWanted
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.framing import Assembler, Transfer, split
-
-from builders.exchange import JOB_UID, PATIENCE, SECRET, weights
 
 
 class RawLearner:

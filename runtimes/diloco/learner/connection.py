@@ -168,6 +168,8 @@ class Connection:
             call = SyncerStub(channel).Exchange(iter(outbox), metadata=credentials(self._secret))
             with self._lock:
                 self._call = call
+            if self._closing.is_set():
+                call.cancel()
             try:
                 for message in call:
                     if not self._handle(message, outbox, assembler):

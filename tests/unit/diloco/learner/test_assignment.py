@@ -1,15 +1,13 @@
 from pathlib import Path
 
 import pytest
-from builders.exchange import SECRET, Place
+from builders.exchange import SECRET, Place, weights
 from diloco import contract
 from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.assignment import read_assignment
 from diloco.learner.session import Leave, Session
-
-from builders.exchange import weights
 
 
 @pytest.fixture

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
+from builders.exchange import PATIENCE, SECRET, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
+from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport
-from diloco.syncer.engine import Outcome
-
-from builders.exchange import SECRET, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
-from builders.raw_learner import RawLearner
+from diloco.protocol.auth import credentials
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.syncer.engine import INLINE_ELEMENTS, Outcome
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
@@ -85,6 +87,38 @@ def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_pa
     # each sample has 8 tokens here
     assert place.result.tokens == 8 * committed == sum(unit.tokens for unit in place.result.units)
     assert {number for start, end in ledger.committed() for number in range(start, end)} <= set(taken)
+
+
+def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole(tmp_path: Path) -> None:
+    # 2 fragments of 307,200 values: 1.2 MiB whole, 0.6 MiB as a delta
+    place = place_for(tmp_path, steps=12)
+    with LocalSyncer(place) as syncer:
+        assert INLINE_ELEMENTS < 600 * 512
+        arrays = [{name: np.zeros((600, 512), np.float32) for name in ("w0", "w1")} for _ in range(2)]
+        units = [LocalLearner(place, syncer.address, f"u-{i}", arrays=mine).start() for i, mine in enumerate(arrays)]
+        for learner in units:
+            learner.wait()
+        assert syncer.wait() is Outcome.COMPLETE
+        assert all(same_bytes(learner.store.arrays, whole(syncer)) for learner in units)
+    assert arrays[0]["w1"].min() > 0.1
+
+
+def test_nobody_watches_without_the_secret(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, grpc.insecure_channel(syncer.address) as channel:
+        watch = SyncerStub(channel).Watch
+        with pytest.raises(grpc.RpcError, match="secret is missing or wrong"):
+            next(watch(WatchRequest(), metadata=credentials("guessed")))
+        first = next(watch(WatchRequest(interval_seconds=60), metadata=credentials(SECRET)))
+        assert (first.t, first.seeded) == (0, False)
+
+
+def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, grpc.insecure_channel(syncer.address) as channel:
+        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), metadata=credentials(SECRET), timeout=PATIENCE)
+        assert not next(reports).units
+        with RawLearner(syncer.address) as raw:
+            raw.hello().hear("welcome")
+            assert any(report.units for report in reports)
 
 
 def test_a_late_joiner_has_the_current_parameters_before_its_first_step(tmp_path: Path, learners: list[LocalLearner]) -> None:
@@ -268,9 +302,7 @@ def test_another_layout_is_refused_with_the_differences_and_the_job_goes_on(tmp_
 
 
 @pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
-def test_nan_parameters_are_refused_and_counted_and_never_merged(
-    tmp_path: Path, learners: list[LocalLearner], compression: str
-) -> None:
+def test_nan_parameters_are_refused_and_counted_and_never_merged(tmp_path: Path, learners: list[LocalLearner], compression: str) -> None:
     def spoil(step: int, arrays: dict[str, np.ndarray]) -> None:
         if step >= 10:
             arrays["w1"][0, 0] = np.nan

@@ -1,4 +1,5 @@
 import pytest
+from builders.exchange import training
 from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
@@ -6,13 +7,18 @@ from diloco.data.ledger import Ledger
 from diloco.syncer.accounts import Accounts
 from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, make_report, make_result, result_json
 
-from builders.exchange import training
-
 
 def facts(**changes: object) -> Facts:
-    usual = dict(
-        epoch=b"e", steps=24, snapshot_t=-1, snapshot_error="", message="", complete=False, draining=False, evaluations={}
-    )
+    usual = {
+        "epoch": b"e",
+        "steps": 24,
+        "snapshot_t": -1,
+        "snapshot_error": "",
+        "message": "",
+        "complete": False,
+        "draining": False,
+        "evaluations": {},
+    }
     return Facts(**(usual | changes))  # type: ignore[arg-type]
 
 

@@ -1,0 +1,110 @@
+"""A real syncer and real learners over loopback, for benchmarks. Whatever is started here ends with the benchmark, even when that is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from diloco import contract
+from diloco.contract import JobFile, Training
+
+PATIENCE = 60.0
+"""How long processes may take to come up, seconds."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Rig:
+    """One job in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True)
+        training = Training(steps=1_000_000, checkpoint={"every_steps": 100, "keep": 1})
+        job = JobFile(name="bench", namespace="default", uid="bench", training=training)
+        (directory / "job.json").write_text(job.model_dump_json(by_alias=True))
+        (directory / "token").write_text("bench")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def syncer(self) -> subprocess.Popen[bytes]:
+        return self._start("syncer", ["-m", "diloco.syncer"], {contract.ENV_STATE_DIR: str(self._directory / "state")})
+
+    def learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
+        command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit)), *(["--alone"] if alone else [])]
+        return self._start(
+            unit,
+            command,
+            {contract.ENV_UNIT: unit, contract.ENV_ATTEMPT: "1", contract.ENV_SYNCER_ADDRESS: f"127.0.0.1:{self._port}"},
+        )
+
+    def times(self, unit: str) -> list[float]:
+        """When each of the unit's steps ended, seconds of the monotonic clock."""
+        path = self._times(unit)
+        return [float(line) for line in path.read_text(encoding="ascii").split()[:-1]] if path.exists() else []
+
+    def wait_for_steps(self, units: list[str], count: int) -> None:
+        """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
+        deadline = time.monotonic() + PATIENCE
+        while any(len(self.times(unit)) < count for unit in units):
+            if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
+                logs = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
+                raise RuntimeError(f"the learners do not train\n{logs}")
+            time.sleep(0.1)
+
+    def _times(self, unit: str) -> Path:
+        return self._directory / f"{unit}.times"
+
+    def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        common = {
+            contract.ENV_JOB_FILE: str(self._directory / "job.json"),
+            contract.ENV_SECRET_FILE: str(self._directory / "token"),
+            contract.ENV_POD_IP: "127.0.0.1",
+            contract.ENV_LISTEN_PORT: str(self._port),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        with (self._directory / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                env={**os.environ, **common, **environment},
+                cwd=Path(__file__).parents[1],
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
+        self._processes.append(process)
+        return process
+
+
+def gaps(times: list[float], start: float, end: float) -> list[float]:
+    """Durations between neighbouring steps, of all gaps that touch the window from `start` to `end`."""
+    return [later - earlier for earlier, later in itertools.pairwise(times) if later > start and earlier < end]
+
+
+def median_of(values: list[float]) -> float:
+    return statistics.median(values)

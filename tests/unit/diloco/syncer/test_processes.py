@@ -1,0 +1,147 @@
+"""Real processes that are killed, frozen and starved: a syncer and quadratic learners, as pods would run them."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from builders.exchange import Place, Processes, job_file, traced, training, unit_in, until
+from diloco.contract import Exit
+from diloco.protocol.diloco_pb2 import Report, UnitReport
+
+LONG = 1_000_000
+TOKENS_PER_SAMPLE = 16
+"""As in tests/programs/quadratic_learner.py."""
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    job = Processes(Place(tmp_path, job_file(training(LONG, sync_interval=8, fragments=8, checkpoint={"every_steps": 20, "keep": 2}))))
+    yield job
+    job.end()
+
+
+def shorten(job: Processes, steps: int) -> None:
+    """Let the job end at outer step `steps`."""
+    changed = job.place.job.training.model_copy(update={"steps": steps})
+    job.place.job = job.place.job.model_copy(update={"training": changed})
+    job.place.write()
+
+
+def contributing(*units: str) -> Callable[[Report], bool]:
+    def all_contribute(report: Report) -> bool:
+        found = [unit_in(report, unit) for unit in units]
+        return all(one is not None and one.state == UnitReport.CONTRIBUTING and one.contributions > 0 for one in found)
+
+    return all_contribute
+
+
+def test_a_killed_learner_delays_nobody_and_its_successor_takes_over(processes: Processes, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    processes.syncer()
+    doomed = processes.learner("a-0", QUADRATIC_TRACE=str(trace))
+    processes.learner("b-0", QUADRATIC_TRACE=str(trace))
+    processes.report(contributing("a-0", "b-0"), "both contribute")
+    doomed.signal(signal.SIGKILL)
+    assert doomed.wait() == -signal.SIGKILL
+    gone = processes.report(lambda r: (unit_in(r, "a-0") or UnitReport()).state == UnitReport.DISCONNECTED, "the loss is seen")
+    processes.report(lambda r: r.t > gone.t + 20 and contributing("b-0")(r), "the survivor trains on")
+    processes.learner("a-0", attempt=2, QUADRATIC_TRACE=str(trace))
+    back = processes.report(lambda r: contributing("a-0")(r) and (unit_in(r, "a-0") or UnitReport()).recover_seconds > 0, "the return")
+    assert (unit_in(back, "a-0") or UnitReport()).attempt == 2
+    # The killed one had leased the numbers that follow its last: they came back, and somebody trains them.
+    following = 1 + max(n for line in traced(trace) if (line["unit"], line["attempt"]) == ("a-0", 1) for n in line["numbers"])
+    until(lambda: following in {n for line in traced(trace) for n in line["numbers"]}, "its open work to be trained")
+
+
+def test_a_killed_syncer_goes_on_from_its_snapshot_and_the_job_completes(processes: Processes) -> None:
+    shorten(processes, 240)
+    first = processes.syncer()
+    learners = [processes.learner(unit) for unit in ("a-0", "b-0")]
+    processes.report(lambda r: r.snapshot_t >= 40 and contributing("a-0", "b-0")(r), "a snapshot and two contributing units")
+    first.signal(signal.SIGKILL)
+    first.wait()
+    assert [learner.process.poll() for learner in learners] == [None, None]
+    second = processes.syncer()
+    assert [learner.wait() for learner in learners] == [Exit.COMPLETE, Exit.COMPLETE]
+    assert second.wait() == Exit.COMPLETE
+    result = processes.place.result
+    assert result is not None
+    assert (result.step, result.held_out_loss is not None) == (240, True)
+    # counted once: whole batches of 4 samples, and the sum of the units
+    assert result.tokens == sum(unit.tokens for unit in result.units)
+    assert result.tokens % (4 * TOKENS_PER_SAMPLE) == 0
+    assert result.tokens <= TOKENS_PER_SAMPLE * 4 * sum(unit.steps for unit in result.units)
+
+
+def test_a_frozen_learner_is_noticed_and_comes_back_when_it_thaws(processes: Processes) -> None:
+    processes.syncer()
+    frozen = processes.learner("a-0")
+    processes.learner("b-0")
+    processes.report(contributing("a-0", "b-0"), "both contribute")
+    frozen.signal(signal.SIGSTOP)
+    gone = processes.report(lambda r: (unit_in(r, "a-0") or UnitReport()).state == UnitReport.DISCONNECTED, "the freeze is noticed")
+    processes.report(lambda r: r.t > gone.t + 20, "the other trains on")
+    frozen.signal(signal.SIGCONT)
+    processes.report(contributing("a-0", "b-0"), "both contribute again")
+    assert frozen.process.poll() is None
+
+
+def test_sigterm_drains_learner_and_syncer(processes: Processes) -> None:
+    syncer, learner = processes.syncer(), processes.learner("a-0")
+    processes.report(contributing("a-0"), "training")
+    learner.signal(signal.SIGTERM)
+    assert learner.wait() == Exit.DRAINED
+    drained = processes.report(lambda r: (unit_in(r, "a-0") or UnitReport()).message == "drained", "the syncer knows")
+    syncer.signal(signal.SIGTERM)
+    assert syncer.wait() == Exit.DRAINED
+    assert list((processes.place.state / "snapshots").glob(f"*-t{drained.t}"))
+
+
+def test_learners_end_with_the_contracts_status(processes: Processes) -> None:
+    processes.syncer()
+    processes.learner("a-0")
+    processes.report(contributing("a-0"), "training")
+    odd = processes.learner("odd-0", QUADRATIC_LAYOUT="other")
+    sick = processes.learner("sick-0", QUADRATIC_NAN_AT_STEP="5")
+    twin = processes.learner("a-0")
+    broken = processes.learner("broken-0", QUADRATIC_CRASH_AT_STEP="3")
+    assert odd.wait() == Exit.REFUSED_LAYOUT
+    assert "not those of this job: tensor embedding: shape (16,4) here, (16,8) in the job" in odd.text
+    assert sick.wait() == Exit.REFUSED_NONFINITE
+    assert "NONFINITE" in sick.text
+    assert twin.wait() == Exit.REFUSED_FENCED
+    assert broken.wait() == Exit.CRASHED
+    report = processes.report(lambda r: unit_in(r, "broken-0") is not None and contributing("a-0")(r), "the first trains on")
+    assert dict((unit_in(report, "sick-0") or UnitReport()).refused) == {"NonFinite": 1}
+
+
+def test_a_volume_without_room_is_told_and_training_goes_on(processes: Processes) -> None:
+    syncer = processes.syncer()
+    # 400 tensors of 8x8 float32 and their momentum are 200 KiB; no file may grow beyond 64 KiB
+    resource.prlimit(syncer.process.pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    processes.learner("a-0", QUADRATIC_TENSORS="400")
+    told = processes.report(lambda r: r.t > 30 and bool(r.snapshot_error), "the failure is told")
+    assert told.snapshot_t == -1
+    assert "File too large" in told.snapshot_error
+    processes.report(lambda r: r.t > told.t + 20, "training goes on")
+    syncer.signal(signal.SIGTERM)
+    assert syncer.wait() == Exit.DRAINED
+
+
+def test_a_volume_with_another_jobs_cut_ends_the_syncer_with_bad_state(processes: Processes) -> None:
+    syncer = processes.syncer()
+    learner = processes.learner("a-0")
+    processes.report(lambda r: r.snapshot_t >= 0, "a snapshot")
+    for program in (learner, syncer):
+        program.signal(signal.SIGTERM)
+        program.wait()
+    changed = processes.place.job.training.model_copy(update={"fragments": 4})
+    processes.place.job = processes.place.job.model_copy(update={"training": changed})
+    processes.place.write()
+    again = processes.syncer()
+    assert again.wait() == Exit.BAD_STATE
+    assert "training.fragments cannot change" in again.text

@@ -1,0 +1,239 @@
+"""A syncer that goes and comes back: what it finds on its volume, and what the learners make of it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders.exchange import PATIENCE, LocalLearner, LocalSyncer, Place, free_port, job_file, training, until, weights
+from builders.raw_learner import RawLearner
+from diloco.contract import Exit
+from diloco.syncer import snapshots
+from diloco.syncer.config import Timeouts
+from diloco.syncer.engine import Outcome
+from diloco.syncer.main import main
+from diloco.syncer.restore import BadState
+from diloco.syncer.snapshots import SnapshotStore
+
+LONG = 100_000
+LINGERING = Timeouts(reconnect_window=0.5, farewell=PATIENCE, linger=2.0)
+
+
+@pytest.fixture
+def learners() -> Iterator[list[LocalLearner]]:
+    """Learners that are let go at the end of the test."""
+    started: list[LocalLearner] = []
+    yield started
+    for learner in started:
+        learner.drain()
+    for learner in started:
+        learner.wait()
+
+
+def place_for(path: Path, steps: int = LONG, every: int = 5, **changes: object) -> Place:
+    return Place(path, job_file(training(steps, checkpoint={"every_steps": every, "keep": 2}, **changes)))
+
+
+def stored(place: Place) -> SnapshotStore:
+    return SnapshotStore(place.state / "snapshots", 2)
+
+
+def train_until(place: Place, t: int) -> None:
+    """One learner takes the job to outer step `t` at least; then both leave as they should."""
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start()
+        until(lambda: syncer.report().snapshot_t >= t, f"a snapshot at {t}")
+        learner.drain()
+        learner.wait()
+        assert syncer.stop() is Outcome.DRAINED
+
+
+def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tmp_path: Path) -> None:
+    place = place_for(tmp_path, every=1000)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start()
+        until(lambda: syncer.report().t >= 10, "ten outer steps")
+        learner.drain()
+        learner.wait()
+        before = syncer.report()
+        assert syncer.stop() is Outcome.DRAINED
+    with LocalSyncer(place) as syncer:
+        after = syncer.report()
+        assert (after.t, after.tokens, after.snapshot_t, after.seeded) == (before.t, before.tokens, before.t, True)
+        assert after.epoch != before.epoch
+        (unit,) = after.units
+        assert (unit.unit, unit.steps, unit.contributions) == ("u", before.units[0].steps, before.units[0].contributions)
+
+
+def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) -> None:
+    place, port = place_for(tmp_path, steps=400), free_port()
+    units = [LocalLearner(place, f"127.0.0.1:{port}", f"u-{i}").start() for i in range(2)]
+    with LocalSyncer(place, port=port) as syncer:
+        until(lambda: syncer.report().t >= 20, "20 outer steps")
+        syncer.stop()
+    with LocalSyncer(place, port=port) as syncer:
+        for learner in units:
+            learner.wait()
+        assert syncer.wait() is Outcome.COMPLETE
+        ledger = syncer.syncer.engine._ledger
+    committed = sum(end - start for start, end in ledger.committed())
+    assert place.result is not None
+    assert (place.result.step, place.result.tokens) == (400, 8 * committed)
+    assert [learner.session and learner.session._connection._generation for learner in units] == [2, 2]
+
+
+def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path, learners: list[LocalLearner]) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 10)
+    newest, older = stored(place).paths()
+    file = newest / snapshots.TENSORS_FILE
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with LocalSyncer(place) as syncer:
+        report = syncer.report()
+        assert f"t{report.t}" == older.name.rpartition("-")[2]
+        assert "went on from the older snapshot" in report.message
+        assert newest.name in report.message
+        learners.append(LocalLearner(place, syncer.address, "u").start())
+        until(lambda: syncer.report().t > report.t + 5, "training to go on")
+
+
+def test_a_truncated_only_snapshot_is_not_taken_for_a_fresh_start(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 10)
+    for path in stored(place).paths():
+        (path / snapshots.TENSORS_FILE).write_bytes(b"")
+    with pytest.raises(BadState, match="none of the 2 snapshots"), LocalSyncer(place):
+        pass
+
+
+def test_state_that_is_cut_into_another_number_of_fragments_is_refused(tmp_path: Path) -> None:
+    train_until(place_for(tmp_path), 5)
+    with pytest.raises(BadState, match=r"2 fragments, the job into 1: training\.fragments cannot change"):
+        LocalSyncer(place_for(tmp_path, fragments=1)).__enter__()
+
+
+def test_a_learner_of_another_model_is_refused_by_a_restored_job(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 5)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u", arrays=weights(tensors=5)).start().wait()
+        assert learner.left is not None
+        assert learner.left.code == Exit.REFUSED_LAYOUT
+
+
+def test_a_restored_syncer_never_asks_for_a_seed(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 5)
+    with LocalSyncer(place) as syncer, RawLearner(syncer.address, weights(-9.0)) as fresh:
+        assert not fresh.hello().hear("welcome").welcome.seed_wanted
+        transfer = fresh.receive()
+        assert (np.frombuffer(transfer.payload, np.float32) >= 0).all()
+
+
+def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer, RawLearner(syncer.address) as newer:
+        newer.hello("u", attempt=2).hear("welcome")
+    with LocalSyncer(place) as syncer, RawLearner(syncer.address) as older:
+        refused = older.hello("u", attempt=1).hear("refused").refused
+        assert "attempt 1 of unit u is fenced: attempt 2 has joined" in refused.message
+
+
+def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u", attempt=7).start()
+        until(lambda: syncer.report().snapshot_t >= 5, "a snapshot")
+        learner.drain()
+        learner.wait()
+    again = Place(tmp_path, job_file(place.job.training, uid="another"))
+    with LocalSyncer(again) as syncer:
+        assert "uid" in syncer.report().message
+        learner = LocalLearner(again, syncer.address, "u", attempt=1).start()
+        until(lambda: learner.steps > 3, "the first attempt of the new job to train")
+        learner.drain()
+        learner.wait()
+
+
+def test_a_full_disk_does_not_stop_training_and_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
+) -> None:
+    write, full = snapshots.write_tensors, True
+
+    def on_a_full_disk(file: object, tensors: object) -> object:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, tensors)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        learners.append(LocalLearner(place, syncer.address, "u").start())
+        report = until(lambda: (r := syncer.report()).t > 20 and r, "training to go on")
+        assert report.snapshot_t == -1
+        assert "No space left on device" in report.snapshot_error
+        assert "spec.syncer.storage.size" in report.snapshot_error
+        full = False
+        report = until(lambda: (r := syncer.report()).snapshot_t > 20 and r, "a snapshot after all")
+        assert report.snapshot_error == ""
+
+
+def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, full = snapshots.write_tensors, True
+
+    def on_a_full_disk(file: object, tensors: object) -> object:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, tensors)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
+    place = place_for(tmp_path, steps=10)
+    with LocalSyncer(place) as syncer:
+        LocalLearner(place, syncer.address, "u").start().wait()
+        until(lambda: syncer.report().t == 10 and syncer.report().snapshot_error, "the final snapshot to fail")
+        assert (syncer.report().done, place.result) == (False, None)
+        full = False
+        assert syncer.wait() is Outcome.COMPLETE
+    assert place.result is not None
+    assert stored(place).paths()[0].name.endswith("-t10")
+
+
+def test_a_syncer_that_starts_on_a_finished_job_completes_at_once(tmp_path: Path) -> None:
+    place = place_for(tmp_path, steps=10)
+    with LocalSyncer(place) as syncer:
+        LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is Outcome.COMPLETE
+    first = place.result
+    (place.directory / "termination-log").unlink()
+    with LocalSyncer(place) as syncer:
+        assert syncer.wait() is Outcome.COMPLETE
+    assert first is not None
+    assert place.result is not None
+    assert (place.result.step, place.result.tokens, place.result.held_out_loss) == (10, first.tokens, 0.5)
+
+
+def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:
+    place, port = place_for(tmp_path, steps=10), free_port()
+    with LocalSyncer(place, port=port) as syncer:
+        other = LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is Outcome.COMPLETE
+    late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
+    until(lambda: late._thread.is_alive(), "the learner to look for the syncer")
+    with LocalSyncer(place, LINGERING, port=port) as syncer:
+        late.wait()
+        assert syncer.wait() is Outcome.COMPLETE
+    assert (late.left, late.steps) == (None, 0)
+    assert all(late.store.arrays[name].tobytes() == array.tobytes() for name, array in other.store.arrays.items())
+
+
+def test_what_is_wrong_with_the_environment_is_said_with_the_contracts_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], {}) == Exit.BAD_CONTRACT
+    assert "DILOCO_JOB_FILE is not set" in capsys.readouterr().err
+    environment = Place(tmp_path).of_syncer(7077)
+    assert main([], environment | {"DILOCO_LISTEN_PORT": "99999"}) == Exit.BAD_CONTRACT
+    assert "DILOCO_LISTEN_PORT must be a port number, not '99999'" in capsys.readouterr().err
