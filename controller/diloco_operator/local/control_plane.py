@@ -95,12 +95,12 @@ class LocalControlPlane:
             self.injector = Injector(client, self.kubelet, self._faults, self._on_fault)
             stack.push_async_callback(self._stop)
             await self._prepare()
-            self._run("scheduler", Scheduler(client).run())
-            self._run("claims", Claims(client).run())
-            self._run("kubelet", self.kubelet.run())
-            self._run("nodes", self.nodes.run())
-            self._run("operator", self._operator().run())
-            self._run("faults", self.injector.run(), may_end=True)
+            self._run("scheduler", Scheduler(client).run)
+            self._run("claims", Claims(client).run)
+            self._run("kubelet", self.kubelet.run)
+            self._run("nodes", self.nodes.run)
+            self._run("operator", self._operator().run)
+            self._run("faults", self.injector.run, may_end=True)
             self._stack = stack.pop_all()
         return self
 
@@ -118,9 +118,9 @@ class LocalControlPlane:
         await self.client.create(CUSTOM_RESOURCES, build_crd())
         await self.nodes.register()
 
-    def _run(self, name: str, work: Awaitable[None], *, may_end: bool = False) -> None:
+    def _run(self, name: str, work: Callable[[], Awaitable[None]], *, may_end: bool = False) -> None:
         async def part() -> None:
-            await work
+            await work()
             if not may_end:
                 raise RuntimeError(f"the {name} ended though it must not")
 

@@ -64,17 +64,13 @@ class PodWorker:
         """Until the pod is gone from the API and from here."""
         if not self._over(self._pod):
             self._prepare()
-            publishing = asyncio.create_task(self._publish(), name=f"status of {self._name}")
-            containers = asyncio.create_task(self._run_containers(), name=f"containers of {self._name}")
-            try:
+            async with asyncio.TaskGroup() as group:
+                publishing = group.create_task(self._publish(), name=f"status of {self._name}")
+                containers = group.create_task(self._run_containers(), name=f"containers of {self._name}")
                 await first_of(_ended(containers), self._until_deletion())
                 if not containers.done():
                     await self._terminate(containers)
-                await containers
-            finally:
-                containers.cancel()
                 publishing.cancel()
-                await asyncio.gather(containers, publishing, return_exceptions=True)
             await self._node.connected.wait()
             await self._write_status()
         await self._until_deletion()

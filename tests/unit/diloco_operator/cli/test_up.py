@@ -1,0 +1,176 @@
+"""`diloco up` as a process: what it refuses, how it ends, what it leaves."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from builders.job_manifests import cpu_pool, job, tpu_pool
+from builders.local import a_node, tpu_node
+from click.testing import CliRunner
+from diloco_operator.cli.up import hints, up
+from diloco_operator.local.nodes import complete
+from diloco_operator.local.state_dir import StateDir
+from diloco_operator.local.supervisor import processes
+
+MAIN = "from diloco_operator.cli.main import main; main()"
+
+
+def write(path: Path, *objs) -> str:
+    path.write_text(yaml.safe_dump_all(objs))
+    return str(path)
+
+
+@pytest.fixture
+def unplaced(tmp_path: Path) -> str:
+    """A job that no cpu can serve: nothing of it ever runs but the syncer."""
+    return write(tmp_path / "job.yaml", job("waits", least=1, pools=[tpu_pool(topology="2x2x1")], steps=10))
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path) -> str:
+    """A job whose learner only sleeps."""
+    pool = cpu_pool(most=1)
+    pool["template"]["spec"]["containers"][0]["command"] = ["sleep", "1000"]
+    return write(tmp_path / "job.yaml", job("sleeps", least=1, most=1, pools=[pool], steps=10))
+
+
+def refused(*arguments: str) -> str:
+    outcome = CliRunner().invoke(up, arguments)
+    assert outcome.exit_code == 2, outcome.output
+    return outcome.output
+
+
+def test_wrong_jobs_are_refused_with_every_error(tmp_path: Path):
+    wrong = job("wrong", pools=[tpu_pool(topology="9x9x9")])
+    wrong["spec"]["training"]["setps"] = 1
+    text = refused(write(tmp_path / "job.yaml", wrong))
+    assert "spec.pools[0].topology" in text
+    assert "did you mean steps?" in text
+
+
+def test_fleet_that_is_not_nodes_is_refused(unplaced, tmp_path: Path):
+    assert "must be Node" in refused(unplaced, "--fleet", unplaced)
+    slow = write(tmp_path / "fleet.yaml", tpu_node("a", speed="7"))
+    assert "node a: metadata.annotations[local.diloco.dev/relative-speed] is '7'" in refused(unplaced, "--fleet", slow)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--fault", "unit=v5p-0,step=x", "whole number"),
+        ("--fault", "unit=b200-0,step=1", "no job has a unit 'b200-0'"),
+        ("--timeout", "10", "write numbers with a unit"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(unplaced, option, value, message):
+    assert message in refused(unplaced, option, value)
+
+
+def test_second_up_on_a_state_directory_is_refused(unplaced, tmp_path: Path):
+    with StateDir(tmp_path / "state"):
+        assert "another `diloco up`" in refused(unplaced, "--state-dir", str(tmp_path / "state"))
+
+
+def test_hardware_that_the_fleet_lacks_is_said_before_the_wait():
+    nodes = [complete(a_node("cpu", cpu=2))]
+    wanted = job("j", pools=[tpu_pool("v5p", topology="2x2x1"), cpu_pool()])
+    (hint,) = hints([wanted], nodes, None)
+    assert hint == "j: pool v5p asks for tpu-v5p 2x2x1, and this machine (no --fleet was given) has none; its units stay unplaced"
+    assert list(hints([wanted], [*nodes, complete(tpu_node("v5p"))], "fleet.yaml")) == []
+
+
+class Up:
+    """A running `diloco up -o json`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[dict] = []
+
+    @classmethod
+    async def start(cls, *arguments: str) -> "Up":
+        argv = [sys.executable, "-c", MAIN, "up", *arguments, "-o", "json"]
+        return cls(await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, limit=1 << 24))
+
+    async def until(self, holds) -> dict:
+        """The first line for which it holds."""
+        async with asyncio.timeout(60):
+            while line := await self.process.stdout.readline():
+                self.lines.append(json.loads(line))
+                if holds(self.lines[-1]):
+                    return self.lines[-1]
+        raise AssertionError(f"it ended before; its last lines: {self.lines[-3:]}")
+
+    async def end(self) -> tuple[int, dict]:
+        """Exit status and the final object."""
+        final = await self.until(lambda line: line["type"] == "result")
+        return await self.process.wait(), final
+
+
+def joining(line):
+    return line["type"] == "unit" and "Joining" in line["message"]
+
+
+async def test_time_up_says_which_condition_was_not_reached(unplaced, tmp_path: Path):
+    running = await Up.start(unplaced, "--state-dir", str(tmp_path / "state"), "--timeout", "500ms", "--fault", "unit=v5p-0,step=1")
+    status, final = await running.end()
+    assert (status, final["ending"], final["exitStatus"]) == (1, "TimedOut", 1)
+    assert "waits did not complete within 0.5 s: Placed=False InsufficientCapacity" in final["message"]
+    assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
+
+
+async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
+    running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
+    await running.until(joining)
+    running.process.send_signal(signal.SIGINT)
+    status, final = await running.end()
+    assert (status, final["ending"]) == (130, "Interrupted")
+    assert "To go on from the last snapshot: diloco up" in final["message"]
+    suspended = {c["type"]: c["status"] for c in final["jobs"][0]["conditions"]}["Suspended"]
+    assert suspended == "True"
+
+
+async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
+    pool = cpu_pool(most=1)
+    pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"]
+    stubborn = write(tmp_path / "job.yaml", job("stubborn", least=1, most=1, pools=[pool], steps=10))
+    running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"))
+    await running.until(joining)
+    running.process.send_signal(signal.SIGINT)
+    await running.until(lambda line: line["type"] == "note" and "draining" in line["message"])
+    running.process.send_signal(signal.SIGINT)
+    status, final = await running.end()
+    assert (status, final["ending"]) == (130, "Interrupted")
+
+
+async def test_nothing_outlives_a_killed_up(sleeping, tmp_path: Path):
+    running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
+    await running.until(joining)
+    started = below(running.process.pid)
+    assert len(started) >= 3  # the supervisor, the syncer, the learner
+    running.process.kill()
+    await running.process.wait()
+    async with asyncio.timeout(20):
+        while {p.pid for p in processes() if p.alive} & started:  # noqa: ASYNC110 - no event of a stranger's end
+            await asyncio.sleep(0.01)
+    await asyncio.create_task(again(sleeping, tmp_path))
+
+
+async def again(manifest: str, tmp_path: Path) -> None:
+    """The state directory of a killed command is free again."""
+    running = await Up.start(manifest, "--state-dir", str(tmp_path / "state"))
+    await running.until(joining)
+    os.kill(running.process.pid, signal.SIGKILL)
+    await running.process.wait()
+
+
+def below(root: int) -> set[int]:
+    found, grown = {root}, True
+    while grown:
+        more = {p.pid for p in processes() if p.parent in found} | found
+        grown, found = more != found, more
+    return found - {root}

@@ -1,0 +1,93 @@
+"""The operator over the in-memory API with pods as processes: everything but training. Learners here only sleep."""
+
+from pathlib import Path
+
+import pytest
+from builders.job_manifests import cpu_pool, job, tpu_pool
+from builders.local import a_node, condition, is_true, local_control_plane, tpu_node
+from diloco_operator.local.faults import Fault
+from diloco_operator.local.nodes import BadNode
+from diloco_operator.local.state_dir import StateDirBusy
+
+
+def sleeping(name="sleeps", most=1, backoff="1ms", **fields):
+    pool = cpu_pool(most=most)
+    pool["template"]["spec"]["containers"][0]["command"] = ["sleep", "1000"]
+    learners = {"min": 1, "max": most, "restart": {"limit": 5, "window": "1h", "backoff": {"initial": backoff, "max": "1s"}}}
+    return job(name, pools=[pool], spec={"learners": learners, **fields}, steps=10)
+
+
+def in_state(state, attempt=1):
+    return lambda unit: unit.get("state") == state and unit.get("attempt") == attempt
+
+
+async def test_killed_learner_is_started_again(tmp_path: Path):
+    async with local_control_plane(tmp_path, [a_node("a"), a_node("b")]) as cluster:
+        await cluster.apply(sleeping())
+        await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
+        await cluster.kill("sleeps", "cpu-0")
+        unit = await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
+    assert unit["restarts"] == 1
+
+
+async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path):
+    home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which nobody may declare dead
+    async with local_control_plane(tmp_path, [a_node("a"), a_node("b"), a_node("home")]) as cluster:
+        await cluster.apply(sleeping(syncer=home))
+        await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
+        assert await cluster.node_of("sleeps", "cpu-0") == "a"
+        await cluster.fail_node("a")
+        unit = await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2), timeout=20)
+    assert unit["slice"] == "b"
+
+
+async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path):
+    async with local_control_plane(tmp_path, [a_node("cpu"), tpu_node("tpu")]) as cluster:
+        await cluster.remove_node("tpu")
+        await cluster.apply(job("waits", least=1, pools=[tpu_pool(topology="2x2x1", most=1)], steps=10))
+        waiting = await cluster.job("waits", lambda obj: condition(obj, "Placed").get("status") == "False")
+        assert condition(waiting, "Placed")["reason"] == "InsufficientCapacity"
+        await cluster.plane.nodes.restore("tpu")
+        await cluster.job("waits", is_true("Placed"))
+
+
+async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_path: Path):
+    async with local_control_plane(tmp_path, [a_node("a")]) as cluster:
+        await cluster.apply(sleeping())
+        await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
+        await cluster.change("sleeps", {"suspend": True})
+        await cluster.job("sleeps", is_true("Suspended"))
+        assert await cluster.pods("sleeps") == []
+        await cluster.change("sleeps", {"suspend": False})
+        await cluster.unit("sleeps", "cpu-0", lambda unit: unit.get("state") == "Joining")
+        await cluster.delete_and_wait("sleeps")
+        assert await cluster.pods("sleeps") == []
+
+
+async def test_fault_fires_once_and_is_remembered(tmp_path: Path):
+    fault = Fault("cpu-0", 0)
+    told = []
+    async with local_control_plane(tmp_path, [a_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=told.append) as cluster:
+        await cluster.apply(sleeping())
+        await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
+        injector = cluster.plane.injector
+        assert [fired.fault for fired in injector.fired] == [fault]
+        assert injector.waiting == [Fault("cpu-9", 5)]
+    assert told == injector.fired
+
+
+async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path):
+    async with local_control_plane(tmp_path, [a_node("a")]):
+        with pytest.raises(StateDirBusy):
+            async with local_control_plane(tmp_path, [a_node("a")]):
+                pass
+    async with local_control_plane(tmp_path, [a_node("a")]):
+        pass
+
+
+async def test_bad_node_leaves_the_state_directory_free(tmp_path: Path):
+    with pytest.raises(BadNode):
+        async with local_control_plane(tmp_path, [a_node("a", speed="7")]):
+            pass
+    async with local_control_plane(tmp_path, [a_node("a")]):
+        pass
