@@ -123,6 +123,13 @@ async def test_dropped_item_of_a_map_list_is_removed_and_others_stay(client: Cli
     assert sorted(part["name"] for part in made["spec"]["parts"]) == ["y", "z"]
 
 
+async def test_list_that_is_applied_empty_is_empty(client: Client, namespace: str) -> None:
+    await _apply(client, namespace, "one", size=2, parts=[{"name": "x"}])
+    made = await _apply(client, namespace, "one", size=2, parts=[])
+    assert made["spec"]["parts"] == []
+    assert await _apply(client, namespace, "one", size=2, parts=[]) == made
+
+
 async def test_dropped_item_that_another_manager_has_fields_of_stays_with_those(client: Client, namespace: str) -> None:
     await _apply(client, namespace, "one", size=2, parts=[{"name": "x", "count": 2}])
     await _apply(client, namespace, "two", parts=[{"name": "x", "kind": "k"}])

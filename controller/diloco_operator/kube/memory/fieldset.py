@@ -239,10 +239,12 @@ def removed(value: Any, fields: FieldSet, kept: FieldSet, node: Node) -> Any:
             if name == "." or key not in out:
                 continue
             rest = removed(out[key], sub, kept.get(name, {}), child_of(node, key)) if sub else MISSING
-            if rest is MISSING:
-                del out[key]
-            else:
+            if rest is not MISSING:
                 out[key] = rest
+            elif sub and name in kept:
+                out[key] = type(out[key])()  # emptied, but asked for: `units: []`
+            else:
+                del out[key]
         return out or MISSING
     if not merges_by_item(node, value):
         return value
