@@ -1,0 +1,175 @@
+"""Nodes in, slices out."""
+
+from __future__ import annotations
+
+import pytest
+from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
+from diloco_operator.fleet import Capacity, Inventory, Shape, project_node
+from diloco_operator.fleet.inventory import natural
+
+SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
+PAIR = Shape("tpu-v5p", "2x2x2", 4, 2)
+H100 = Shape("nvidia-h100-80gb", "", 8, 1)
+CPU = Shape("cpu", "", 0, 1)
+
+
+def names(inventory: Inventory, shape: Shape) -> list[str]:
+    return [part.name for part in inventory.free(shape)]
+
+
+def test_single_host_tpu_slices_are_their_nodes() -> None:
+    assert names(an_inventory(a_tpu_node("b", pool="np"), a_tpu_node("a", pool="np")), SINGLE) == ["a", "b"]
+
+
+def test_multi_host_slice_is_its_node_pool_with_hosts_in_order() -> None:
+    inventory = an_inventory(*a_tpu_slice("np-0", 16, topology="4x4x4"))
+    (part,) = inventory.free(Shape("tpu-v5p", "4x4x4", 4, 16))
+    assert part.name == "np-0"
+    assert [host.node for host in part.hosts] == [f"np-0-{i}" for i in range(16)]  # 2 before 10
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"ready": False}, "node np-0-1 is NotReady"),
+        ({"cordoned": True}, "node np-0-1 is cordoned"),
+        ({"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}, "the taint ToBeDeletedByClusterAutoscaler"),
+        ({"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}}, "active-node-maintenance=ONGOING"),
+    ],
+)
+def test_slice_is_unusable_as_a_whole_when_one_host_is(broken: dict[str, object], why: str) -> None:
+    first, _ = a_tpu_slice("np-0", 2)
+    inventory = an_inventory(first, a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", **broken))
+    assert names(inventory, PAIR) == []
+    census = inventory.census(PAIR)
+    assert (census.total, census.held, census.unusable_count) == (1, 0, 1)
+    assert why in census.unusable[0]
+
+
+def test_slice_with_a_missing_host_says_so_until_it_is_there() -> None:
+    first, second = a_tpu_slice("np-0", 2)
+    inventory = an_inventory(first)
+    assert inventory.census(PAIR).unusable == ("node pool np-0 has 1 of 2 hosts",)
+    inventory.update_node(project_node(second))
+    assert names(inventory, PAIR) == ["np-0"]
+    inventory.remove_node("np-0-0")
+    assert names(inventory, PAIR) == []
+
+
+def test_v6e_2x4_is_told_apart_by_the_chips_of_its_hosts() -> None:
+    one_of_eight = a_tpu_node("big", kind="tpu-v6e-slice", topology="2x4", chips=8)
+    two_of_four = [a_tpu_node(f"small-{i}", kind="tpu-v6e-slice", topology="2x4", chips=4, pool="small") for i in range(2)]
+    inventory = an_inventory(one_of_eight, *two_of_four)
+    assert names(inventory, Shape("tpu-v6e", "2x4", 8, 1)) == ["big"]
+    assert names(inventory, Shape("tpu-v6e", "2x4", 4, 2)) == ["small"]
+
+
+def test_gpu_hosts_are_offered_one_by_one_tightest_fit_first() -> None:
+    inventory = an_inventory(a_gpu_node("eight"), a_gpu_node("four", gpus=4))
+    assert names(inventory, H100) == ["eight"]
+    assert names(inventory, Shape("nvidia-h100-80gb", "", 4, 1)) == ["four", "eight"]
+
+
+def test_gpu_is_known_by_nvidias_feature_discovery_too() -> None:
+    node = a_node("dgx", labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, devices={"nvidia.com/gpu": "8"})
+    assert names(an_inventory(node), H100) == ["dgx"]
+
+
+def test_plain_nodes_are_cpu_and_accelerators_are_not() -> None:
+    assert names(an_inventory(a_node("plain"), a_gpu_node("gpu"), a_tpu_node("tpu")), CPU) == ["plain"]
+
+
+def test_hardware_that_the_catalogue_does_not_know_is_left_alone() -> None:
+    odd = a_node("odd", labels={"cloud.google.com/gke-accelerator": "nvidia-x9000"}, devices={"nvidia.com/gpu": "8"})
+    inventory = an_inventory(odd, a_gpu_node("no-driver-yet", gpus=0), a_tpu_node("odd-topology", topology="5x5x5"))
+    assert names(inventory, CPU) == []
+    assert inventory.census(H100).total == 0
+
+
+def test_capacity_follows_the_labels() -> None:
+    inventory = an_inventory(
+        a_tpu_node("a"),
+        a_tpu_node("b", labels={"cloud.google.com/gke-spot": "true"}),
+        a_tpu_node("c", labels={"cloud.google.com/reservation-name": "mine"}),
+    )
+    assert {part.name: part.capacity for part in inventory.free(SINGLE)} == {
+        "a": Capacity.ON_DEMAND,
+        "b": Capacity.SPOT,
+        "c": Capacity.RESERVED,
+    }
+
+
+def test_held_slices_are_not_free_until_they_are_let_go() -> None:
+    inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"))
+    assert inventory.set_holds("job", {"a"}) is False
+    assert names(inventory, SINGLE) == ["b"]
+    assert inventory.census(SINGLE).held == 1
+    assert inventory.holders("a") == {"job"}
+    assert inventory.set_holds("job", ()) is True  # something came free: others may want it
+    assert names(inventory, SINGLE) == ["a", "b"]
+
+
+def test_slice_is_held_as_a_whole_when_one_host_is() -> None:
+    inventory = an_inventory(*a_tpu_slice("np-0", 2))
+    inventory.set_holds("job", {"np-0-1"})
+    assert names(inventory, PAIR) == []
+
+
+def test_hold_outlives_the_node() -> None:
+    inventory = an_inventory(a_tpu_node("a"))
+    inventory.set_holds("job", {"a"})
+    inventory.remove_node("a")
+    inventory.update_node(project_node(a_tpu_node("a")))
+    assert names(inventory, SINGLE) == []
+
+
+def test_held_by_two_is_free_only_when_both_let_go() -> None:
+    inventory = an_inventory(a_tpu_node("a"))
+    inventory.set_holds("one", {"a"})
+    inventory.set_holds("two", {"a"})
+    inventory.set_holds("one", ())
+    assert names(inventory, SINGLE) == []
+    inventory.set_holds("two", ())
+    assert names(inventory, SINGLE) == ["a"]
+
+
+def test_heartbeat_changes_nothing() -> None:
+    node = a_tpu_node("a")
+    inventory = an_inventory(node)
+    node["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-11-20T12:00:09Z"
+    assert inventory.update_node(project_node(node)) is False
+
+
+def test_node_that_becomes_another_kind_moves_shelves() -> None:
+    inventory = an_inventory(a_tpu_node("a"))
+    inventory.update_node(project_node(a_gpu_node("a")))
+    assert names(inventory, SINGLE) == []
+    assert names(inventory, H100) == ["a"]
+
+
+def test_resolve_finds_slices_whatever_their_state() -> None:
+    inventory = an_inventory(*a_tpu_slice("np-0", 2), a_gpu_node("g-0"), a_gpu_node("g-1", cordoned=True))
+    inventory.set_holds("job", {"np-0-0", "np-0-1"})
+    (pair,) = inventory.resolve(PAIR, "np-0") or ()
+    assert [host.node for host in pair.hosts] == ["np-0-0", "np-0-1"]
+    group = inventory.resolve(Shape("nvidia-h100-80gb", "", 8, 2), "g-0+g-1") or ()
+    assert [part.name for part in group] == ["g-0", "g-1"]
+    assert [inventory.usable(part) for part in group] == [True, False]
+    assert inventory.resolve(PAIR, "np-9") is None
+
+
+def test_removed_host_makes_the_old_picture_of_a_slice_unusable() -> None:
+    inventory = an_inventory(*a_tpu_slice("np-0", 2))
+    (before,) = inventory.free(PAIR)
+    inventory.remove_node("np-0-1")
+    assert inventory.usable(before) is False
+
+
+def test_multi_host_node_without_a_node_pool_is_explained() -> None:
+    node = a_tpu_node("lost", topology="2x2x2")
+    del node["metadata"]["labels"]["cloud.google.com/gke-nodepool"]
+    assert "has no label cloud.google.com/gke-nodepool" in an_inventory(node).census(PAIR).unusable[0]
+
+
+def test_names_are_ordered_as_people_count() -> None:
+    assert sorted(["h-10", "h-9", "h-1a"], key=natural) == ["h-1a", "h-9", "h-10"]
