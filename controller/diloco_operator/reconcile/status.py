@@ -59,6 +59,7 @@ def assemble(
     records = [with_figures(world, growth.records[name]) for name in _ordered(growth.records, world)]
     active = contributors(world, growth.records, syncer_down) if not _is_over(statements) else set()
     learners = world.spec.learners
+    pools = _pools(world, growth, active)
     status: dict[str, Any] = {
         "observedGeneration": job.generation,
         "conditions": conditions,
@@ -71,7 +72,8 @@ def assemble(
             "max": learners.max,
         },
         "units": [write_unit(record) for record in records],
-        "pools": _pools(world, growth, active),
+        "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
+        "pools": pools,
     }
     return status
 

@@ -1,0 +1,115 @@
+"""An operator may die between any two of its writes; the next one brings the same end."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node, a_tpu_slice
+from builders.stage import Stage
+from diloco_operator.reconcile import holds
+
+
+def trained() -> Stage:
+    job = a_job().with_learners(2, 2).with_restarts(3).with_pool(max=2, topology="2x2x2")
+    return Stage(job, *a_tpu_slice("np-0", 2), *a_tpu_slice("np-1", 2)).train()
+
+
+def recover(stage: Stage) -> Stage:
+    stage.restart_operator()
+    for _ in range(3):
+        stage.settle()
+        stage.kubelets_finish_deletions()
+        stage.kubelets_start()
+    stage.everyone_contributes()
+    stage.settle()
+    return stage
+
+
+@pytest.mark.parametrize("writes", range(8))
+def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None:
+    stage = trained()
+    for host in (0, 1):
+        stage.learner_exits("v5p-1", 1, 1, host=host)
+    stage.step(crash_after=writes)
+    recover(stage)
+    unit = stage.unit("v5p-1")
+    assert (unit["state"], unit["attempt"], unit["restarts"], len(unit["failures"])) == ("Training", 2, 1, 1)
+    assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 2)) for h in (0, 1)]
+
+
+@pytest.mark.parametrize("writes", range(12))
+def test_start_is_finished_wherever_the_operator_dies(writes: int) -> None:
+    job = a_job().with_learners(2, 2).with_pool(max=2, topology="2x2x2")
+    stage = Stage(job, *a_tpu_slice("np-0", 2), *a_tpu_slice("np-1", 2))
+    left = writes
+    while left >= 0:
+        plan = stage.look()
+        count = len(plan.creates) + (plan.status is not None) + len(plan.deletes)
+        stage.step(crash_after=min(left, count))
+        left -= max(count, 1)
+    recover(stage)
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
+    assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a1-{h}" for u in (0, 1) for h in (0, 1)]
+    assert all(unit["restarts"] == 0 for unit in stage.status["units"])
+
+
+def test_record_of_a_start_whose_pods_never_came_is_no_failure() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    del stage.pods["bytes-lm-v5p-0-a1-0"]
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["restarts"], unit["failures"]) == ("Starting", 0, [])
+    assert len(stage.learner_pods()) == 1
+
+
+def test_lost_status_is_rebuilt_from_the_pods() -> None:
+    stage = trained()
+    stage.job["status"] = {}
+    recover(stage)
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
+    assert {unit["slice"] for unit in stage.status["units"]} == {"np-0", "np-1"}
+    assert all(unit["attempt"] == 1 for unit in stage.status["units"])
+
+
+def test_pods_newer_than_the_record_are_adopted_and_their_predecessor_accounted() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-1", 1, 1, host=0)
+    stage.learner_exits("v5p-1", 1, 1, host=1)
+    plan = stage.look()
+    stage.step(crash_after=len(plan.creates))  # pods are made, status is not written
+    stage.restart_operator()
+    plan = stage.step()
+    assert plan.creates == ()
+    unit = stage.unit("v5p-1")
+    assert (unit["attempt"], unit["endedAttempt"], len(unit["failures"]), unit["state"]) == (2, 1, 1, "Starting")
+
+
+def test_same_snapshot_gives_the_same_plan() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-1", 1, 1)
+    assert stage.look() == stage.look()
+
+
+def test_pass_changes_nothing_that_it_was_given() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-1", 1, 1)
+    before = copy.deepcopy((stage.job, stage.pods, stage.children))
+    stage.look()
+    assert (stage.job, stage.pods, stage.children) == before
+
+
+def test_restarted_operator_knows_what_its_jobs_hold() -> None:
+    stage = trained()
+    held = stage.plans[-1].holds
+    stage.restart_operator()
+    assert stage.inventory.holds(stage.snapshot().job.key) == held == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+
+
+def test_pods_of_a_job_that_is_gone_still_hold_their_hosts() -> None:
+    stage = trained()
+    snapshot = stage.snapshot()
+    stage.job["status"] = {}
+    assert holds(stage.snapshot().job, snapshot.pods, stage.inventory) == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}

@@ -1,0 +1,183 @@
+"""What status says, and how often."""
+
+from __future__ import annotations
+
+import pytest
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node
+from builders.stage import Stage
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.job import Status, dump_status
+from diloco_operator.report import UnitPhase
+
+
+def trained(count: int = 2, *, min: int = 1) -> Stage:
+    job = a_job().with_learners(min, count).with_restarts(3, "30s").with_pool(max=count)
+    return Stage(job, *(a_tpu_node(f"tpu-{i}") for i in range(count))).train()
+
+
+def test_status_is_what_the_api_gives_back() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.settle()
+    assert dump_status(Status.model_validate(stage.status)) == stage.status
+
+
+def test_every_condition_is_there_from_the_first_write() -> None:
+    stage = Stage(a_job().with_pool(), a_tpu_node("tpu-0"))
+    stage.step()
+    assert [c["type"] for c in stage.status["conditions"]] == [str(kind) for kind in ConditionType]
+    assert all(c["observedGeneration"] == 1 for c in stage.status["conditions"])
+
+
+def test_transition_time_moves_only_with_the_status() -> None:
+    stage = trained()
+    before = stage.condition("Training")
+    stage.advance(100)
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.syncer_says("v5p-1", 1, UnitPhase.DISCONNECTED)
+    stage.settle()
+    after = stage.condition("Training")
+    assert after["message"] != before["message"]
+    assert after["lastTransitionTime"] == before["lastTransitionTime"]
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.condition("Training")["status"] == "False"
+    assert stage.condition("Training")["lastTransitionTime"] != before["lastTransitionTime"]
+
+
+def test_observed_generation_follows_the_spec() -> None:
+    stage = trained()
+    stage.scale(max=3)
+    stage.step()
+    assert stage.status["observedGeneration"] == 2
+    assert {c["observedGeneration"] for c in stage.status["conditions"]} == {2}
+
+
+def test_figures_alone_are_written_at_most_once_per_interval() -> None:
+    stage = trained()
+    stage.advance(1)
+    stage.everyone_contributes(t=11)
+    plan = stage.step()
+    assert plan.status is None
+    assert plan.requeue_after == pytest.approx(stage.config.progress_interval - 1, abs=0.01)
+    stage.advance(stage.config.progress_interval)
+    stage.everyone_contributes(t=15)
+    assert stage.step().status is not None
+    assert stage.status["progress"]["step"] == 15
+
+
+def test_what_matters_is_written_at_once() -> None:
+    stage = trained()
+    stage.advance(0.1)
+    stage.learner_exits("v5p-1", 1, 1)
+    assert stage.step().status is not None
+
+
+def test_progress_and_unit_figures_come_from_the_syncer() -> None:
+    stage = trained(1)
+    stage.advance(10)
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, tokens=7000, steps=70, tokens_per_second=123.46, weight=1.0, staleness=3)
+    stage.step()
+    assert stage.status["progress"] == {
+        "step": 10,
+        "steps": 100,
+        "tokens": 8000,
+        "tokensPerSecond": 200.0,
+        "loss": 2.5,
+        "estimatedCompletion": "2026-11-20T12:01:40Z",  # 90 steps of 1 s from 12:00:10
+        "updatedAt": "2026-11-20T12:00:10Z",
+    }
+    unit = stage.unit("v5p-0")
+    assert (unit["tokens"], unit["tokensPerSecond"], unit["weight"], unit["staleness"]) == (7000, 123.5, 1.0, 3)
+
+
+def test_unit_that_ended_has_no_speed_but_keeps_its_tokens() -> None:
+    stage = trained()
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.step()
+    unit = stage.unit("v5p-1")
+    assert (unit["tokensPerSecond"], unit["weight"], unit["tokens"]) == (0.0, 0.0, 4000)
+
+
+def test_silent_syncer_makes_training_unknown_and_touches_nothing() -> None:
+    stage = trained()
+    stage.now += 61
+    stage.step()
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("Unknown", "SyncerUnreachable")
+    assert stage.plans[-1].deletes == ()
+    assert stage.status["learners"]["contributing"] == 2
+
+
+def test_quorum_missing_says_who_and_why_and_until_when() -> None:
+    job = a_job().with_learners(2, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.learner_exits("v5p-1", 1, 137, reason="OOMKilled")
+    stage.step()
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("False", "QuorumMissing")
+    for part in ("1 of 2 learners contribute", "training.quorum is 2", "v5p-1 is backing off", "exit 137 (OOMKilled)", "12:00:30Z"):
+        assert part in training["message"]
+
+
+def test_training_goes_on_while_degraded() -> None:
+    stage = trained(2, min=2)
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.step()
+    assert stage.true() >= {"Training", "Degraded"}
+    assert stage.condition("Degraded")["reason"] == "LearnersFailed"
+
+
+@pytest.mark.parametrize(("nodes", "reason"), [(2, "LearnersStarting"), (0, "LearnersUnplaced")])
+def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
+    stage = Stage(a_job().with_learners(2, 2).with_pool(max=2), *(a_tpu_node(f"tpu-{i}") for i in range(nodes)))
+    stage.settle()
+    assert stage.condition("Degraded")["reason"] == reason
+
+
+def test_seeding_is_not_training_yet() -> None:
+    stage = trained(1)
+    stage.everyone_contributes(seeded=False)
+    stage.step()
+    assert stage.condition("Training")["reason"] == "Seeding"
+
+
+def test_snapshot_that_cannot_be_written_degrades_the_job_with_advice() -> None:
+    stage = trained()
+    stage.everyone_contributes(snapshot_error="No space left on device")
+    stage.step()
+    degraded = stage.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "SnapshotFailed")
+    assert "Make room" in degraded["message"]
+    assert "Training" in stage.true()
+
+
+def test_placed_counts_and_says_what_is_missing() -> None:
+    stage = Stage(a_job().with_learners(1, 4).with_pool(max=4), a_tpu_node("tpu-0"))
+    stage.settle()
+    placed = stage.condition("Placed")
+    assert (placed["status"], placed["reason"]) == ("True", "MinimumPlaced")
+    assert "1 of 4 units have hardware" in placed["message"]
+    stage.scale(min=2)
+    stage.settle()
+    placed = stage.condition("Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "InsufficientCapacity")
+    assert "Add nodes" in placed["message"]
+
+
+def test_events_tell_what_happened_to_units() -> None:
+    stage = trained(1)
+    stage.learner_exits("v5p-0", 1, 1)
+    plan = stage.step()
+    crash = next(e for e in plan.events if e.reason == "UnitCrashed")
+    assert crash.type == "Warning"
+    assert "v5p-0: attempt 1 ended: exit 1" in crash.message
+
+
+def test_message_of_many_missing_units_stays_short() -> None:
+    stage = Stage(a_job().with_learners(64, 64).with_pool(max=64), a_tpu_node("tpu-0"))
+    stage.settle()
+    message = stage.condition("Degraded")["message"]
+    assert "60 more" in message
+    assert len(message) < 2000

@@ -1,0 +1,126 @@
+"""The syncer's pod and what it is made from."""
+
+from __future__ import annotations
+
+from builders.jobs import a_job
+from builders.nodes import a_node, a_tpu_node
+from builders.pods import exits, starts
+from builders.stage import Stage
+
+
+def trained() -> Stage:
+    return Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
+
+
+def test_vanished_syncer_is_made_again_and_learners_run_on() -> None:
+    stage = trained()
+    del stage.pods["bytes-lm-syncer"]
+    plan = stage.step()
+    assert [c.obj["metadata"]["name"] for c in plan.creates] == ["bytes-lm-syncer"]
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("False", "SyncerUnavailable")
+    assert "connect again by themselves" in training["message"]
+
+
+def test_failed_syncer_is_deleted_and_made_again() -> None:
+    stage = trained()
+    exits(stage.syncer, 137, stage.now)
+    stage.step()
+    assert "its pod failed (exit 137 (SIGKILL))" in stage.condition("Training")["message"]
+    stage.settle()
+    assert stage.syncer["status"]["phase"] == "Pending"
+
+
+def test_syncer_is_never_forced() -> None:
+    stage = trained()
+    stage.set_node(a_node("cpu-0", ready=False, ready_since="2026-11-20T11:00:00Z"))
+    stage.settle()
+    stage.advance(100_000)
+    stage.settle()
+    assert all(d.grace_seconds is None for plan in stage.plans for d in plan.deletes if d.name == "bytes-lm-syncer")
+    assert "bytes-lm-syncer" in stage.pods
+    assert "Node object is deleted" in stage.condition("Training")["message"]
+
+
+def test_syncer_of_a_lost_node_starts_elsewhere() -> None:
+    stage = trained()
+    stage.lose_node("cpu-0")
+    stage.settle()
+    assert stage.syncer["status"]["phase"] == "Pending"
+    assert stage.states() == {"v5p-0": "Training"}
+
+
+def test_changed_training_replaces_the_job_file_and_then_the_syncer_gracefully() -> None:
+    stage = trained()
+    stage.edit(training={**stage.job["spec"]["training"], "steps": 200})
+    plan = stage.step()
+    assert [(d.resource.kind, d.grace_seconds) for d in plan.deletes] == [("ConfigMap", None)]
+    plan = stage.step()
+    assert [c.resource.kind for c in plan.creates] == ["ConfigMap"]
+    (delete,) = stage.step().deletes
+    assert (delete.name, delete.grace_seconds) == ("bytes-lm-syncer", None)
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert '"steps":200' in stage.children["ConfigMap"]["data"]["job.json"]
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+    assert "bytes-lm-syncer" in stage.pods
+
+
+def test_edited_job_file_is_put_right() -> None:
+    stage = trained()
+    stage.children["ConfigMap"]["data"]["job.json"] = "{}"
+    stage.settle()
+    assert '"steps":100' in stage.children["ConfigMap"]["data"]["job.json"]
+
+
+def test_lost_secret_is_made_again_before_anybody_new_starts() -> None:
+    stage = trained()
+    del stage.children["Secret"]
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.step()
+    assert stage.unit("v5p-0")["message"] == "waits for the job's configuration to be made"
+    stage.settle()
+    assert "Secret" in stage.children
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
+
+
+def test_name_taken_by_somebody_else_is_said_and_nothing_is_made_over_it() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.children["Service"] = {"kind": "Service", "metadata": {"name": "bytes-lm", "uid": "x"}}
+    stage.settle()
+    training = stage.condition("Training")
+    assert training["reason"] == "NameTaken"
+    assert "Service bytes-lm exists and is not this job's" in training["message"]
+    assert stage.pods == {}
+
+
+def test_pod_name_taken_by_somebody_else_is_said() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.syncer["metadata"]["ownerReferences"] = [{"uid": "the-job-before", "controller": True}]
+    stage.settle()
+    assert "Pod bytes-lm-syncer" in stage.condition("Training")["message"]
+
+
+def test_crash_looping_syncer_says_how_it_ends() -> None:
+    stage = trained()
+    container = stage.syncer["status"]["containerStatuses"][0]
+    container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    container["lastState"] = {"terminated": {"exitCode": 1, "message": "OSError: No space left on device"}}
+    container["restartCount"] = 4
+    stage.step()
+    message = stage.condition("Training")["message"]
+    assert "restarted 4 times, last after exit 1: OSError: No space left on device" in message
+    assert stage.states() == {"v5p-0": "Training"}
+
+
+def test_restarted_syncer_that_runs_again_is_no_news() -> None:
+    stage = trained()
+    starts(stage.syncer, stage.now)
+    container = stage.syncer["status"]["containerStatuses"][0]
+    container["restartCount"] = 1
+    container["lastState"] = {"terminated": {"exitCode": 1}}
+    stage.everyone_contributes()
+    stage.settle()
+    assert "Training" in stage.true()
