@@ -251,6 +251,9 @@ class UnitStatus(_Api):
     staleness: int = Field(0, ge=0, description="Outer steps since its last contribution.")
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
     steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
+    refused: dict[str, int] = Field(
+        default_factory=dict, description="Joins and contributions of it that the syncer refused, by reason, all attempts."
+    )
     since: Timestamp | None = Field(None, description="When it entered this state.")
     recover_seconds: float | None = Field(
         None, ge=0, description="From the last end of an attempt to contributing again; absent: never recovered."

@@ -128,9 +128,9 @@ def exit_text(end: Termination) -> str:
 
 
 def _with_detail(text: str, end: Termination) -> str:
-    """With the first line of what the program left as its termination message."""
-    first = end.message.strip().splitlines()[0][:500] if end.message.strip() else ""
-    return f"{text}: {first}" if first else text
+    """With the last line of what the program left as its termination message: where that is the end of its log, the error itself."""
+    last = end.message.strip().splitlines()[-1][:500] if end.message.strip() else ""
+    return f"{text}: {last}" if last else text
 
 
 def gang_end(

@@ -249,6 +249,7 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[
         {"name": SECRET_VOLUME, "mountPath": contract.MOUNT_SECRET, "readOnly": True},
     ]
     return {
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # so that status can say why a program failed
         **container,
         "env": [
             *contract_env,

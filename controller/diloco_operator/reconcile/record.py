@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from diloco_operator.api.job import UnitState
@@ -37,6 +37,7 @@ class UnitRecord:
     staleness: int = 0
     tokens: int = 0
     steps: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -76,6 +77,7 @@ def _read(raw: Mapping[str, Any]) -> UnitRecord:
         staleness=get("staleness", 0),
         tokens=get("tokens", 0),
         steps=get("steps", 0),
+        refused=get("refused") or {},
     )
 
 
@@ -95,6 +97,7 @@ def write_unit(record: UnitRecord) -> dict[str, Any]:
         "staleness": record.staleness,
         "tokens": record.tokens,
         "steps": record.steps,
+        "refused": dict(record.refused),
         "failures": [format_timestamp(t) for t in record.failures],
         "endedAttempt": record.ended_attempt,
         "templateHash": record.template_hash,

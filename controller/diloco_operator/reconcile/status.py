@@ -17,7 +17,7 @@ from diloco_operator.reconcile.record import UnitRecord, write_unit
 from diloco_operator.reconcile.snapshot import Job
 from diloco_operator.reconcile.world import World
 
-_UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps")
+_UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
 
 
 def with_figures(world: World, record: UnitRecord) -> UnitRecord:
@@ -29,7 +29,7 @@ def with_figures(world: World, record: UnitRecord) -> UnitRecord:
             return record
         return replace(record, tokens_per_second=0.0, weight=0.0)
     if done:  # its last figures stay for the final account
-        return replace(record, tokens=seen.tokens, steps=seen.steps)
+        return replace(record, tokens=seen.tokens, steps=seen.steps, refused=seen.refused)
     present = seen.attempt == record.attempt and record.running
     return replace(
         record,
@@ -38,6 +38,7 @@ def with_figures(world: World, record: UnitRecord) -> UnitRecord:
         tokens_per_second=round(seen.tokens_per_second, 1) if present else 0.0,
         weight=round(seen.weight, 4) if present else 0.0,
         staleness=seen.staleness,
+        refused=seen.refused,
     )
 
 

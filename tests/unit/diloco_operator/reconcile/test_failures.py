@@ -77,7 +77,7 @@ def test_backing_off_unit_keeps_its_slice_and_says_when_it_comes_back() -> None:
 def test_unit_with_more_failures_than_the_limit_is_given_up_with_advice() -> None:
     stage = two_units()
     for attempt in (1, 2, 3):
-        stage.learner_exits("v5p-1", attempt, 1, message="ValueError: bad batch\ntraceback")
+        stage.learner_exits("v5p-1", attempt, 1, message="Traceback (most recent call last):\nValueError: bad batch")
         stage.settle()
         stage.kubelets_start()
     unit = stage.unit("v5p-1")
