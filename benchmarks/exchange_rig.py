@@ -1,4 +1,4 @@
-"""A real syncer and real learners over loopback, for benchmarks. Whatever is started here ends with the benchmark, even when that is killed."""
+"""A real syncer and real learners over loopback, for benchmarks. All of them end with the benchmark, even when that is killed."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ from diloco.syncer.fences import FencesError
 from diloco.syncer.main import ListenError, Syncer
 from diloco.syncer.restore import BadState
 
-SECRET = "not-a-real-secret"
+SECRET = f"not-a-real-secret-{os.getpid()}"
+"""Of this process alone: a learner that looks for its syncer must not find another test's on a port that was given out again."""
 JOB_UID = "11111111-2222-3333-4444-555555555555"
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PATIENCE = 30.0
