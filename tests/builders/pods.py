@@ -61,6 +61,12 @@ def exits(pod: dict[str, Any], code: int, now: float, *, reason: str = "", messa
     pod["status"]["containerStatuses"] = [{"name": main_container(pod), "restartCount": 0, "state": {"terminated": ended}}]
 
 
+def main_container_exits(pod: dict[str, Any], code: int, now: float, message: str = "") -> None:
+    """While a sidecar runs on, so that the pod does not end."""
+    exits(pod, code, now, message=message)
+    pod["status"]["phase"] = "Running"
+
+
 def is_disrupted(pod: dict[str, Any], reason: str = "PreemptionByScheduler") -> None:
     pod["status"].setdefault("conditions", []).append(
         {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "somebody more important came"}

@@ -80,7 +80,7 @@ _REFUSALS = {
 
 def classify(pod: PodView, trouble: str, now: float) -> End | None:
     """How this pod of an attempt that nobody asked to go ended; None while it goes on. `trouble`: why its node must be left."""
-    if pod.ended:
+    if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
         return _classify_ended(pod, trouble, now)
     if pod.disruption:
         return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", now)

@@ -161,6 +161,8 @@ class PodView:
     """Condition DisruptionTarget: `<reason>: <message>`, "" without it."""
     termination: Termination | None
     """Of the main container: the present state, or the last one while it is being restarted."""
+    main_ended: bool
+    """The main container does not run now and has run; others of the pod, such as sidecars, may go on."""
     restarts: int
     ready: bool
 
@@ -211,6 +213,7 @@ def project_pod(obj: Obj) -> PodView:
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         disruption=_join(target.get("reason", ""), target.get("message", "")) if target.get("status") == "True" else "",
         termination=_termination(state.get("terminated") or (container.get("lastState") or {}).get("terminated")),
+        main_ended=bool(state.get("terminated")),
         restarts=int(container.get("restartCount", 0)),
         ready=conditions.get("Ready", {}).get("status") == "True",
     )

@@ -42,7 +42,7 @@ def verdict(syncer: PodView | None) -> Verdict | None:
     if syncer is None:
         return None
     end = syncer.termination
-    if syncer.phase == "Succeeded":
+    if syncer.phase == "Succeeded" or (syncer.main_ended and end is not None and end.exit_code == Exit.COMPLETE):
         result = _result(end.message if end else "")
         if result is None:
             return Verdict(True, conditions.REASON_STEPS_REACHED, "the syncer ended with status 0, but left no readable result")

@@ -142,7 +142,7 @@ def _passed(world: World, deadline: float, *, heard: float | None = None) -> boo
 
 
 def _all_run(pods: Sequence[PodView]) -> bool:
-    return bool(pods) and all(pod.running_since is not None or pod.ended for pod in pods)
+    return bool(pods) and all(pod.running_since is not None or pod.ended or pod.main_ended for pod in pods)
 
 
 def _waiting(pods: Sequence[PodView]) -> str:

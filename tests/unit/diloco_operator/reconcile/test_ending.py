@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
-from builders.pods import exits
+from builders.pods import exits, main_container_exits
 from builders.stage import Stage
 from diloco.contract import Result, UnitResult
 
@@ -55,6 +55,13 @@ def test_result_survives_an_operator_that_was_not_there() -> None:
     exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
     stage.restart_operator()
     stage.settle()
+    assert "Complete" in stage.true()
+
+
+def test_sidecar_of_the_syncer_does_not_hold_up_completion() -> None:
+    stage = trained()
+    main_container_exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.step()
     assert "Complete" in stage.true()
 
 

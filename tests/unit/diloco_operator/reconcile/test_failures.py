@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node, a_tpu_slice
-from builders.pods import starts
+from builders.pods import main_container_exits, starts
 from builders.stage import Stage
 from diloco_operator.report import UnitPhase
 
@@ -297,6 +297,17 @@ def test_unit_that_ends_well_before_the_job_does_has_failed() -> None:
     stage.step()
     assert stage.states() == {"v5p-0": "BackingOff"}
     assert "before the job was done" in stage.unit("v5p-0")["message"]
+
+
+def test_sidecar_does_not_keep_a_dead_learner_alive() -> None:
+    stage = one_unit()
+    main_container_exits(stage.pod("v5p-0", 1), 1, stage.now)
+    stage.settle()
+    assert len(stage.unit("v5p-0")["failures"]) == 1
+    assert stage.unit("v5p-0")["message"] == "waits until the pod bytes-lm-v5p-0-a1-0 has gone"
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
 
 
 def test_given_up_unit_gets_a_new_chance_with_a_new_template() -> None:
