@@ -2,7 +2,8 @@
 
 The stages run in order and every action may be repeated:
 
-1. `creates`, concurrently. A name that is taken by an object of the same job is success; by a stranger it is an error.
+1. `creates`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name that is
+   taken by an object of the same job is success; by a stranger it is an error.
 2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made.
 3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
    deleted only after its end is on record in status: a crash between the two leaves the pod, not a hole in the account.
@@ -21,6 +22,8 @@ from diloco_operator.kube.client import Obj, Resource
 class Create:
     resource: Resource
     obj: Obj
+    wave: int = 0
+    """Not before every create of a lower wave has succeeded: configuration, then the syncer, then learners."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,14 @@ class Executor:
     async def execute(self, job: Subject, plan: Plan, *, unsent: Callable[[Resource, str, str], None] = lambda *_: None) -> Outcome:
         """Creates, then the status, then deletes, then events. `job` is what the plan was made for."""
         outcome = Outcome()
-        await _all([self._create(create, job.uid, outcome, unsent) for create in plan.creates])
+        for wave in sorted({create.wave for create in plan.creates}):
+            creates = [create for create in plan.creates if create.wave == wave]
+            if outcome.ok:
+                await _all([self._create(create, job.uid, outcome, unsent) for create in creates])
+            else:
+                for create in creates:
+                    meta = create.obj["metadata"]
+                    unsent(create.resource, meta.get("namespace", ""), meta["name"])
         if plan.status is not None and outcome.ok:
             await self._apply_status(plan.status, outcome)
         if outcome.ok:

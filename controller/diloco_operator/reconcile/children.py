@@ -21,7 +21,7 @@ class ChildrenStep:
     creates: tuple[Create, ...]
     deletes: tuple[Delete, ...]
     ready: bool
-    """All are there and current."""
+    """All are there and current, or made by this plan before any pod."""
     taken: tuple[str, ...]
     """`<kind> <name>` of objects that belong to somebody else."""
     job_file_digest: str
@@ -52,7 +52,6 @@ def settle_children(job: Job, spec: Spec, children: Children, secret_token: str)
     for resource, child, obj in wanted:
         if child is None:
             creates.append(Create(resource, obj))
-            ready = False
         elif child.owner != job.uid:
             taken.append(f"{resource.kind} {child.name}")
             ready = False

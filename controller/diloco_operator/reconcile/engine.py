@@ -143,7 +143,7 @@ def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solv
     records = _leave_removed_pools(world, templates_changed(world, records))
     growth = grow(world, records, solver, may_start=_why_not_start(children.ready, syncer))
     draft = _Draft(
-        creates=[*children.creates, *syncer.creates, *(Create(names.PODS, pod) for pod in growth.creates)],
+        creates=[*children.creates, *syncer.creates, *(Create(names.PODS, pod, wave=2) for pod in growth.creates)],
         deletes=[*children.deletes, *syncer.deletes],
     )
     draft.creates += _complete_gangs(world, growth, adopted)
@@ -207,7 +207,7 @@ def _complete_gangs(world: World, growth: Growth, adopted: set[str]) -> list[Cre
         hosts = tuple(host for part in parts or () for host in part.hosts)
         if len(hosts) == world.shapes[record.pool].hosts and len(there) < len(hosts):
             pods = pods_for(world, record, record.attempt, hosts, record.template_hash)
-            creates += [Create(names.PODS, pod) for pod in pods if pod["metadata"]["name"] not in there]
+            creates += [Create(names.PODS, pod, wave=2) for pod in pods if pod["metadata"]["name"] not in there]
     return creates
 
 

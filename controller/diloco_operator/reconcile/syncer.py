@@ -20,7 +20,7 @@ class SyncerStep:
     creates: list[Create] = field(default_factory=list)
     deletes: list[Delete] = field(default_factory=list)
     ready_for_learners: bool = False
-    """Its pod exists and stays: learners that start now will find it."""
+    """Its pod exists and stays, or is made by this plan before theirs: learners that start now will find it."""
     down: str = ""
     """Why it does not serve, in words; "" when its container runs."""
     taken: str = ""
@@ -88,7 +88,8 @@ def settle_syncer(world: World, children_ready: bool, job_file_digest: str) -> S
         if any(other.name == name for other in world.snapshot.pods):
             step.taken = f"Pod {name}"
         elif children_ready:
-            step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want)))
+            step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want), wave=1))
+            step.ready_for_learners = True
         step.down = "its pod is being made"
         return step
     step.down = _why_down(world, pod)

@@ -136,6 +136,19 @@ def test_status_and_deletes_wait_for_every_create():
     assert sorted(run.unsent) == ["a", "old"]
 
 
+def test_a_wave_of_creates_begins_when_those_before_it_are_there():
+    learners = (Create(PODS, pod("l0"), wave=2), Create(PODS, pod("l1"), wave=2))
+    run = Run(Plan(creates=(*learners, Create(PODS, pod("syncer"), wave=1), create("config"))))
+    assert run.did == ["create Pod config", "create Pod syncer", "create Pod l0", "create Pod l1"]
+
+
+def test_no_wave_begins_after_one_that_failed():
+    plan = Plan(creates=(create("config"), Create(PODS, pod("syncer"), wave=1), Create(PODS, pod("l0"), wave=2)), status=STATUS)
+    run = Run(plan, {("create", "config"): refused()})
+    assert run.did == ["create Pod config"]
+    assert sorted(run.unsent) == ["config", "l0", "syncer"]
+
+
 def test_deletes_wait_for_the_status():
     run = Run(Plan(status=STATUS, deletes=(delete("old"),)), {("patch", "lm"): Unavailable(503, "Unavailable", "away")})
     assert run.did == ["patch DiLoCoJob lm"]

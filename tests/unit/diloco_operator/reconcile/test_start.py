@@ -10,19 +10,17 @@ from builders.stage import Stage
 from diloco_operator.report import UnitPhase
 
 
-def created(stage: Stage) -> list[str]:
-    return [create.obj["metadata"]["name"] for create in stage.plans[-1].creates]
-
-
 def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.step()
-    assert created(stage) == ["bytes-lm-job", "bytes-lm-identity", "bytes-lm", "bytes-lm-syncer"]
-    assert [c.resource.kind for c in stage.plans[-1].creates] == ["ConfigMap", "Secret", "Service", "PersistentVolumeClaim"]
-    stage.step()
-    assert created(stage) == ["bytes-lm-syncer"]
-    stage.step()
-    assert created(stage) == ["bytes-lm-v5p-0-a1-0"]
+    assert [(create.wave, create.resource.kind, create.obj["metadata"]["name"]) for create in stage.plans[-1].creates] == [
+        (0, "ConfigMap", "bytes-lm-job"),
+        (0, "Secret", "bytes-lm-identity"),
+        (0, "Service", "bytes-lm"),
+        (0, "PersistentVolumeClaim", "bytes-lm-syncer"),
+        (1, "Pod", "bytes-lm-syncer"),
+        (2, "Pod", "bytes-lm-v5p-0-a1-0"),
+    ]
 
 
 def test_a_settled_job_gets_an_empty_plan() -> None:
