@@ -41,7 +41,8 @@ def contributing(*units: str) -> Callable[[Report], bool]:
 
 def test_a_killed_learner_delays_nobody_and_its_successor_takes_over(processes: Processes, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    processes.syncer()
+    # long enough that the successor itself gets its predecessor's work, and not a survivor that holds plenty ahead of it
+    processes.syncer("--reconnect-window", "30")
     doomed = processes.learner("a-0", QUADRATIC_TRACE=str(trace))
     processes.learner("b-0", QUADRATIC_TRACE=str(trace))
     processes.report(contributing("a-0", "b-0"), "both contribute")
