@@ -71,6 +71,13 @@ def test_those_to_keep_first_are_kept_when_the_maximum_shrinks() -> None:
     assert (left.unit, left.reason) == ("a-2", "ScaledDown")
 
 
+def test_units_that_a_pools_minimum_asks_for_are_kept_before_others() -> None:
+    fleet = tpus(3)
+    fleet.set_holds("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
+    pools = [wants(p, 1, on=(f"tpu-{i}",), min=int(p == "c")) for i, p in enumerate("abc")]
+    assert set(seats(ask(fleet, *pools, max=2))) == {"a-0", "c-0"}
+
+
 def test_unit_without_claims_yields_to_one_that_fits_nowhere_else() -> None:
     """Pool a takes anything and comes first; pool b takes only what is reserved. Both minima can be met, so they are."""
     fleet = an_inventory(a_tpu_node("tpu-0", labels={"cloud.google.com/reservation-name": "r"}), a_tpu_node("tpu-1"))

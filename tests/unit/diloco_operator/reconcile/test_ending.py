@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.jobs import a_job
-from builders.nodes import a_tpu_node
+from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, main_container_exits
 from builders.stage import Stage
 from diloco.contract import Result, UnitResult
@@ -56,6 +56,16 @@ def test_result_survives_an_operator_that_was_not_there() -> None:
     stage.restart_operator()
     stage.settle()
     assert "Complete" in stage.true()
+
+
+def test_gang_is_done_when_its_last_host_is() -> None:
+    stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.learner_exits("v5p-0", 1, 0, host=0)
+    assert stage.step().deletes == ()
+    assert stage.states() == {"v5p-0": "Training"}
+    stage.learner_exits("v5p-0", 1, 0, host=1)
+    stage.step()
+    assert stage.states() == {"v5p-0": "Completed"}
 
 
 def test_sidecar_of_the_syncer_does_not_hold_up_completion() -> None:
