@@ -101,13 +101,14 @@ class _Book:
 
     def keep_running(self) -> None:
         """Units that run stay, in turns over the pools, as long as the job's and the pool's maximum allow."""
-        waiting = True
-        while waiting and self.room > 0:
-            waiting = False
-            for pool in self.pools:
-                if pool.held and pool.room > 0 and self.room > 0:
-                    self._keep(pool, len(pool.placed) + 1)
-                    waiting = True
+        room = self.room
+        waiting = [pool for pool in self.pools if pool.held and pool.room > 0]
+        while waiting and room > 0:
+            for pool in waiting[:room]:
+                unit = pool.held.pop(0)
+                pool.placed[unit.name] = self.kept[unit.name]
+            room -= len(waiting[:room])
+            waiting = [pool for pool in waiting if pool.held and pool.room > 0]
 
     def grow(self, target: int) -> None:
         """New units up to `target` in all, pools in order of preference; if that falls short of it, small units first."""

@@ -11,7 +11,7 @@ from diloco_operator.api.job import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.pods import owner_reference
-from diloco_operator.reconcile.snapshot import Child, Children, Job, digest
+from diloco_operator.reconcile.snapshot import Child, Children, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,6 @@ class ChildrenStep:
     """All are there and current, or made by this plan before any pod."""
     taken: tuple[str, ...]
     """`<kind> <name>` of objects that belong to somebody else."""
-    job_file_digest: str
-
-
-def job_file(job: Job, spec: Spec) -> str:
-    """The mounted job file, JSON."""
-    return contract.JobFile(name=job.name, namespace=job.namespace, uid=job.uid, training=spec.training).model_dump_json(by_alias=True)
 
 
 def settle_children(job: Job, spec: Spec, children: Children, secret_token: str) -> ChildrenStep:
@@ -37,14 +31,16 @@ def settle_children(job: Job, spec: Spec, children: Children, secret_token: str)
 
     Secret, service and volume claim are made once: the secret's value is nobody's but its own, the others do not change.
     """
-    data = {contract.JOB_FILE_KEY: job_file(job, spec)}
+    derived = job.derived
+    assert derived is not None, "a spec that can be read has been worked out"
+    data = {contract.JOB_FILE_KEY: derived.job_file}
     wanted = (
         (names.CONFIG_MAPS, children.config_map, _config_map(job, data)),
         (names.SECRETS, children.secret, _secret(job, secret_token)),
         (names.SERVICES, children.service, _service(job)),
         (names.VOLUME_CLAIMS, children.volume_claim, _volume_claim(job, spec)),
     )
-    content = digest(data)
+    content = derived.job_data_digest
     creates: list[Create] = []
     deletes: list[Delete] = []
     taken: list[str] = []
@@ -60,7 +56,7 @@ def settle_children(job: Job, spec: Spec, children: Children, secret_token: str)
         elif _outdated(resource, child, content):
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
-    return ChildrenStep(tuple(creates), tuple(deletes), ready, tuple(taken), content)
+    return ChildrenStep(tuple(creates), tuple(deletes), ready, tuple(taken))
 
 
 def _outdated(resource: Resource, child: Child, content: str) -> bool:

@@ -138,7 +138,7 @@ def _released(world: World, record: UnitRecord) -> UnitRecord:
 def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solver: Solver) -> Plan:
     snapshot, job, spec = world.snapshot, world.snapshot.job, world.spec
     children = settle_children(job, spec, snapshot.children, snapshot.secret_token)
-    syncer = settle_syncer(world, children.ready, children.job_file_digest)
+    syncer = settle_syncer(world, children.ready)
     taken = [*children.taken, *([syncer.taken] if syncer.taken else [])]
     records = _leave_removed_pools(world, templates_changed(world, records))
     growth = grow(world, records, solver, may_start=_why_not_start(children.ready, syncer))

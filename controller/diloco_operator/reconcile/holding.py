@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
-from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.fleet.slices import Fleet, Shape
 from diloco_operator.reconcile.record import UnitRecord, read_units
 from diloco_operator.reconcile.snapshot import Job, PodView
@@ -18,7 +17,7 @@ _DONE = (UnitState.FAILED, UnitState.COMPLETED)
 def holds(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
     """Names of the nodes that a job holds by its status and its pods: for the inventory of an operator that has just started
     (call for every job before the first reconcile), and for a job that is gone while pods of it are still there."""
-    shapes = {pool.name: shape_of(pool) for pool in job.spec.pools} if job.spec is not None else {}
+    shapes = job.derived.shapes if job.derived is not None else {}
     return _nodes(read_units(job.status), shapes, pods, fleet)
 
 

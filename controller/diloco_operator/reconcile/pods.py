@@ -17,7 +17,7 @@ from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.node import Host
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.snapshot import Job, digest
+from diloco_operator.reconcile.snapshot import Job
 
 JOB_VOLUME = "diloco-job"
 SECRET_VOLUME = "diloco-secret"
@@ -27,20 +27,6 @@ COORDINATOR_PORT = 29500
 """Where the hosts of one unit meet: MASTER_PORT of torch, the coordinator of jax.distributed."""
 SYNCER_UID = 65532
 """User and group of the syncer's image ("nonroot"), which must be able to write its volume."""
-
-
-def learner_hash(spec: Spec, pool: Pool) -> str:
-    """Of everything a user wrote that learner pods of this pool are made from."""
-    shape = pool.shape
-    return digest(
-        [
-            pool.template.spec,
-            pool.template.metadata.labels,
-            pool.template.metadata.annotations,
-            spec.priority_class_name,
-            [shape.accelerator, shape.topology, shape.hosts, shape.accelerators_per_host],
-        ]
-    )
 
 
 def learner_pods(
@@ -172,16 +158,6 @@ def _tolerations(family: Family) -> list[Obj]:
 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
-def syncer_hash(spec: Spec, job_file_digest: str) -> str:
-    """Of everything a user wrote that the syncer's pod is made from, the job file included: a syncer reads it once."""
-    template = spec.syncer.template
-    return digest(
-        [template.spec, template.metadata.labels, template.metadata.annotations, spec.priority_class_name, job_file_digest]
-        if template
-        else [spec.priority_class_name, job_file_digest]
-    )
-
-
 def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
     """The job's syncer. restartPolicy OnFailure: a crash is the kubelet's to mend, on the same volume."""
     template = spec.syncer.template or PodTemplate()

@@ -6,8 +6,6 @@ every pass. Times are seconds since the epoch.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +17,7 @@ from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.reconcile.derived import Derived, derive, digest
 from diloco_operator.report import Report
 
 
@@ -39,6 +38,8 @@ class Job:
     problems: tuple[Cause, ...]
     """What is wrong with the spec although the API server took it: an object that a CRD of another version let through."""
     status: Mapping[str, Any]
+    derived: Derived | None
+    """None with the spec."""
 
     @property
     def key(self) -> str:
@@ -52,14 +53,17 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
     uid, generation = str(meta.get("uid", "")), int(meta.get("generation", 0))
     spec: Spec | None
     problems: tuple[Cause, ...]
+    derived: Derived | None
+    name, namespace = str(meta["name"]), str(meta.get("namespace", "default"))
     if previous is not None and (previous.uid, previous.generation) == (uid, generation):
-        spec, problems = previous.spec, previous.problems
+        spec, problems, derived = previous.spec, previous.problems, previous.derived
     else:
         spec, problems = _parse_spec(obj)
+        derived = derive(spec, name=name, namespace=namespace, uid=uid) if spec is not None else None
     raw_spec = obj.get("spec")
     return Job(
-        namespace=str(meta.get("namespace", "default")),
-        name=str(meta["name"]),
+        namespace=namespace,
+        name=name,
         uid=uid,
         generation=generation,
         created=_time(meta.get("creationTimestamp")) or 0.0,
@@ -68,6 +72,7 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         spec=spec,
         problems=problems,
         status=obj.get("status") or {},
+        derived=derived,
     )
 
 
@@ -281,12 +286,6 @@ class Snapshot:
     children: Children = field(default_factory=Children)
     report: Report | None = None
     """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not been heard."""
-
-
-def digest(value: object) -> str:
-    """A short stable hash of JSON-like data."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _time(text: str | None) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from diloco.contract import Result
@@ -20,26 +19,22 @@ from diloco_operator.reconcile.world import World
 _UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
 
 
-def with_figures(world: World, record: UnitRecord) -> UnitRecord:
-    """The unit's figures from the syncer's report; without a fresh one they stay as they were. An attempt that ended has no speed."""
+def figures(world: World, record: UnitRecord) -> dict[str, Any]:
+    """What moves with every outer step, from the syncer's report; without a fresh one it stays. An attempt that ended has no speed."""
     seen = world.report.units.get(record.name) if world.report is not None else None
-    done = record.state is UnitState.COMPLETED
+    done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:
-        if record.running or done or not record.tokens_per_second:
-            return record
-        return replace(record, tokens_per_second=0.0, weight=0.0)
-    if done:  # its last figures stay for the final account
-        return replace(record, tokens=seen.tokens, steps=seen.steps, refused=seen.refused)
+        return {} if record.running or done else {"tokensPerSecond": 0.0, "weight": 0.0}
+    counts = {"tokens": seen.tokens, "steps": seen.steps, "refused": dict(seen.refused)}
+    if done:
+        return counts
     present = seen.attempt == record.attempt and record.running
-    return replace(
-        record,
-        tokens=seen.tokens,
-        steps=seen.steps,
-        tokens_per_second=round(seen.tokens_per_second, 1) if present else 0.0,
-        weight=round(seen.weight, 4) if present else 0.0,
-        staleness=seen.staleness,
-        refused=seen.refused,
-    )
+    return {
+        **counts,
+        "tokensPerSecond": round(seen.tokens_per_second, 1) if present else 0.0,
+        "weight": round(seen.weight, 4) if present else 0.0,
+        "staleness": seen.staleness,
+    }
 
 
 def assemble(
@@ -57,7 +52,7 @@ def assemble(
     conditions = merge(old.get("conditions") or (), statements, job.generation, now)
     if world is None or growth is None:
         return {**old, "observedGeneration": job.generation, "conditions": conditions}
-    records = [with_figures(world, growth.records[name]) for name in _ordered(growth.records, world)]
+    records = [growth.records[name] for name in _ordered(growth.records, world)]
     active = contributors(world, growth.records, syncer_down) if not _is_over(statements) else set()
     learners = world.spec.learners
     pools = _pools(world, growth, active)
@@ -72,7 +67,7 @@ def assemble(
             "min": learners.min,
             "max": learners.max,
         },
-        "units": [write_unit(record) for record in records],
+        "units": [write_unit(record) | figures(world, record) for record in records],
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }

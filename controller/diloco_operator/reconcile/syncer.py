@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from diloco_operator.api import conditions, names
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.disruption import exit_text
-from diloco_operator.reconcile.pods import syncer_hash, syncer_pod
+from diloco_operator.reconcile.pods import syncer_pod
 from diloco_operator.reconcile.snapshot import PodView
 from diloco_operator.reconcile.world import World
 
@@ -77,11 +77,12 @@ def _summary(result: Result) -> str:
     return f"{text}. {result.message}" if result.message else text
 
 
-def settle_syncer(world: World, children_ready: bool, job_file_digest: str) -> SyncerStep:
+def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
     """One step towards one running syncer that was made from the present spec."""
     job, spec, config = world.snapshot.job, world.spec, world.snapshot.config
     step = SyncerStep()
-    want = syncer_hash(spec, job_file_digest)
+    assert job.derived is not None, "a spec that can be read has been worked out"
+    want = job.derived.syncer_hash
     pod = world.syncer
     name = names.syncer_pod_name(job.name)
     if pod is None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until
-from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.fleet.slices import Shape
-from diloco_operator.reconcile.pods import learner_hash
 from diloco_operator.reconcile.snapshot import PodView, Snapshot
 from diloco_operator.report import Report, UnitReport
 
@@ -23,8 +21,8 @@ class World:
     spec: Spec
     now: float
     pools: dict[str, Pool]
-    shapes: dict[str, Shape]
-    hashes: dict[str, str]
+    shapes: Mapping[str, Shape]
+    hashes: Mapping[str, str]
     """Pool -> hash of what its learner pods are made from."""
     report: Report | None
     """The syncer's report if it is fresh."""
@@ -80,6 +78,8 @@ def look(snapshot: Snapshot, spec: Spec, now: float) -> World:
         elif pod.component == names.COMPONENT_LEARNER:
             learners.setdefault(pod.unit, []).append(pod)
     report = snapshot.report
+    derived = snapshot.job.derived
+    assert derived is not None, "a spec that can be read has been worked out"
     fresh = report is not None and now - report.received_at <= snapshot.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
     return World(
@@ -87,8 +87,8 @@ def look(snapshot: Snapshot, spec: Spec, now: float) -> World:
         spec=spec,
         now=now,
         pools={pool.name: pool for pool in spec.pools},
-        shapes={pool.name: shape_of(pool) for pool in spec.pools},
-        hashes={pool.name: learner_hash(spec, pool) for pool in spec.pools},
+        shapes=derived.shapes,
+        hashes=derived.learner_hashes,
         # What a syncer said before it went down says nothing about now.
         report=report if fresh and serving else None,
         syncer=syncer,
