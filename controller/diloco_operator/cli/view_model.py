@@ -101,7 +101,8 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
         if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
             continue  # how every job begins
         bad = true == (condition.type in (ConditionType.DEGRADED, ConditionType.FAILED))
-        warning = bad and condition.type not in (ConditionType.COMPLETE, ConditionType.SUSPENDED, ConditionType.TRAINING)
+        quiet = (ConditionType.COMPLETE, ConditionType.SUSPENDED, ConditionType.TRAINING)
+        warning = bad and condition.type not in quiet and not (new.complete or new.parked)
         text = f"{condition.type}={condition.status.value} {condition.reason}"
         yield Line("condition", new.name, f"{text}: {condition.message}" if condition.message else text, warning)
 

@@ -128,8 +128,10 @@ def exit_text(end: Termination) -> str:
 
 
 def _with_detail(text: str, end: Termination) -> str:
-    """With the last line of what the program left as its termination message: where that is the end of its log, the error itself."""
-    last = end.message.strip().splitlines()[-1][:500] if end.message.strip() else ""
+    """With the last line of what the program left as its termination message: where that is the end of its log, the error itself.
+    Whoever was killed by a signal had no last words: its log ends anywhere."""
+    killed = end.signal or end.exit_code > 128
+    last = "" if killed or not end.message.strip() else end.message.strip().splitlines()[-1][:500]
     return f"{text}: {last}" if last else text
 
 
