@@ -82,12 +82,14 @@ class Container:
             await self._machine.supervisor.signal(self._process, signal.SIGTERM)
 
     async def kill(self, *, for_good: bool = True) -> None:
-        """SIGKILL to everything in it. Not `for_good`: the node went off, and may come back."""
+        """SIGKILL to everything in it. Not `for_good`: the node went off, and may come back; returns when nothing of it lives."""
         if for_good:
             self._stopping.set()
             self._killing = True
         if self._process:
             await self._machine.supervisor.end(self._process)
+            if not for_good:
+                await self._process.wait_gone()
 
     async def signal(self, number: int) -> bool:
         """A signal to every process of the container, from outside the kubelet. False: it does not run."""

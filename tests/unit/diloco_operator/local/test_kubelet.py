@@ -1,6 +1,7 @@
 """Pods as real processes, and what their status says of it."""
 
 import asyncio
+import os
 import signal
 from datetime import datetime
 from pathlib import Path
@@ -227,8 +228,10 @@ async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone
 
 
 async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: LocalNodes):
-    await local.create(PODS, sh("trap '' TERM; while true; do sleep 0.02; done", terminationGracePeriodSeconds=1))
-    await local.pod("pod", is_true("Ready"))
+    deaf = local.machine.state_dir / "deaf"
+    os.mkfifo(deaf)
+    await local.create(PODS, sh(f"trap '' TERM; : > {deaf}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=1))
+    await asyncio.to_thread(deaf.read_bytes)  # opens as soon as the pod ignores the signal
     seen = []
     await local.client.delete(PODS, "default", "pod")
     await local.pod("pod", lambda pod: seen.append(pod) or pod is None)
