@@ -44,6 +44,7 @@ class Setting:
     batch: int
     context: int
     width: int
+    decay_to: float
     outer_learning_rate: float
     outer_momentum: float
     method: str
@@ -57,6 +58,7 @@ class Setting:
             "--batch": batch,
             "--seed": seed,
             "--learning-rate": learning_rate,
+            "--decay-to": self.decay_to,
             "--log-every": 100,
         }
         return [str(part) for flag in flags.items() for part in flag]
@@ -147,6 +149,7 @@ def main(argv: Sequence[str] = ()) -> bool:
         alone_rate=pairs[0][1].learning_rate,
         rates=list(setting.learning_rates),
         steps=round(steps),
+        decay_to=setting.decay_to,
         outer=[setting.method, setting.outer_learning_rate, setting.outer_momentum],
     )
 
@@ -163,12 +166,13 @@ def _tell(message: str, began: float) -> None:
 def _parse(argv: Sequence[str]) -> Setting:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_parity", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
-    add("--steps", type=int, default=LEAST_STEPS, help="local steps of a unit, and steps of the baseline, at least")
+    add("--steps", type=int, default=2000, help="local steps of a unit, and steps of the baseline, at least")
     add("--seeds", type=int, default=3)
     add("--learning-rates", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3], help="grid of inner learning rates, the same for both")
     add("--batch", type=int, default=16, help="samples per step of a unit; the baseline's is four times as large")
-    add("--context", type=int, default=64)
-    add("--width", type=int, default=64)
+    add("--context", type=int, default=32)
+    add("--width", type=int, default=32)
+    add("--decay-to", type=float, default=1.0, help="share of the inner learning rate that is left at the end; 1: it stays")
     add("--outer-learning-rate", type=float, default=0.7)
     add("--outer-momentum", type=float, default=0.6)
     add("--method", default="RDA", choices=["RDA", "Average"])
@@ -181,6 +185,7 @@ def _parse(argv: Sequence[str]) -> Setting:
         batch=given.batch,
         context=given.context,
         width=given.width,
+        decay_to=given.decay_to,
         outer_learning_rate=given.outer_learning_rate,
         outer_momentum=given.outer_momentum,
         method=given.method,

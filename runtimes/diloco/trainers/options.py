@@ -54,7 +54,7 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
         model = ModelConfig(layers=given.layers, width=given.width, heads=given.heads, context=given.context, tied=given.tied)
     except ValueError as error:
         parser.error(str(error))
-    inner = InnerConfig(learning_rate=given.learning_rate, warmup=given.warmup, weight_decay=given.weight_decay)
+    inner = InnerConfig(learning_rate=given.learning_rate, warmup=given.warmup, final_share=given.decay_to, weight_decay=given.weight_decay)
     if given.batch < 1:
         parser.error(f"--batch must be at least 1, got {given.batch}")
     return Options(
@@ -143,6 +143,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--batch", type=int, default=8, help="samples per local step; may differ between learners, as the weights account for it")
     add("--learning-rate", type=float, default=inner.learning_rate, help="highest rate of the inner AdamW")
     add("--warmup", type=int, default=inner.warmup, help="local steps of linear warm-up")
+    add("--decay-to", type=float, default=inner.final_share, help="share of the rate that is left at the end; 1: the rate stays")
     add("--weight-decay", type=float, default=inner.weight_decay)
     add("--seed", type=int, default=0, help="of the first parameters and the order of the data; the same for every learner of a job")
     add("--corpus", type=Path, default=None, help="folder with Python source to train on instead of the standard library")
