@@ -112,9 +112,7 @@ def main() -> bool:
     gc.collect()
     gc.disable()
     try:
-        pairs = []
-        for _ in range(15):
-            pairs.append((_seconds(lambda: reconcile(small, later), 20), _seconds(lambda: reconcile(large, later), 1)))
+        pairs = [(_seconds(lambda: reconcile(small, later), 20), _seconds(lambda: reconcile(large, later), 1)) for _ in range(15)]
     finally:
         gc.enable()
     median_ms = statistics.median(a for a, _ in pairs) * 1000
