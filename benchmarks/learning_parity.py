@@ -168,7 +168,13 @@ def _parse(argv: Sequence[str]) -> Setting:
     add = parser.add_argument
     add("--steps", type=int, default=2000, help="local steps of a unit, and steps of the baseline, at least")
     add("--seeds", type=int, default=3)
-    add("--learning-rates", type=float, nargs="+", default=[1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2], help="grid of inner learning rates, the same for both")
+    add(
+        "--learning-rates",
+        type=float,
+        nargs="+",
+        default=[1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2],
+        help="grid of inner learning rates, the same for both",
+    )
     add("--batch", type=int, default=16, help="samples per step of a unit; the baseline's is four times as large")
     add("--context", type=int, default=32)
     add("--width", type=int, default=32)
