@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 from builders.local import Cluster, Obj, Processes, condition, is_true, local_control_plane, unit_of
-from builders.local_jobs import a_fleet, a_quadratic_job, learner_template
+from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
+from diloco.contract import ENV_UNIT, Exit
 from diloco_operator.local.control_plane import LocalTiming
+from diloco_operator.local.supervisor import descendants
 from diloco_operator.reconcile import OperatorConfig
 
 pytestmark = pytest.mark.timeout(150)
@@ -66,6 +70,44 @@ async def test_a_killed_syncer_resumes_from_its_snapshot_and_the_learners_stay(t
         assert {unit["attempt"] for unit in job["status"]["units"]} == {1}, "no learner was restarted for the syncer's sake"
         log = cluster.log(syncer["metadata"]["name"])
         assert "step_" in log or "snapshot" in log
+
+
+async def test_a_corrupt_newest_snapshot_is_passed_over_and_the_job_says_so(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=400))
+        await cluster.step("quad", 80)
+        await cluster.stop("quad", "syncer")  # so that it writes no newer one meanwhile
+        newest = max((tmp_path / "volumes/default/quad-syncer/snapshots").glob("snapshot-*"))
+        tensors = max(newest.glob("*.safetensors"))
+        tensors.write_bytes(tensors.read_bytes()[:-1])
+        await cluster.kill("quad", "syncer")
+        said = await cluster.job("quad", lambda job: "older snapshot" in condition(job, "Training").get("message", ""))
+        assert newest.name in condition(said, "Training")["message"]
+        await completed(cluster)
+
+
+async def test_a_second_process_with_a_units_identity_is_refused_and_the_first_trains_on(tmp_path: Path) -> None:
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=800))
+        await cluster.job("quad", lambda job: all_train(job, 3))
+        twin = await asyncio.create_subprocess_exec(
+            sys.executable, str(PROGRAM), env=environment_of(cluster, "v5p-0"), stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await twin.communicate()
+        assert twin.returncode == Exit.REFUSED_FENCED
+        assert b"another process" in said, said
+        unit = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("refused", {}).get("DuplicateIdentity") == 1)
+        assert (unit["state"], unit["attempt"], unit["restarts"]) == ("Training", 1, 0)
+        await completed(cluster)
+
+
+def environment_of(cluster: Cluster, unit: str) -> dict[str, str]:
+    """Of the running process of a unit."""
+    for process in descendants(cluster.plane.supervisor.pid or 0):
+        found = dict(part.split("=", 1) for part in Path(f"/proc/{process.pid}/environ").read_text().split("\0") if "=" in part)
+        if found.get(ENV_UNIT) == unit:
+            return found
+    raise AssertionError(f"no process of {unit}")
 
 
 async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Path) -> None:

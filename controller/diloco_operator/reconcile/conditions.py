@@ -169,7 +169,8 @@ def _training(world: World, growth: Growth, contributing: set[str], syncer_down:
         return Statement(UNKNOWN, c.REASON_SYNCER_UNREACHABLE, text)
     count = _count(growth, contributing)
     if len(contributing) >= quorum and world.report.seeded:
-        return Statement(TRUE, c.REASON_QUORUM_CONTRIBUTING, count)
+        news = f"; the syncer {world.report.message}" if world.report.message else ""
+        return Statement(TRUE, c.REASON_QUORUM_CONTRIBUTING, count + news)
     if len(contributing) < quorum:
         missing = _missing(growth, contributing)
         text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
