@@ -2,8 +2,8 @@
 
 The job: a real syncer and four real learner processes over loopback, two in JAX and two in torch, at two speeds. The baseline: one
 program, the same model from the same first parameters, four times the unit's batch, as many steps as give the same number of
-tokens. Both choose their inner learning rate from the same grid, on the first seed; schedule and everything else are equal. The
-value is the median over seeds of the ratio of the two losses.
+tokens. Both choose their inner learning rate from the same grid, on a seed that is not counted; schedule and everything else are
+equal. The value is the median over the counted seeds of the ratio of the two losses.
 
 `python -m benchmarks.learning_parity --help` for shorter or longer runs.
 """
@@ -28,6 +28,9 @@ from benchmarks.report import emit
 
 LIMIT = 1.03
 UNITS = 4
+TUNING_SEED = 0
+FIRST_SEED = 11
+"""Counted seeds start here. None of them was looked at when the outer optimizer and the length of the run were chosen."""
 LEAST_STEPS = 600
 """Steps below which the figure means nothing: it is then printed, but never ok."""
 _ROOT = Path(__file__).parent.parent
@@ -117,15 +120,13 @@ def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) 
 
 
 def compare(setting: Setting) -> list[tuple[Run, Run]]:
-    """(job, alone) for every seed. The first seed goes through the grid, the others take what was best there, each for itself."""
-    jobs = [train_job(setting, rate, 0) for rate in setting.learning_rates]
+    """(job, alone) for every seed. The rates, each for itself, are those that were best on `TUNING_SEED`, which does not count."""
+    jobs = [train_job(setting, rate, TUNING_SEED) for rate in setting.learning_rates]
     with ThreadPoolExecutor(2) as pool:
-        alone = list(pool.map(lambda job: train_alone(setting, job.learning_rate, 0, job.tokens), jobs))
-        best_job, best_alone = min(jobs, key=_loss), min(alone, key=_loss)
-        pairs = [(best_job, best_alone)]
-        others = [(seed, train_job(setting, best_job.learning_rate, seed)) for seed in range(1, setting.seeds)]
-        pairs += pool.map(lambda one: (one[1], train_alone(setting, best_alone.learning_rate, one[0], one[1].tokens)), others)
-    return pairs
+        alone = list(pool.map(lambda job: train_alone(setting, job.learning_rate, TUNING_SEED, job.tokens), jobs))
+        job_rate, alone_rate = min(jobs, key=_loss).learning_rate, min(alone, key=_loss).learning_rate
+        counted = [(seed, train_job(setting, job_rate, seed)) for seed in range(FIRST_SEED, FIRST_SEED + setting.seeds)]
+        return list(pool.map(lambda one: (one[1], train_alone(setting, alone_rate, one[0], one[1].tokens)), counted))
 
 
 def main(argv: Sequence[str] = ()) -> bool:
