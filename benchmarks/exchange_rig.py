@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
-import signal
 import socket
 import statistics
 import subprocess
@@ -17,14 +15,10 @@ from typing import Self
 from diloco import contract
 from diloco.contract import JobFile, Training
 
+from benchmarks.offspring import die_with_parent
+
 PATIENCE = 60.0
 """How long processes may take to come up, seconds."""
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Rig:
@@ -95,7 +89,7 @@ class Rig:
                 cwd=Path(__file__).parents[1],
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self._processes.append(process)
         return process

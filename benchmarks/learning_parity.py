@@ -24,6 +24,7 @@ from pathlib import Path
 from diloco import contract
 
 from benchmarks.local_job import Learner, run_job
+from benchmarks.offspring import die_with_parent
 from benchmarks.report import emit
 
 LIMIT = 1.03
@@ -111,7 +112,9 @@ def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) 
     steps = max(1, round(tokens / (batch * setting.context)))
     arguments = setting.trainer_arguments(learning_rate, seed, batch)
     command = [sys.executable, "-m", "diloco.trainers.byte_lm_torch", *arguments, "--alone", "--steps", str(steps)]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=setting.timeout, check=False)
+    done = subprocess.run(
+        command, cwd=_ROOT, capture_output=True, text=True, timeout=setting.timeout, check=False, preexec_fn=die_with_parent
+    )
     if done.returncode:
         raise RuntimeError(f"the baseline ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     line = json.loads(done.stdout.splitlines()[-1])

@@ -21,6 +21,8 @@ from typing import Any
 
 from diloco import contract
 
+from benchmarks.offspring import die_with_parent
+
 _HOST = "127.0.0.1"
 _POLL = 0.2
 _ROOT = Path(__file__).parent.parent
@@ -113,7 +115,9 @@ class _LocalJob:
 
     def _start(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         with (self._folder / f"{name}.out").open("wb") as out, (self._folder / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen([sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=out, stderr=log)
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=out, stderr=log, preexec_fn=die_with_parent
+            )
 
     def _wait_until_ready(self, deadline: float) -> None:
         """Until every learner is about to join, so that all begin together."""
