@@ -138,8 +138,6 @@ UNIT_SCALED_DOWN = "ScaledDown"
 """The job asks for fewer learners."""
 UNIT_SUSPENDED = "Suspended"
 """The job is suspended."""
-UNIT_MOVED = "Moved"
-"""The slice is needed by or better suited to other work."""
 UNIT_TEMPLATE_CHANGED = "TemplateChanged"
 """The pool's template changed; the unit is made again from the new one."""
 

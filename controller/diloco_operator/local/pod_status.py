@@ -16,8 +16,6 @@ RESTART_FORGOTTEN_AFTER = 600.0
 MESSAGE_BYTES = 4096
 """What a kubelet keeps of a termination message."""
 
-OWN_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

@@ -30,7 +30,7 @@ from diloco.syncer.fences import save_fences
 from diloco.syncer.keeper import Keeper, Picture
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import Broken, Delivered, Evaluated, Event, Garbled, Granted, Greeting, Parted, Peer, Stepped, Wanted
-from diloco.syncer.reports import Facts, make_report, make_result
+from diloco.syncer.reports import Facts, ledger_words, make_report, make_result
 from diloco.syncer.restore import State, picture
 from diloco.syncer.roster import Claim, Denied, Roster, Seat, Seated
 from diloco.syncer.seeding import seed_values
@@ -117,6 +117,10 @@ class Engine:
         """The job's account, once it is complete."""
         assert self._core is not None
         return make_result(self._facts(), self._core, self._ledger, self._accounts)
+
+    def ledger(self) -> str:
+        """What was trained how often, for people."""
+        return ledger_words(self._ledger)
 
     def _facts(self) -> Facts:
         return Facts(

@@ -77,6 +77,7 @@ class Syncer:
     def _leave_result(self) -> None:
         result = self.engine.result()
         _log.info("complete at outer step %d: %d tokens, held-out loss %s", result.step, result.tokens, result.held_out_loss)
+        _log.info("ledger: %s", self.engine.ledger())
         log = self._config.termination_log
         if log is None:
             return

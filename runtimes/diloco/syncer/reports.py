@@ -92,6 +92,15 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, accounts: Accounts) ->
     return result
 
 
+def ledger_words(ledger: Ledger) -> str:
+    """For people: how many samples were trained, and which of the sequence numbers given out were not."""
+    account = ledger.summary()
+    gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, account.frontier) if not times]
+    shown = ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more ranges" if len(gaps) > 10 else "")
+    lacking = f"; not trained, as they came back or were under way at the end: {shown}" if gaps else ""
+    return f"{account.committed} samples of sequence numbers 0 to {account.frontier - 1} trained once each{lacking}"
+
+
 def result_json(result: Result) -> bytes:
     """As it stands in the termination log."""
     return result.model_dump_json(by_alias=True, exclude_none=True).encode()
