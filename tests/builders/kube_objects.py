@@ -22,6 +22,7 @@ SERVICES = Resource("", "v1", "Service", "services")
 NODES = Resource("", "v1", "Node", "nodes", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases")
 EVENTS = Resource("", "v1", "Event", "events")
+SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
 VOLUME_CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 
 _PART = {
@@ -30,7 +31,7 @@ _PART = {
     "properties": {
         "name": {"type": "string", "pattern": "^[a-z]+$"},
         "count": {"type": "integer", "default": 1, "minimum": 0},
-        "kind": {"type": "string"},
+        "kind": {"type": "string", "maxLength": 20},
     },
     "x-kubernetes-validations": [
         {"rule": "!has(oldSelf.kind) || (has(self.kind) && self.kind == oldSelf.kind)", "message": "a part's kind is immutable"}
@@ -70,7 +71,7 @@ _SPEC = {
     "x-kubernetes-validations": [
         {
             "rule": "self.size <= 50 || self.color == 'blue'",
-            "messageExpression": "'size ' + string(self.size) + ' needs color blue'",
+            "messageExpression": "'color ' + self.color + ' is for sizes up to 50'",
             "message": "too big",
             "fieldPath": ".size",
         },
@@ -146,8 +147,10 @@ def config_map(namespace: str, name: str, *, meta: Obj | None = None, **data: st
 
 
 def pod(namespace: str, name: str = "", *, meta: Obj | None = None, **spec: Any) -> Obj:
+    """A pod that no scheduler takes for its own: nobody but the test writes to it."""
     named = {"name": name} if name else {}
-    whole = {"containers": [{"name": "main", "image": "image:1"}], "automountServiceAccountToken": False, **spec}
+    main = {"name": "main", "image": "image:1"}
+    whole = {"containers": [main], "automountServiceAccountToken": False, "schedulerName": "nobody", **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, **named, **(meta or {})}, "spec": whole}
 
 
@@ -164,8 +167,8 @@ def owned_by(owner: Obj, *, block: bool = False, controller: bool = False) -> Ob
     }
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], what: str, seconds: float = 20.0) -> None:
-    """Wait until `check` holds; a server may take a while to collect what a deletion leaves."""
+async def eventually(check: Callable[[], Awaitable[bool]], what: str, seconds: float = 60.0) -> None:
+    """Wait until `check` holds. A real garbage collector looks for new custom resources every 30 s, and knows nothing of them before."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not await check():
         assert asyncio.get_running_loop().time() < deadline, f"never: {what}"

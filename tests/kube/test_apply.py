@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, config_map, pod, widget
-from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid, NotFound, Obj, PatchType
 
 
 async def _apply(client: Client, namespace: str, manager: str, *, force: bool = False, meta: Obj | None = None, **spec: Any) -> Obj:
@@ -123,11 +123,40 @@ async def test_dropped_item_of_a_map_list_is_removed_and_others_stay(client: Cli
     assert sorted(part["name"] for part in made["spec"]["parts"]) == ["y", "z"]
 
 
-async def test_list_that_is_applied_empty_is_empty(client: Client, namespace: str) -> None:
+async def test_list_that_is_applied_empty_loses_the_appliers_items_and_goes_when_none_is_left(client: Client, namespace: str) -> None:
     await _apply(client, namespace, "one", size=2, parts=[{"name": "x"}])
     made = await _apply(client, namespace, "one", size=2, parts=[])
-    assert made["spec"]["parts"] == []
-    assert await _apply(client, namespace, "one", size=2, parts=[]) == made
+    assert "parts" not in made["spec"]
+    again = await _apply(client, namespace, "one", size=2, parts=[])  # where there is none, an empty list is made
+    assert again["spec"]["parts"] == []
+    assert await _apply(client, namespace, "one", size=2, parts=[]) == again
+
+
+async def test_map_that_is_applied_empty_after_it_had_fields_becomes_a_null_which_is_refused(client: Client, namespace: str) -> None:
+    await _apply(client, namespace, "one", size=2, weights={"a": 1})
+    with pytest.raises(Invalid) as error:
+        await _apply(client, namespace, "one", size=2, weights={})
+    assert {cause.field for cause in error.value.causes} == {"spec.weights", "<nil>"}
+    dropped = await _apply(client, namespace, "one", size=2)  # the way to empty a map: leave it out
+    assert "weights" not in dropped["spec"]
+    assert (await _apply(client, namespace, "one", size=2, weights={}))["spec"]["weights"] == {}
+
+
+async def test_whole_status_can_be_dropped_but_not_applied_empty(client: Client, namespace: str) -> None:
+    await _apply(client, namespace, "one", size=2)
+    await _apply_status(client, namespace, "op", phase="On")
+    with pytest.raises(Invalid):
+        await _apply_status(client, namespace, "op")
+    nothing = {"metadata": {"name": "a", "namespace": namespace}}
+    made = await client.patch(WIDGETS, namespace, "a", nothing, type=PatchType.APPLY, field_manager="op", subresource="status")
+    assert "status" not in made
+
+
+async def test_map_of_a_built_in_kind_can_be_applied_empty(client: Client, namespace: str) -> None:
+    for data in ({"x": "1"}, {}, {}):
+        config = config_map(namespace, "a", **data)
+        made = await client.patch(CONFIG_MAPS, namespace, "a", config, type=PatchType.APPLY, field_manager="one")
+        assert made.get("data", {}) == data
 
 
 async def test_dropped_item_that_another_manager_has_fields_of_stays_with_those(client: Client, namespace: str) -> None:
@@ -228,14 +257,32 @@ async def test_status_apply_to_nothing_is_not_found(client: Client, namespace: s
         await _apply_status(client, namespace, "op", phase="On")
 
 
-async def test_apply_with_another_uid_conflicts(client: Client, namespace: str) -> None:
-    nobody = {"uid": "00000000-0000-0000-0000-000000000000"}
+_NOBODY = {"uid": "00000000-0000-0000-0000-000000000000"}
+
+
+async def test_apply_with_another_uid_is_refused(client: Client, namespace: str) -> None:
     with pytest.raises(Conflict):
-        await _apply(client, namespace, "one", meta=nobody, size=2)
+        await _apply(client, namespace, "one", meta=_NOBODY, size=2)
     made = await _apply(client, namespace, "one", size=2)
-    with pytest.raises(Conflict):
-        await _apply(client, namespace, "one", meta=nobody, size=3)
+    with pytest.raises(Invalid) as error:
+        await _apply(client, namespace, "one", meta=_NOBODY, size=3)
+    assert {cause.field for cause in error.value.causes} == {"metadata.uid"}
     await _apply(client, namespace, "one", meta={"uid": made["metadata"]["uid"]}, size=3)
+
+
+async def test_uid_does_not_guard_the_status_of_a_custom_object_but_its_version_does(client: Client, namespace: str) -> None:
+    made = await _apply(client, namespace, "one", size=2)
+    version = {"resourceVersion": made["metadata"]["resourceVersion"]}
+
+    async def write(meta: Obj) -> Obj:
+        obj = {"metadata": {"name": "a", "namespace": namespace, **meta}, "status": {"phase": next(phases)}}
+        return await client.patch(WIDGETS, namespace, "a", obj, type=PatchType.APPLY, field_manager="op", subresource="status", force=True)
+
+    phases = iter(["One", "Two", "Three"])
+    assert (await write({**version, **_NOBODY}))["status"] == {"phase": "One"}
+    with pytest.raises(Conflict):
+        await write(version)
+    assert (await write(_NOBODY))["status"] == {"phase": "Three"}
 
 
 async def test_apply_with_an_old_version_conflicts(client: Client, namespace: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders.kube_objects import CUSTOM_RESOURCES, GROUP, WIDGETS, definition, eventually, until_gone, widget
-from diloco_operator.kube.client import Client, Invalid, NotFound, Obj, PatchType, Resource
+from diloco_operator.kube.client import Cause, Client, Invalid, NotFound, Obj, PatchType, Resource
 
 from .conftest import define
 
@@ -83,7 +83,19 @@ async def test_wrong_value_is_refused_with_its_field(client: Client, namespace: 
 async def test_missing_required_field_is_named(client: Client, namespace: str) -> None:
     with pytest.raises(Invalid) as error:
         await client.create(WIDGETS, {"metadata": {"namespace": namespace, "name": "a"}, "spec": {"color": "red"}})
-    assert [(cause.field, cause.message) for cause in error.value.causes] == [("spec.size", "Required value")]
+    assert error.value.causes[0] == Cause("spec.size", "Required value")
+    rest = [cause.message for cause in error.value.causes[1:]]
+    assert len(rest) == 1
+    assert "some validation rules were not checked" in rest[0]
+
+
+async def test_rules_are_told_beside_wrong_values_but_not_beside_missing_ones(client: Client, namespace: str) -> None:
+    told = await _refused(client, namespace, size=60, label="ABC")
+    assert {"spec.label", "spec.size"} == set(told)
+    told = await _refused(client, namespace, size=60, parts=[{"name": "Required value"}])  # a value may be any words
+    assert {"spec.parts[0].name", "spec.size"} == set(told)
+    untold = await _refused(client, namespace, size=60, label="ABC", parts=[{"count": 1}])
+    assert {"spec.label", "spec.parts[0].name", "<nil>"} == set(untold)
 
 
 async def test_all_wrong_fields_are_told_at_once(client: Client, namespace: str) -> None:
@@ -101,7 +113,7 @@ async def test_values_that_look_odd_but_are_right(client: Client, namespace: str
 
 async def test_rule_with_computed_message_and_field(client: Client, namespace: str) -> None:
     refused = await _refused(client, namespace, size=60)
-    assert "size 60 needs color blue" in refused["spec.size"]
+    assert "color red is for sizes up to 50" in refused["spec.size"]
     made = await client.create(WIDGETS, widget(namespace, "a", size=60, color="blue"))
     assert made["spec"]["size"] == 60
 

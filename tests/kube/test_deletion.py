@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, pod, seen, until_gone, widget
-from diloco_operator.kube.client import AlreadyExists, BadRequest, Client, Conflict, Invalid, NotFound, PatchType
+from diloco_operator.kube.client import AlreadyExists, BadRequest, Client, Conflict, Invalid, NotFound, Obj, PatchType
 
 _FINALIZER = "contract.diloco.dev/hold"
 
@@ -92,7 +92,7 @@ async def test_no_finalizer_can_be_added_to_a_deleted_object(client: Client, nam
     more = {"metadata": {"finalizers": [_FINALIZER, "contract.diloco.dev/late"]}}
     with pytest.raises(Invalid) as error:
         await client.patch(WIDGETS, namespace, "a", more, type=PatchType.MERGE)
-    assert [cause.field for cause in error.value.causes] == ["metadata.finalizers"]
+    assert {cause.field for cause in error.value.causes} == {"metadata.finalizers"}
     await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
 
 
@@ -187,8 +187,52 @@ async def test_pod_deletion_is_seen_as_modified_then_deleted(client: Client, nam
     version = (await client.get(PODS, namespace, "a"))["metadata"]["resourceVersion"]
     await client.delete(PODS, namespace, "a")
     await client.delete(PODS, namespace, "a", grace_seconds=0)
-    found = seen(await changes(client, PODS, namespace, version, 2))
-    assert (found[0], found[-1]) == (("MODIFIED", "a"), ("DELETED", "a"))
+    found = await changes(client, PODS, namespace, version, 3)
+    assert seen(found) == [("MODIFIED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    assert [event.object["metadata"]["deletionGracePeriodSeconds"] for event in found] == [30, 0, 0]
+
+
+async def test_pod_that_goes_at_once_is_seen_as_being_deleted_before(client: Client, namespace: str) -> None:
+    made = await client.create(PODS, pod(namespace, "a"))
+    await client.delete(PODS, namespace, "a")
+    found = await changes(client, PODS, namespace, made["metadata"]["resourceVersion"], 2)
+    assert seen(found) == [("MODIFIED", "a"), ("DELETED", "a")]
+    assert "deletionTimestamp" in found[0].object["metadata"]
+
+
+def _disruption(pod: Obj) -> list[tuple[str, str]]:
+    return [(each["status"], each["reason"]) for each in pod["status"].get("conditions", ()) if each["type"] == "DisruptionTarget"]
+
+
+async def test_evicted_pod_is_marked_as_disrupted_and_terminates(client: Client, namespace: str) -> None:
+    await _running_pod(client, namespace, grace=25)
+    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
+    version = (await client.get(PODS, namespace, "a"))["metadata"]["resourceVersion"]
+    await client.evict(namespace, "a")
+    found = await changes(client, PODS, namespace, version, 2)
+    assert seen(found) == [("MODIFIED", "a"), ("MODIFIED", "a")]
+    assert [_disruption(event.object) for event in found] == [[("True", "EvictionByEvictionAPI")]] * 2
+    assert ["deletionTimestamp" in event.object["metadata"] for event in found] == [False, True]
+    assert found[1].object["metadata"]["deletionGracePeriodSeconds"] == 25
+    await client.delete(PODS, namespace, "a", grace_seconds=0)
+
+
+async def test_eviction_takes_grace_and_spares_a_successor(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "b"))
+    with pytest.raises(Conflict):
+        await client.evict(namespace, "b", uid="00000000-0000-0000-0000-000000000000")  # a real server tries for 10 s before it says so
+    assert _disruption(await client.get(PODS, namespace, "b")) == []
+    uid = await _running_pod(client, namespace)
+    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
+    await client.evict(namespace, "a", grace_seconds=3, uid=uid)
+    evicted = await client.get(PODS, namespace, "a")
+    assert evicted["metadata"]["deletionGracePeriodSeconds"] == 3
+    await client.delete(PODS, namespace, "a", grace_seconds=0)
+
+
+async def test_pod_that_does_not_exist_cannot_be_evicted(client: Client, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await client.evict(namespace, "a")
 
 
 async def test_pod_that_is_being_deleted_cannot_be_bound(client: Client, namespace: str) -> None:

@@ -111,7 +111,7 @@ async def test_continue_token_outlived_by_compaction_is_gone(backend: Backend, n
         await client.create(WIDGETS, widget(namespace, name))
     first = await client.list(WIDGETS, namespace, limit=1)
     await client.create(WIDGETS, widget(namespace, "d"))
-    await backend.compact()
+    await backend.forget()
     with pytest.raises(Gone) as error:
         await client.list(WIDGETS, namespace, limit=1, continue_token=first.continue_token)
     assert error.value.code == 410

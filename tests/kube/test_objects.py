@@ -6,7 +6,7 @@ import re
 
 import pytest
 from builders.kube_objects import CONFIG_MAPS, NOTES, PODS, WIDGETS, config_map, pod, widget
-from diloco_operator.kube.client import AlreadyExists, BadRequest, Client, Conflict, Invalid, NotFound, PatchType, Resource
+from diloco_operator.kube.client import AlreadyExists, ApiError, BadRequest, Client, Conflict, Invalid, NotFound, PatchType, Resource
 
 
 async def test_created_object_has_identity_and_version(client: Client, namespace: str) -> None:
@@ -60,8 +60,10 @@ async def test_object_of_another_kind_is_a_bad_request(client: Client, namespace
 
 
 async def test_version_must_not_be_set_on_create(client: Client, namespace: str) -> None:
-    with pytest.raises(BadRequest):
+    with pytest.raises(ApiError) as error:
         await client.create(CONFIG_MAPS, config_map(namespace, "a", meta={"resourceVersion": "1"}))
+    assert error.value.code == 500  # as Kubernetes has it; the fault is the client's all the same
+    assert "resourceVersion should not be set" in error.value.message
 
 
 async def test_generated_names_differ_and_keep_their_base(client: Client, namespace: str) -> None:
@@ -147,12 +149,21 @@ async def test_generation_counts_changes_of_spec_only(client: Client, namespace:
 
 async def test_update_cannot_touch_what_the_server_sets(client: Client, namespace: str) -> None:
     made = await client.create(NOTES, {"metadata": {"generateName": "note-"}, "text": "a"})
-    meta = {**made["metadata"], "creationTimestamp": "2000-01-01T00:00:00Z", "generation": 9, "deletionTimestamp": "2000-01-01T00:00:00Z"}
+    meta = {**made["metadata"], "creationTimestamp": "2000-01-01T00:00:00Z", "generation": 9}
     changed = await client.update(NOTES, {**made, "metadata": meta, "text": "b"})
     assert changed["metadata"]["creationTimestamp"] == made["metadata"]["creationTimestamp"]
     assert changed["metadata"]["generation"] == 2
-    assert "deletionTimestamp" not in changed["metadata"]
     await client.delete(NOTES, "", made["metadata"]["name"])
+
+
+@pytest.mark.parametrize("mark", [{"deletionTimestamp": "2000-01-01T00:00:00Z"}, {"deletionGracePeriodSeconds": 5}])
+async def test_nobody_marks_an_object_as_deleted_by_writing_it(client: Client, namespace: str, mark: dict[str, object]) -> None:
+    made = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
+    with pytest.raises(Invalid) as error:
+        await client.update(CONFIG_MAPS, {**made, "metadata": {**made["metadata"], **mark}})
+    assert {cause.field for cause in error.value.causes} == {f"metadata.{name}" for name in mark}
+    with pytest.raises(Invalid):
+        await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": mark}, type=PatchType.MERGE)
 
 
 async def test_what_a_client_gets_is_its_own(client: Client, namespace: str) -> None:

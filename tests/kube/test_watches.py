@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, pod, seen, widget
-from diloco_operator.kube.client import Client, EventType, Gone, PatchType, WatchEvent
+from diloco_operator.kube.client import ApiError, Client, EventType, Gone, PatchType, WatchEvent
 
 from .conftest import Backend
 
@@ -117,30 +117,46 @@ async def _to_the_end(client: Client, namespace: str, version: str, seconds: flo
     return [event async for event in stream]
 
 
-async def test_watch_ends_by_itself_with_a_bookmark_that_can_be_gone_on_from(client: Client, namespace: str) -> None:
+_BOOKMARKED = 4
+"""Seconds of a watch that is long enough for a bookmark: a real server sends one two seconds before the end, or up to one later."""
+
+
+async def _changed_elsewhere(client: Client, namespace: str) -> str:
+    """A version; after it a widget of another namespace has changed, so that a bookmark has something to tell."""
     version = (await client.list(WIDGETS, namespace)).resource_version
-    later = await client.create(CONFIG_MAPS, {"metadata": {"name": "later", "namespace": namespace}})
-    found = await _to_the_end(client, namespace, version, 1, bookmarks=True)
-    assert found[-1].type is EventType.BOOKMARK
+    await client.create(WIDGETS, widget("default", f"x-{namespace}"))
+    await client.delete(WIDGETS, "default", f"x-{namespace}")
+    return version
+
+
+async def test_watch_ends_by_itself_with_a_bookmark_that_can_be_gone_on_from(client: Client, namespace: str) -> None:
+    version = await _changed_elsewhere(client, namespace)
+    found = await _to_the_end(client, namespace, version, _BOOKMARKED, bookmarks=True)
+    assert {event.type for event in found} == {EventType.BOOKMARK}
     bookmark = found[-1].object
-    assert bookmark["kind"] == "Widget"
-    assert int(bookmark["metadata"]["resourceVersion"]) >= int(version)
-    assert int(later["metadata"]["resourceVersion"]) > int(version)
+    assert (bookmark["kind"], bookmark["apiVersion"]) == ("Widget", WIDGETS.api_version)
+    assert int(bookmark["metadata"]["resourceVersion"]) > int(version)
     await client.create(WIDGETS, widget(namespace, "a"))
     assert seen(await changes(client, WIDGETS, namespace, bookmark["metadata"]["resourceVersion"], 1)) == [("ADDED", "a")]
 
 
-async def test_idle_watch_gets_bookmarks_on_the_way(backend: Backend, namespace: str) -> None:
-    version = (await backend.client.list(WIDGETS, namespace)).resource_version
-    wait = backend.bookmark_seconds * 3
-    found = await _to_the_end(backend.client, namespace, version, wait, bookmarks=True)
-    assert len(found) >= 2
-    assert {event.type for event in found} == {EventType.BOOKMARK}
-
-
 async def test_no_bookmarks_where_none_are_asked_for(client: Client, namespace: str) -> None:
-    version = (await client.list(WIDGETS, namespace)).resource_version
-    assert await _to_the_end(client, namespace, version, 1, bookmarks=False) == []
+    version = await _changed_elsewhere(client, namespace)
+    assert await _to_the_end(client, namespace, version, _BOOKMARKED, bookmarks=False) == []
+
+
+async def test_watch_from_a_version_of_the_future_is_silent_until_then(client: Client, namespace: str) -> None:
+    version = int((await client.list(WIDGETS, namespace)).resource_version)
+    await client.create(WIDGETS, widget(namespace, "a"))
+    assert await _to_the_end(client, namespace, str(version + 1_000_000), 1, bookmarks=True) == []
+
+
+async def test_object_as_big_as_objects_get_comes_in_one_piece(client: Client, namespace: str) -> None:
+    version = (await client.list(CONFIG_MAPS, namespace)).resource_version
+    data = {"text": "ü" * 400_000}  # 800 kB in UTF-8; a config map holds 1 MiB
+    await client.create(CONFIG_MAPS, {"metadata": {"name": "big", "namespace": namespace}, "data": data})
+    found = await changes(client, CONFIG_MAPS, namespace, version, 1, field_selector="metadata.name=big")
+    assert found[0].object["data"] == data
 
 
 async def test_watch_without_a_version_begins_with_what_there_is(client: Client, namespace: str) -> None:
@@ -156,7 +172,7 @@ async def test_version_from_before_compaction_is_gone(backend: Backend, namespac
     version = (await client.list(WIDGETS, namespace)).resource_version
     await client.create(WIDGETS, widget(namespace, "a"))
     await client.create(WIDGETS, widget(namespace, "b"))
-    await backend.compact()
+    await backend.forget()
     with pytest.raises(Gone) as error:
         await changes(client, WIDGETS, namespace, version, 1)
     assert error.value.code == 410
@@ -180,3 +196,9 @@ async def test_open_watch_survives_compaction(backend: Backend, namespace: str) 
     await backend.compact()
     await client.create(WIDGETS, widget(namespace, "b"))
     assert seen([first, await anext(stream)]) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+async def test_watch_from_what_is_no_version_is_refused(client: Client, namespace: str) -> None:
+    with pytest.raises(ApiError) as error:
+        await _to_the_end(client, namespace, "abc", 1, bookmarks=False)
+    assert error.value.code in (400, 500)

@@ -1,6 +1,6 @@
 """The client protocol: the verbs of the Kubernetes API that the operator uses, on plain JSON objects.
 
-`kube.memory.MemoryApi` implements it now, a client of a real API server later; tests/kube holds both to one contract.
+`kube.memory.MemoryApi` and `kube.rest.RestClient` implement it; tests/kube holds both to one contract.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class Client(Protocol):
         """Changes after `resource_version`, in order; "" or "0": what exists as ADDED first. Ends after `timeout_seconds`.
 
         An object that a change takes out of the selectors arrives as DELETED. Raises `Gone` when that version is compacted.
-        With bookmarks the last event before the time-out is one, and on an idle watch others come about once a minute.
+        Bookmarks come about once a minute and 2 s before the end, but only where the server knows of a version newer than
+        `resource_version`: a watch of something that nobody changes may well be silent from beginning to end.
         """
         ...
 
@@ -175,7 +176,11 @@ class Client(Protocol):
     ) -> Obj:
         """Merge patch, or server-side apply (which creates what does not exist, except through a subresource).
 
-        An apply needs `field_manager`. metadata.uid and metadata.resourceVersion in a patch are preconditions (`Conflict`).
+        An apply needs `field_manager`. metadata.resourceVersion in a patch is a precondition (`Conflict`). So is metadata.uid
+        (`Invalid`, or `Conflict` where there is no object), but not through the status of a custom resource: there it is ignored.
+
+        What an apply no longer mentions is removed. What it mentions as empty, after it had content of this manager's, is removed
+        too if it is a list; a map becomes null, which a custom resource's schema refuses (`Invalid`): leave it out instead.
         """
         ...
 
@@ -197,5 +202,12 @@ class Client(Protocol):
         """Bind a pod to a node, as a scheduler does (POST to the pod's `binding`); the only way to set spec.nodeName later.
 
         `Conflict` when the pod is already bound or being deleted.
+        """
+        ...
+
+    async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
+        """Ask for a pod to be deleted as a disruption (POST to the pod's `eviction`): it gets the condition DisruptionTarget first.
+
+        An `ApiError` with code 429 when a PodDisruptionBudget does not allow it now.
         """
         ...

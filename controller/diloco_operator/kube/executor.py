@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.events import EventRecorder, Subject
-from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
+from diloco_operator.kube.fair import FairSlots
+from diloco_operator.plan import ApplyStatus, Create, Delete, Patch, Plan
 
 log = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENCY = 64
 """Requests under way at once over all jobs."""
+JOB_CONCURRENCY = 32
+"""Requests under way at once for one job: the rest is for the others, whatever happens to this one."""
 REQUEST_TIMEOUT = 30.0
 """Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
 
@@ -27,6 +30,8 @@ class Failure:
     action: str
     """For people: `create Pod ns/name`."""
     error: ApiError
+    write: Create | Patch | None = None
+    """What was to be made or changed, if it was that."""
 
     @property
     def transient(self) -> bool:
@@ -44,6 +49,8 @@ class Outcome:
     created: int = 0
     existed: int = 0
     """Creates whose object was there already, made by an earlier pass."""
+    patched: list[tuple[Resource, Obj]] = field(default_factory=list, repr=False)
+    """Patched objects as the API server has them now."""
     deleted: int = 0
     gone: int = 0
     """Deletes whose object was gone already."""
@@ -58,32 +65,40 @@ class Outcome:
 
 
 class Executor:
-    """Carries out plans with at most `concurrency` requests under way at once, over all jobs together.
+    """Carries out plans with at most `concurrency` requests under way at once over all jobs together, and `per_job` for one job. Jobs
+    that wait take turns, request by request.
 
     `unsent` is called with (resource, namespace, name) of every create and delete that failed or, because an earlier stage failed,
     was never sent: nobody should wait for its effect. If it did happen after all, doing it again is harmless.
     """
 
-    def __init__(self, client: Client, events: EventRecorder, *, concurrency: int = DEFAULT_CONCURRENCY) -> None:
+    def __init__(
+        self, client: Client, events: EventRecorder, *, concurrency: int = DEFAULT_CONCURRENCY, per_job: int = JOB_CONCURRENCY
+    ) -> None:
         self._client = client
         self._events = events
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job)
 
-    async def execute(self, job: Subject, plan: Plan, *, unsent: Callable[[Resource, str, str], None] = lambda *_: None) -> Outcome:
-        """Creates, then the status, then deletes, then events. `job` is what the plan was made for."""
+    async def execute(
+        self, job: Subject, plan: Plan, *, version: str = "", unsent: Callable[[Resource, str, str], None] = lambda *_: None
+    ) -> Outcome:
+        """Creates and patches, then the status, then deletes, then events. `job` is what the plan was made for. The plan's certificates
+        have been made. `version`: the job's resourceVersion that the plan was made from; the status is written over no other."""
+        assert not plan.certify, "certificates are made before a plan is carried out (certificates.issuing)"
         outcome = Outcome()
-        for wave in sorted({create.wave for create in plan.creates}):
+        for wave in sorted({create.wave for create in plan.creates} | {patch.wave for patch in plan.patches}):
             creates = [create for create in plan.creates if create.wave == wave]
             if outcome.ok:
-                await _all([self._create(create, job.uid, outcome, unsent) for create in creates])
+                patches = [self._patch(patch, job, outcome) for patch in plan.patches if patch.wave == wave]
+                await _all([*patches, *(self._create(create, job, outcome, unsent) for create in creates)])
             else:
                 for create in creates:
                     meta = create.obj["metadata"]
                     unsent(create.resource, meta.get("namespace", ""), meta["name"])
         if plan.status is not None and outcome.ok:
-            await self._apply_status(plan.status, outcome)
+            await self._apply_status(job, plan.status, version, outcome)
         if outcome.ok:
-            await _all([self._delete(delete, outcome, unsent) for delete in plan.deletes])
+            await _all([self._delete(job, delete, outcome, unsent) for delete in plan.deletes])
             for event in plan.events:
                 self._events.tell(job, event)
         else:
@@ -91,51 +106,77 @@ class Executor:
                 unsent(delete.resource, delete.namespace, delete.name)
         return outcome
 
-    async def _create(self, create: Create, uid: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
+    async def _create(self, create: Create, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         action = f"create {create.resource.kind} {namespace}/{name}"
         try:
-            await self._request(lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER))
+            await self._request(job, lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER))
             outcome.created += 1
         except AlreadyExists:
-            await self._check_owner(create, uid, action, outcome, unsent)
+            await self._check_owner(create, job, action, outcome, unsent)
         except ApiError as error:
-            outcome.failures.append(Failure(action, error))
+            outcome.failures.append(Failure(action, error, create))
             unsent(create.resource, namespace, name)
 
     async def _check_owner(
-        self, create: Create, uid: str, action: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
+        self, create: Create, job: Subject, action: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
     ) -> None:
         """The name is taken: by ourselves earlier, which is success, or by somebody else."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         try:
-            there = await self._request(lambda: self._client.get(create.resource, namespace, name))
+            there = await self._request(job, lambda: self._client.get(create.resource, namespace, name))
         except ApiError as error:  # also NotFound: it went away in between, so the create is worth another try
             outcome.failures.append(Failure(action, error))
             unsent(create.resource, namespace, name)
             return
-        if any(owner.get("uid") == uid for owner in there["metadata"].get("ownerReferences", ())):
-            outcome.existed += 1
+        if any(owner.get("uid") == job.uid for owner in there["metadata"].get("ownerReferences", ())):
+            if create.fresh:
+                outcome.failures.append(Failure(action, Conflict(409, "Conflict", "an earlier one is there already; looking again")))
+                unsent(create.resource, namespace, name)
+            else:
+                outcome.existed += 1
             return
         kind = create.resource.kind
         message = (
             f"{kind} {namespace}/{name} exists and does not belong to this job; delete or rename that {kind}, or give the job another name"
         )
-        outcome.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message)))
+        outcome.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message), create))
         unsent(create.resource, namespace, name)
 
-    async def _apply_status(self, apply: ApplyStatus, outcome: Outcome) -> None:
-        """The uid makes the server refuse the status if the job was deleted and made anew under the same name."""
+    async def _patch(self, patch: Patch, job: Subject, outcome: Outcome) -> None:
+        try:
+            written = await self._request(
+                job,
+                lambda: self._client.patch(
+                    patch.resource, patch.namespace, patch.name, patch.body, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
+                ),
+            )
+            outcome.patched.append((patch.resource, written))
+        except NotFound as error:  # deleted since: not what the patch was decided on, so as good as changed
+            gone = Conflict(409, "Conflict", error.message)
+            outcome.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", gone))
+        except ApiError as error:
+            outcome.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", error, patch))
+
+    async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, outcome: Outcome) -> None:
+        """The version makes the server refuse the status if the job was deleted and made anew under the same name: through the status of
+        a custom resource an API server does not look at the uid."""
         body: Obj = {
             "apiVersion": apply.resource.api_version,
             "kind": apply.resource.kind,
-            "metadata": {"name": apply.name, "namespace": apply.namespace, "uid": apply.uid},
+            "metadata": {
+                "name": apply.name,
+                "namespace": apply.namespace,
+                "uid": apply.uid,
+                **({"resourceVersion": version} if version else {}),
+            },
             "status": apply.status,
         }
         try:
             outcome.written = await self._request(
+                job,
                 lambda: self._client.patch(
                     apply.resource,
                     apply.namespace,
@@ -145,20 +186,21 @@ class Executor:
                     subresource="status",
                     field_manager=names.FIELD_MANAGER,
                     force=True,
-                )
+                ),
             )
         except ApiError as error:
             outcome.failures.append(Failure(f"apply status of {apply.resource.kind} {apply.namespace}/{apply.name}", error))
 
-    async def _delete(self, delete: Delete, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
+    async def _delete(self, job: Subject, delete: Delete, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
         action = f"delete {delete.resource.kind} {delete.namespace}/{delete.name}"
         if delete.why:
             log.info("%s: %s", action, delete.why)
         try:
             await self._request(
+                job,
                 lambda: self._client.delete(
                     delete.resource, delete.namespace, delete.name, grace_seconds=delete.grace_seconds, uid=delete.uid
-                )
+                ),
             )
             outcome.deleted += 1
         except (NotFound, Conflict):  # gone, or another object under the same name: either way the one we meant is no more
@@ -167,9 +209,9 @@ class Executor:
             outcome.failures.append(Failure(action, error))
             unsent(delete.resource, delete.namespace, delete.name)
 
-    async def _request[T](self, send: Callable[[], Awaitable[T]]) -> T:
+    async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
         """One request, in its turn. No answer in time is the same as no connection: nothing is known of it."""
-        async with self._slots:
+        async with self._slots.of(job):
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     return await send()

@@ -6,6 +6,7 @@ A schema must not be changed after its first use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,15 @@ from diloco_operator.kube.own import own
 from diloco_operator.kube.structural import IMPLICIT, MISSING, Node, compile_schema
 from diloco_operator.kube.validation import Validator
 
+UNCHECKED = Cause(
+    "<nil>",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation",
+)
+# Anchored: the value that a message shows may hold anything.
+_BLOCKING = re.compile(
+    r"\A(Required|Unsupported) value|must have at most \d+ (characters|items|properties)\Z|must be of type [a-z ]+(, not [a-z]+)?\Z"
+)
 _REMEMBERED = 32
 _compiled: dict[int, tuple[Mapping[str, Any], Structural]] = {}
 
@@ -65,6 +75,20 @@ class Structural:
         """
         return Validator().run(self.root, obj, MISSING if old is None else old)
 
+    def refusal(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
+        """What an API server says of an object. Unlike `validate` it evaluates every rule, or, with certain errors in the structure, none
+        at all, and says so."""
+        validator = Validator(spare=False)
+        causes = validator.run(self.root, obj, MISSING if old is None else old)
+        structural = [cause for index, cause in enumerate(causes) if index not in validator.from_rules]
+        return [*structural, UNCHECKED] if any(map(_blocks_rules, structural)) else causes
+
+    def forbidden_nulls(self, obj: Obj) -> list[Cause]:
+        """Every null where the schema allows none. Server-side apply can make them; all other writes drop them."""
+        found: list[Cause] = []
+        _find_nulls(self.root, obj, "", found)
+        return found
+
     def _check_defaults(self, node: Node, path: str) -> None:
         if node.default is not MISSING:
             value = own(node.default)
@@ -111,6 +135,26 @@ def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> lis
     Paths are as Kubernetes writes them: `spec.pools[0].topology`. Expects defaults filled in: `apply_defaults` first.
     """
     return structural(schema).validate(obj, old)
+
+
+def _blocks_rules(cause: Cause) -> bool:
+    """Kubernetes evaluates no rule when something is missing, of another type, too long, or not in an enum."""
+    return _BLOCKING.search(cause.message) is not None
+
+
+def _find_nulls(node: Node, value: Any, path: str, found: list[Cause]) -> None:
+    if value is None:
+        if node.types and not node.nullable:
+            expected = " or ".join(sorted(node.types))
+            found.append(Cause(path, f'Invalid value: "null": {path} in body must be of type {expected}: "null"'))
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            child = node.child(name)
+            if child is not None and not (node.root and name in IMPLICIT):
+                _find_nulls(child, each, f"{path}.{name}" if path else name, found)
+    elif isinstance(value, list) and node.items:
+        for index, each in enumerate(value):
+            _find_nulls(node.items, each, f"{path}[{index}]", found)
 
 
 def _fill(node: Node, value: Any) -> None:

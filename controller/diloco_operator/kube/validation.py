@@ -14,10 +14,13 @@ _CONVERT = {"duration": parse_duration, "timestamp": parse_time, "bytes": parse_
 
 
 class Validator:
-    """One validation; collects the causes."""
+    """One validation; collects the causes. `spare`: rules that read what is wrong in its structure are not evaluated."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spare: bool = True) -> None:
+        self._spare = spare
         self.causes: list[Cause] = []
+        self.from_rules: set[int] = set()
+        """Which of the causes are of rules, not of the structure."""
         self._broken: list[str] = []
         """Paths of structural errors: rules that read there are not evaluated."""
 
@@ -133,7 +136,7 @@ class Validator:
 
     def _rules(self, node: Node, value: Any, old: Any, path: str, broken: list[str], *, unchanged: bool) -> None:
         rules = [rule for rule in node.rules if _due(node, rule, value, old, unchanged=unchanged)]
-        if broken:
+        if broken and self._spare:
             rules = [rule for rule in rules if not _reads_broken(rule, path, broken)]
         if not rules:
             return
@@ -152,15 +155,19 @@ class Validator:
             if result is not False:
                 raise CelError(f"{rule.expression.source!r}: must be a bool, not {result!r:.80}")
         except CelError as error:
-            self.causes.append(Cause(at, f"rule evaluation error: {error}"))
+            self._refuse(at, f"rule evaluation error: {error}")
             return
         message = rule.message
         if rule.message_expression:
             message = _computed_message(rule, seen, seen_old) or message
         if rule.reason in _PREFIX:
-            self.causes.append(Cause(at, _PREFIX[rule.reason] + message))
+            self._refuse(at, _PREFIX[rule.reason] + message)
         else:
-            self.causes.append(Cause(at, message if rule.field_path else invalid(value, message)))
+            self._refuse(at, message if rule.field_path else invalid(value, message))
+
+    def _refuse(self, path: str, message: str) -> None:
+        self.from_rules.add(len(self.causes))
+        self.causes.append(Cause(path, message))
 
 
 def _computed_message(rule: Rule, seen: Any, seen_old: Any) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Hashable
+from typing import Protocol
 
 from diloco_operator.kube.backoff import Backoff
 
@@ -45,13 +46,21 @@ class KeyQueue[K: Hashable]:
         self._entries += 1
         heapq.heappush(self._timers, (when, self._entries, key))
 
-    def take(self, now: float) -> K | None:
-        """The next key, which is being processed from here on until `done`; None: nothing is due."""
+    def ripen(self, now: float) -> list[K]:
+        """Make ready what was delayed until now; gives the keys that were not waiting for a pass already."""
+        ripe: list[K] = []
         while self._timers and self._timers[0][0] <= now:
             when, _, key = heapq.heappop(self._timers)
             if self._due.get(key) == when:
                 del self._due[key]
+                if key not in self._dirty:
+                    ripe.append(key)
                 self.add(key)
+        return ripe
+
+    def take(self, now: float) -> K | None:
+        """The next key, which is being processed from here on until `done`; None: nothing is due."""
+        self.ripen(now)
         if not self._ready:
             return None
         key = self._ready.popleft()
@@ -78,6 +87,10 @@ class KeyQueue[K: Hashable]:
         self._due.clear()
         self._timers.clear()
 
+    def waits(self, key: K) -> bool:
+        """Whether `key` is ready, or becomes it as soon as its pass ends."""
+        return key in self._dirty
+
     @property
     def ready(self) -> int:
         """Number of keys that a worker could take now, delayed ones not counted."""
@@ -98,6 +111,26 @@ class ShutDown(Exception):
     """The queue was shut down and has nothing left to hand out."""
 
 
+class QueueObserver(Protocol):
+    """Is told what happens in a queue, for metrics. Seconds."""
+
+    def added(self) -> None:
+        """A key needs a pass that did not need one before."""
+        ...
+
+    def retried(self) -> None:
+        """A pass failed, and its key is going to be tried again."""
+        ...
+
+    def taken(self, waited: float) -> None:
+        """A worker has a key that waited for so long since it needed a pass."""
+        ...
+
+    def finished(self, worked: float) -> None:
+        """A pass took so long."""
+        ...
+
+
 class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
@@ -105,11 +138,23 @@ class WorkQueue[K: Hashable]:
     `chance` draws the jitter of the back-off from [0, 1).
     """
 
-    def __init__(self, backoff: Backoff, chance: Callable[[], float], *, time: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        backoff: Backoff,
+        chance: Callable[[], float],
+        *,
+        time: Callable[[], float] | None = None,
+        observer: QueueObserver | None = None,
+    ) -> None:
         self._keys: KeyQueue[K] = KeyQueue()
         self._backoff = backoff
         self._chance = chance
         self._time = time or (lambda: asyncio.get_running_loop().time())
+        self._observer = observer
+        self._added: dict[K, float] = {}
+        """Since when each key that waits does so."""
+        self._taken: dict[K, float] = {}
+        """Since when each key that is worked on is."""
         self._failures: dict[K, int] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,6 +164,8 @@ class WorkQueue[K: Hashable]:
     def add(self, key: K) -> None:
         """`key` needs a pass as soon as a worker is free. Ignored after `shut_down`."""
         if not self._closed:
+            if not self._keys.waits(key):
+                self._note_added(key)
             self._keys.add(key)
             self._wake()
 
@@ -134,6 +181,8 @@ class WorkQueue[K: Hashable]:
         """`key` failed: it needs another pass after a delay, in seconds, that grows with each call until `forget(key)`."""
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(self._failures[key], self._chance())
+        if self._observer is not None:
+            self._observer.retried()
         self.add_after(key, delay)
         return delay
 
@@ -148,8 +197,11 @@ class WorkQueue[K: Hashable]:
     async def get(self) -> K:
         """The next key, once there is one; the caller owes a `done`. Raises `ShutDown` when no key will come any more."""
         while True:
+            for ripe in self._keys.ripen(self._time()):
+                self._note_added(ripe)
             key = self._keys.take(self._time())
             if key is not None:
+                self._note_taken(key)
                 self._arm()
                 if self._keys.ready:
                     self._wake()  # several keys may have become due at once, on one wake-up
@@ -168,8 +220,14 @@ class WorkQueue[K: Hashable]:
                     self._waiters.remove(waiter)
                 raise
 
-    def done(self, key: K) -> None:
-        """The pass over `key` ended. If it was added meanwhile it is ready again now."""
+    def done(self, key: K, *, rest: float = 0.0) -> None:
+        """The pass over `key` ended. If it was added meanwhile, or is within `rest` seconds from now, it is ready again after them."""
+        taken = self._taken.pop(key, None)
+        if taken is not None and self._observer is not None:
+            self._observer.finished(self._time() - taken)
+        if rest > 0 and not self._closed:
+            asyncio.get_running_loop().call_later(rest, self.done, key)
+            return
         self._keys.done(key)
         if self._keys.ready:
             self._wake()
@@ -188,9 +246,26 @@ class WorkQueue[K: Hashable]:
         return self._keys.ready
 
     @property
+    def being_worked_on(self) -> list[float]:
+        """For how many seconds each pass that is under way has been."""
+        now = self._time()
+        return [now - since for since in self._taken.values()]
+
+    @property
     def idle(self) -> bool:
         """Nothing is ready and nothing is being processed; keys may be delayed."""
         return not self._keys.ready and not self._keys.processing
+
+    def _note_added(self, key: K) -> None:
+        self._added[key] = self._time()
+        if self._observer is not None:
+            self._observer.added()
+
+    def _note_taken(self, key: K) -> None:
+        now = self._taken[key] = self._time()
+        waited = now - self._added.pop(key, now)
+        if self._observer is not None:
+            self._observer.taken(waited)
 
     def _wake(self) -> None:
         while self._waiters:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from diloco_operator.kube.client import (
-    ApiError,
     BadRequest,
     EventType,
     Gone,
@@ -31,9 +30,9 @@ from diloco_operator.kube.memory.watch import watch_table
 from diloco_operator.kube.own import own, own_without_nulls
 
 type Hook = Callable[[str, Resource, str, str], None]
-"""`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete or bind. May raise."""
+"""`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""
 
-WRITE_VERBS = frozenset(("create", "update", "patch", "delete", "bind"))
+WRITE_VERBS = frozenset(("create", "update", "patch", "delete", "bind", "evict"))
 _PODS = Resource("", "v1", "Pod", "pods")
 _MAX_CONTINUED = 256
 
@@ -129,8 +128,6 @@ class MemoryApi:
             version = int(resource_version or 0)
         except ValueError:
             raise BadRequest(400, "BadRequest", f"invalid resource version {resource_version!r}") from None
-        if version > store.version:
-            raise ApiError(504, "Timeout", f"Too large resource version: {version}, current: {store.version}")
         begun = self._interruptions
 
         def bookmark(at: int) -> WatchEvent:
@@ -215,6 +212,12 @@ class MemoryApi:
         kind = await self._begin("bind", _PODS, namespace, name)
         self._server.bind(kind, self._server.existing(kind, namespace, name), node)
         self._answer("bind", _PODS, namespace, name, {})
+
+    async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
+        """There are no PodDisruptionBudgets here: never refused for one."""
+        kind = await self._begin("evict", _PODS, namespace, name)
+        self._server.evict(kind, self._server.existing(kind, namespace, name), grace=grace_seconds, uid=uid)
+        self._answer("evict", _PODS, namespace, name, {})
 
     # --- for tests and the embedded default ---------------------------------------------------------------------------
     def compact(self) -> None:

@@ -47,6 +47,8 @@ class Collector:
         key = (table.group, table.plural)
         holding = bool(meta.get("finalizers")) or meta["deletionGracePeriodSeconds"] > 0 or key in (_NAMESPACES, _DEFINITIONS)
         if not holding:
+            if self._kinds[key].graceful:  # the end of the grace is a change that watches see, however short it was
+                marked = self._store.put(table, marked)
             self._remove(table, marked)
             return
         if marked is not table.get(meta.get("namespace", ""), meta["name"]):

@@ -231,7 +231,10 @@ def merged(live: Any, config: Any, node: Node) -> Any:
 
 
 def removed(value: Any, fields: FieldSet, kept: FieldSet, node: Node) -> Any:
-    """`value` without `fields`; `kept` are other managers' fields. MISSING when nothing is left of a map or list."""
+    """`value` without `fields`; `kept` are the fields that some manager still wants. MISSING when nothing is left of a map or list.
+
+    As in Kubernetes, which one would hardly guess: what is wanted but empty goes if it was a list, and becomes null if it was a map.
+    """
     if isinstance(value, dict):
         out = dict(value)
         for name, sub in fields.items():
@@ -241,8 +244,8 @@ def removed(value: Any, fields: FieldSet, kept: FieldSet, node: Node) -> Any:
             rest = removed(out[key], sub, kept.get(name, {}), child_of(node, key)) if sub else MISSING
             if rest is not MISSING:
                 out[key] = rest
-            elif sub and name in kept:
-                out[key] = type(out[key])()  # emptied, but asked for: `units: []`
+            elif sub and name in kept and isinstance(out[key], dict):
+                out[key] = None
             else:
                 del out[key]
         return out or MISSING

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diloco_operator.kube.client import BadRequest, Obj
+from diloco_operator.kube.client import BadRequest, Cause, Obj
 from diloco_operator.kube.memory.kinds import Kind, Scale, at_path
+from diloco_operator.kube.values import show
 
 
 def _paths(kind: Kind) -> Scale:
@@ -29,6 +30,19 @@ def scale_of(kind: Kind, obj: Obj) -> Obj:
         "spec": {"replicas": wanted},
         "status": status,
     }
+
+
+def replica_causes(kind: Kind, obj: Obj) -> list[Cause]:
+    """What is wrong with the counts behind the subresource. It is told beside what the schema says, and under the path as the definition
+    has it, with its leading dot."""
+    if kind.scale is None:
+        return []
+    counts = {path: at_path(obj, path) for path in (kind.scale.spec_replicas, kind.scale.status_replicas)}
+    return [
+        Cause(f".{'.'.join(path)}", f"Invalid value: {show(count)}: should be a non-negative integer")
+        for path, count in counts.items()
+        if count is not None and (type(count) is not int or not 0 <= count < 2**31)
+    ]
 
 
 def scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:

@@ -11,7 +11,18 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from diloco_operator.kube.client import AlreadyExists, BadRequest, Cause, Forbidden, NotFound, Obj, Resource
+from diloco_operator.kube.client import (
+    AlreadyExists,
+    BadRequest,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Obj,
+    Resource,
+    Unavailable,
+)
 from diloco_operator.kube.memory import scale as scales
 from diloco_operator.kube.memory.builtin import NAMESPACES, builtin_kinds
 from diloco_operator.kube.memory.collector import Collector, stamp
@@ -21,10 +32,13 @@ from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.meta import metadata_causes
 from diloco_operator.kube.memory.ownership import after_create, after_update, apply
 from diloco_operator.kube.memory.store import Store, Table
-from diloco_operator.kube.own import own
+from diloco_operator.kube.own import own, own_without_nulls
+from diloco_operator.kube.schema import UNCHECKED
+from diloco_operator.kube.values import show
 
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace", "name")
+_IMMUTABLE_METADATA = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _DEFAULT_MANAGER = "unknown"
 
@@ -96,7 +110,7 @@ class Server:
         _check_type(kind, obj)
         self._check_namespace(kind, meta)
         if meta.pop("resourceVersion", ""):
-            raise BadRequest(400, "BadRequest", "resourceVersion should not be set on objects to be created")
+            raise Unavailable(500, "InternalServerError", "resourceVersion should not be set on objects to be created")
         if not meta.get("name"):
             if not meta.get("generateName"):
                 raise invalid(kind, "", [Cause("metadata.name", "Required value: name or generateName is required")])
@@ -120,6 +134,7 @@ class Server:
     def update(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str, managed: Managed | None = None) -> Obj:
         """Put `new` in place of `old` as far as the (sub)resource may change it; no write where nothing changes."""
         _check_type(kind, new)
+        _check_immutable_metadata(kind, new["metadata"], old["metadata"], subresource)
         self._check_preconditions(kind, new["metadata"], old["metadata"])
         new = _merged_by_rights(kind, new, old, subresource)
         meta, old_meta = new["metadata"], old["metadata"]
@@ -140,13 +155,20 @@ class Server:
     def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str) -> Obj:
         """An update by a whole object, which for some kinds has to say what it is based on."""
         meta = new["metadata"]
+        if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
+            raise self._uid_conflict(kind, meta["uid"], old["metadata"])
         if not kind.unconditional_update and not meta.get("resourceVersion"):
             raise invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
         return self.update(kind, new, old, subresource, manager)
 
     def apply(self, kind: Kind, namespace: str, name: str, config: Obj, subresource: str, manager: str, *, force: bool) -> Obj:
         if not manager:
-            raise BadRequest(400, "BadRequest", "fieldManager is required for apply patch")
+            raise Invalid(
+                422,
+                "Invalid",
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+                [Cause("fieldManager", "Required value: is required for apply patch")],
+            )
         if subresource not in ("", "status"):
             raise BadRequest(400, "BadRequest", f"apply to subresource {subresource!r} is not supported")
         _check_type(kind, config)
@@ -165,12 +187,17 @@ class Server:
                 missing = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
                 raise conflict(kind, name, missing)
         else:
+            _check_immutable_metadata(kind, meta, live["metadata"], subresource)
             self._check_preconditions(kind, meta, live["metadata"])
         wanted = _appliable(kind, config, meta, subresource)
         time, title = stamp(self._clock()), f'{kind.title} "{name}"'
         result, managed = apply(live, wanted, kind.node, manager, subresource, time, force=force, name=title)
         if live is None:
             return self.create(kind, result, manager, managed)
+        if kind.structural is None:
+            result = own_without_nulls(result)
+        elif nulls := kind.structural.forbidden_nulls(result):
+            raise invalid(kind, name, [*nulls, UNCHECKED])
         return self.update(kind, result, live, subresource, manager, managed)
 
     def set_scale(self, kind: Kind, old: Obj, scale: Obj, manager: str) -> Obj:
@@ -199,12 +226,16 @@ class Server:
             raise conflict(kind, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):
             raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates")
-        status = old.get("status", {})
-        conditions = [each for each in status.get("conditions", ()) if each["type"] != "PodScheduled"]
-        conditions.append({"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(self._clock())})
         meta = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
-        new = {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": {**status, "conditions": conditions}}
-        return self.store.put(self.table(kind), new)
+        status = self._with_condition(old, "PodScheduled")
+        return self.store.put(self.table(kind), {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status})
+
+    def evict(self, kind: Kind, old: Obj, *, grace: int | None, uid: str) -> None:
+        if uid and uid != old["metadata"]["uid"]:
+            raise self._uid_conflict(kind, uid, old["metadata"])
+        status = self._with_condition(old, "DisruptionTarget", "EvictionByEvictionAPI", "Eviction API: evicting")
+        marked = self.store.put(self.table(kind), {**old, "metadata": dict(old["metadata"]), "status": status})
+        self._collector.delete(self.table(kind), marked, grace=grace, propagation="Background")
 
     # --- parts of them ------------------------------------------------------------------------------------------------
     def _put(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
@@ -222,7 +253,8 @@ class Server:
             causes = metadata_causes(obj, kind.name_rule)
             if kind.structural:
                 obj = kind.structural.completed(obj, old)
-                causes += kind.structural.validate(obj, old)
+                causes += scales.replica_causes(kind, obj)
+                causes += kind.structural.refusal(obj, old)
             else:
                 if old is not None and obj.get("spec") is not old.get("spec"):
                     obj = {**own({key: value for key, value in obj.items() if key != "metadata"}), "metadata": obj["metadata"]}
@@ -253,15 +285,23 @@ class Server:
     def _check_preconditions(self, kind: Kind, meta: Obj, live: Obj) -> None:
         if meta.get("resourceVersion") and meta["resourceVersion"] != live["resourceVersion"]:
             raise modified(kind, live["name"])
-        if meta.get("uid") and meta["uid"] != live["uid"]:
-            failed = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {live['uid']}"
-            raise conflict(kind, live["name"], failed)
+
+    def _uid_conflict(self, kind: Kind, wanted: str, live: Obj) -> Conflict:
+        failed = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {live['uid']}"
+        return conflict(kind, live["name"], failed)
 
     def _generated(self, table: Table, namespace: str, base: str) -> str:
         while True:
             name = base[:58] + "".join(self.random.choices(_SUFFIX_LETTERS, k=5))
             if table.get(namespace, name) is None:
                 return name
+
+    def _with_condition(self, pod: Obj, type: str, reason: str = "", message: str = "") -> Obj:
+        """The pod's status with a condition that is now True."""
+        status = pod.get("status", {})
+        said = {name: text for name, text in (("reason", reason), ("message", message)) if text}
+        others = [each for each in status.get("conditions", ()) if each["type"] != type]
+        return {**status, "conditions": [*others, {"type": type, "status": "True", "lastTransitionTime": stamp(self._clock()), **said}]}
 
     def _next_address(self) -> str:
         self.addresses += 1
@@ -275,6 +315,16 @@ def _check_type(kind: Kind, obj: Obj) -> None:
         raise BadRequest(
             400, "BadRequest", f"the object is {found[1]} of {found[0]}, the request is for {resource.kind} of {resource.api_version}"
         )
+
+
+def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str) -> None:
+    """What a write may leave out but not change. Through the status of a custom object the metadata is not looked at, not even its uid."""
+    if subresource and kind.structural is not None:
+        return
+    changed = [name for name in _IMMUTABLE_METADATA if meta.get(name) not in (None, "", live.get(name))]
+    if changed:
+        causes = [Cause(f"metadata.{name}", f"Invalid value: {show(meta[name])}: field is immutable") for name in changed]
+        raise invalid(kind, live["name"], causes)
 
 
 def _merged_by_rights(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:

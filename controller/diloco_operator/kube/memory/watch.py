@@ -56,6 +56,8 @@ async def watch_table(
         while position < table.end:
             change = table.change_at(position)
             position += 1
+            if change.version <= version:  # it began at a version of the future: nothing comes before that
+                continue
             if namespace and change.obj["metadata"].get("namespace", "") != namespace:
                 continue
             if seen := seen_through(change, matches):
@@ -64,12 +66,13 @@ async def watch_table(
             raise error
         now = loop.time()
         if now >= deadline:
-            if bookmark:
+            if bookmark and store.version > version:
                 yield bookmark(store.version)
             return
         if bookmark and now >= next_bookmark:
             next_bookmark = now + bookmark_seconds
-            yield bookmark(store.version)
+            if store.version > version:  # what the watch began with is no news
+                yield bookmark(store.version)
             continue
         await _changed(table, min(deadline, next_bookmark) - now, loop)
 

@@ -9,11 +9,10 @@ import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS
-from diloco_operator.kube import events as events_module
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.executor import Executor, Outcome
-from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
+from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Patch, Plan
 
 JOB = Subject("ns", "lm", "uid-lm")
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -25,6 +24,10 @@ def pod(name: str, owner: str = "uid-lm") -> Obj:
 
 def create(name: str) -> Create:
     return Create(PODS, pod(name))
+
+
+def patch(name: str, wave: int = 0) -> Patch:
+    return Patch(PODS, "ns", name, {"metadata": {"resourceVersion": "7"}}, wave=wave)
 
 
 def delete(name: str) -> Delete:
@@ -194,16 +197,6 @@ def test_an_event_names_the_job_and_who_tells():
     assert event["source"]["component"] == FIELD_MANAGER
 
 
-def test_an_event_told_again_raises_a_count():
-    [(_, (_, first))] = Run(Plan(events=(TOLD,))).events
-    name = first["metadata"]["name"]
-    taken = AlreadyExists(409, "AlreadyExists", "exists")
-    run = Run(Plan(events=(TOLD,)), {("create", name): taken, ("get", name): {**first, "count": 3}})
-    verb, arguments = run.events[-1]
-    assert (verb, arguments[2]) == ("patch", name)
-    assert arguments[3]["count"] == 4
-
-
 def test_different_messages_are_different_events():
     names = {Run(Plan(events=(Event("Normal", "UnitStarted", message),))).events[0][1][1]["metadata"]["name"] for message in ("a", "b")}
     assert len(names) == 2
@@ -224,21 +217,32 @@ def test_nobody_waits_for_events():
     assert run_virtual(carry_out()) == 1
 
 
-def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events_module, "BACKLOG", 10)
+def test_patches_take_their_turn_among_the_waves():
+    creates = (Create(PODS, pod("a")), Create(PODS, pod("c"), wave=2))
+    run = Run(Plan(creates=creates, patches=(patch("b", wave=1),), status=STATUS), {("patch", "b"): pod("b")})
+    assert run.did == ["create Pod a", "patch Pod b", "create Pod c", "patch DiLoCoJob lm"]
+    assert run.outcome.patched == [(PODS, pod("b"))]
 
-    async def overwhelm() -> int:
-        client: Any = ScriptedApi()
-        events = EventRecorder(client, lambda: NOW)
-        for _ in range(13):
-            events.tell(JOB, TOLD)
-        writing = asyncio.create_task(events.run())
-        await events.drained()
-        writing.cancel()
-        return len(client.calls)
 
-    assert run_virtual(overwhelm()) == 10
-    assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "10 events wait to be written",
-        "3 events were dropped",
-    ]
+@pytest.mark.parametrize("error", [Conflict(409, "Conflict", "changed"), NotFound(404, "NotFound", "gone")])
+def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError):
+    creates = (Create(PODS, pod("c"), wave=2),)
+    run = Run(Plan(creates=creates, patches=(patch("b", wave=1),), status=STATUS), {("patch", "b"): error})
+    assert run.did == ["patch Pod b"]
+    assert [failure.transient for failure in run.outcome.failures] == [True]
+    assert run.unsent == ["c"]
+
+
+def test_what_was_made_for_one_plan_is_not_replaced_by_what_is_there():
+    """Of two authorities that two operators make, only the stored one may sign: the other's pass ends before anything is signed."""
+    creates = (Create(PODS, pod("ca"), fresh=True), Create(PODS, pod("c"), wave=1))
+    taken = AlreadyExists(409, "AlreadyExists", "there")
+    run = Run(Plan(creates=creates, status=STATUS), {("create", "ca"): taken, ("get", "ca"): pod("ca")})
+    assert run.did == ["create Pod ca", "get Pod ca"]
+    assert [failure.transient for failure in run.outcome.failures] == [True]
+    assert run.unsent == ["ca", "c"]
+
+
+def test_a_plan_whose_certificates_are_not_made_is_not_carried_out():
+    with pytest.raises(AssertionError, match="certificates are made before"):
+        Run(Plan(certify=(Certify(pod("ca"), "uid-lm", found_authority=True),)))

@@ -1,0 +1,91 @@
+"""Slots for requests, shared fairly: whoever has a thousand requests waiting does not stand before everyone who has one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+
+class FairSlots[K: Hashable]:
+    """At most `slots` holders at once, and at most `most` of one key; free slots go to the keys in turn, one each.
+
+    So a key's first request waits for one request of somebody else at most, however many are queued; and with `most < slots` usually for
+    none. For one event loop.
+    """
+
+    def __init__(self, slots: int, *, most: int | None = None) -> None:
+        if slots < 1 or (most is not None and most < 1):
+            raise ValueError(f"there must be a slot to hand out, not {slots} in all and {most} for one key")
+        self._free = slots
+        self._most = most if most is not None else slots
+        self._held: dict[K, int] = {}
+        self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
+        """In the order of their turns: whoever was served goes to the end."""
+
+    @asynccontextmanager
+    async def of(self, key: K) -> AsyncIterator[None]:
+        """Around the use of one slot, once it is this key's turn."""
+        await self._take(key)
+        try:
+            yield
+        finally:
+            self._give_back(key)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a slot."""
+        return sum(len(queue) for queue in self._waiting.values())
+
+    async def _take(self, key: K) -> None:
+        if self._free and key not in self._waiting and self._may(key):
+            self._grant(key)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(key)  # it was granted just now, and will not be used
+            elif key in self._waiting:
+                self._leave(key, turn)
+            raise
+
+    def _give_back(self, key: K) -> None:
+        self._free += 1
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Each key in its turn, until there is no slot or no key that may have one."""
+        passed_over: list[K] = []
+        while self._free and len(passed_over) < len(self._waiting):
+            key = next(key for key in self._waiting if key not in passed_over)
+            if not self._may(key):
+                passed_over.append(key)
+                continue
+            queue = self._waiting.pop(key)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[key] = queue
+            if not turn.done():
+                self._grant(key)
+                turn.set_result(None)
+
+    def _leave(self, key: K, turn: asyncio.Future[None]) -> None:
+        queue = self._waiting[key]
+        if turn in queue:
+            queue.remove(turn)
+        if not queue:
+            del self._waiting[key]
+
+    def _may(self, key: K) -> bool:
+        return self._held.get(key, 0) < self._most
+
+    def _grant(self, key: K) -> None:
+        self._free -= 1
+        self._held[key] = self._held.get(key, 0) + 1

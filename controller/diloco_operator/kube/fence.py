@@ -1,0 +1,181 @@
+"""Keeps a replica that does not lead any more from writing, however late it learns of it.
+
+`Fence` knows until when writing is allowed, on a clock that goes on while the process is stopped. `FencedClient` asks it before every
+write and ends what is still under way when the time is up. A request may wait within the process, for a connection for example, and a
+process may be stopped while it does: so the transport asks once more, `Fence.check`, right before the first byte goes out. What is
+then still left is a write that was sent in time and reaches the API server late; it has the difference between lease duration and renew
+deadline (see kube.lease) to arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from diloco_operator.kube.client import Client, Obj, ObjList, PatchType, Resource, Unavailable, WatchEvent
+
+
+def boot_clock() -> float:
+    """Seconds of a clock that never goes back and goes on while the process, or the whole machine, is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class NotLeading(Unavailable):
+    """This replica holds no lease, so the write was not sent; or the lease ran out while it was under way, and nothing is known of it."""
+
+
+class Fence:
+    """Until when this replica may write. Shut until `open_until` is called; for one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
+        self._clock = clock
+        self._until = float("-inf")
+        self._passing: set[asyncio.Timeout] = set()
+        self.refused = 0
+        """Writes that were not let through."""
+
+    def open_until(self, until: float) -> None:
+        """Writing is allowed until `until` on the fence's clock. Writes under way may go on as long."""
+        self._until = until
+        for timeout in self._passing:
+            if not timeout.expired():  # one whose time is up is on its way out, and cannot be called back
+                timeout.reschedule(self._deadline())
+
+    def shut(self) -> None:
+        """No write from here on; those under way are ended."""
+        self.open_until(float("-inf"))
+
+    def check(self) -> None:
+        """Raises `NotLeading` if no write may be sent now."""
+        if self._clock() >= self._until:
+            self.refused += 1
+            raise NotLeading(503, "NotLeading", "this replica does not hold the lease of the leader (any more), so it writes nothing")
+
+    @asynccontextmanager
+    async def passage(self) -> AsyncIterator[None]:
+        """Around one write. Raises `NotLeading` when it may not begin, or was still under way when the time was up."""
+        self.check()
+        try:
+            async with asyncio.timeout_at(self._deadline()) as timeout:
+                self._passing.add(timeout)
+                try:
+                    yield
+                finally:
+                    self._passing.discard(timeout)
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise  # somebody else's, from within
+            raise NotLeading(503, "NotLeading", "the lease of the leader ran out during the write; nothing is known of it") from error
+
+    def _deadline(self) -> float:
+        """Of the event loop's clock."""
+        left = self._until - self._clock()
+        return asyncio.get_running_loop().time() + max(0.0, left)
+
+
+class FencedClient:
+    """A `Client` whose writes pass through a fence. Reading is free for all."""
+
+    def __init__(self, client: Client, fence: Fence) -> None:
+        self._client = client
+        self._fence = fence
+
+    async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
+        return await self._client.get(resource, namespace, name, subresource=subresource)
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> ObjList:
+        return await self._client.list(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            continue_token=continue_token,
+        )
+
+    def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float,
+        allow_bookmarks: bool = True,
+    ) -> AsyncIterator[WatchEvent]:
+        return self._client.watch(
+            resource,
+            namespace,
+            resource_version=resource_version,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            timeout_seconds=timeout_seconds,
+            allow_bookmarks=allow_bookmarks,
+        )
+
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+        async with self._fence.passage():
+            return await self._client.create(resource, obj, field_manager=field_manager)
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+        async with self._fence.passage():
+            return await self._client.update(resource, obj, subresource=subresource, field_manager=field_manager)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Obj,
+        *,
+        type: PatchType,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+    ) -> Obj:
+        async with self._fence.passage():
+            return await self._client.patch(
+                resource, namespace, name, patch, type=type, subresource=subresource, field_manager=field_manager, force=force
+            )
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        async with self._fence.passage():
+            await self._client.delete(
+                resource,
+                namespace,
+                name,
+                grace_seconds=grace_seconds,
+                uid=uid,
+                resource_version=resource_version,
+                propagation=propagation,
+            )
+
+    async def bind(self, namespace: str, name: str, node: str) -> None:
+        async with self._fence.passage():
+            await self._client.bind(namespace, name, node)
+
+    async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
+        async with self._fence.passage():
+            await self._client.evict(namespace, name, grace_seconds=grace_seconds, uid=uid)

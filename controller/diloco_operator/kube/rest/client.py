@@ -1,0 +1,274 @@
+"""`RestClient`: the verbs, as requests to a real API server. What they promise is in kube/client.py and, executable, in tests/kube."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+from diloco_operator.kube.client import (
+    BadRequest,
+    EventType,
+    Obj,
+    ObjList,
+    PatchType,
+    Resource,
+    Unavailable,
+    WatchEvent,
+)
+from diloco_operator.kube.rest.config import Config
+from diloco_operator.kube.rest.errors import error_of_status
+from diloco_operator.kube.rest.lines import LineSplitter
+from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
+from diloco_operator.kube.rest.transport import BeforeSend, OnDate, OnRequest, Transport
+
+REQUEST_TIMEOUT = 70.0
+"""Seconds for any request but a watch. A little more than the 60 s after which the server itself gives up, so that its answer is heard."""
+WATCH_MARGIN = 15.0
+"""Seconds that a watch may last beyond the time at which the server ends it. Then the connection is dead, however it looks."""
+USER_AGENT = "diloco-operator"
+
+
+class RestClient:
+    """Implements `kube.client.Client`. Lives in one event loop, inside `connect`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls,
+        config: Config,
+        *,
+        on_request: OnRequest | None = None,
+        before_send: BeforeSend | None = None,
+        arrive_within: float | None = None,
+        on_date: OnDate | None = None,
+        user_agent: str = USER_AGENT,
+    ) -> AsyncIterator[RestClient]:
+        """A client of the cluster of `config`; its connections end with the context. Raises `ConfigError` where there are no
+        credentials. Asks the server nothing: `server_version` tells whether it is there."""
+        async with Transport.opened(
+            config, on_request=on_request, before_send=before_send, arrive_within=arrive_within, on_date=on_date, user_agent=user_agent
+        ) as transport:
+            yield cls(transport)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+    async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
+        return await self._asked("GET", object_path(resource, namespace, name, subresource))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> ObjList:
+        query: dict[str, str | int] = {
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "limit": limit,
+            "continue": continue_token,
+        }
+        found = await self._asked("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
+        items: list[Obj] = found.get("items") or []
+        for item in items:  # the items of a list of built-in kinds come without
+            item["apiVersion"], item["kind"] = resource.api_version, resource.kind
+        meta = found["metadata"]
+        return ObjList(items, meta.get("resourceVersion", ""), meta.get("continue", ""))
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float,
+        allow_bookmarks: bool = True,
+    ) -> AsyncIterator[WatchEvent]:
+        seconds = max(1, math.ceil(timeout_seconds))  # the server knows whole seconds, and takes 0 for its own choice
+        query: dict[str, str | int] = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "allowWatchBookmarks": "true" if allow_bookmarks else "",
+            "timeoutSeconds": seconds,
+        }
+        wanted = {name: value for name, value in query.items() if value}
+        lines = LineSplitter()
+        async with self._transport.answer(
+            "GET", collection_path(resource, namespace), query=wanted, timeout=seconds + WATCH_MARGIN
+        ) as response:
+            async for piece in response.content.iter_any():
+                for line in _split(lines, piece, resource):
+                    yield _event(line, resource)
+            if lines.rest.strip():
+                raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} was cut off inside an event")
+
+    async def pod_logs(
+        self, namespace: str, name: str, *, container: str = "", follow: bool = False, tail_lines: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """What a container has written, in pieces as they come. `follow`: and what it writes from now on, until it ends.
+
+        `container`: "" where there is only one. `tail_lines`: only so many at the end. Raises `BadRequest` while it has not started.
+        """
+        query: dict[str, str | int] = {"container": container, "follow": "true" if follow else ""}
+        wanted = {key: value for key, value in query.items() if value} | ({} if tail_lines is None else {"tailLines": tail_lines})
+        path = object_path(PODS, namespace, name, "log")
+        async with self._transport.answer("GET", path, query=wanted, timeout=None if follow else REQUEST_TIMEOUT) as response:
+            async for piece in response.content.iter_any():
+                yield piece
+
+    async def server_version(self) -> Obj:
+        """`{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`: whether the server can be reached, and what it is."""
+        return await self._asked("GET", "/version")
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+        namespace = _metadata(obj).get("namespace") or ""
+        if resource.namespaced and not namespace:
+            raise BadRequest(400, "BadRequest", f"{resource.kind} to create: metadata.namespace must be set")
+        return await self._written("POST", collection_path(resource, namespace), _typed(obj, resource), _managed(field_manager))
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+        meta = _metadata(obj)
+        path = object_path(resource, meta.get("namespace") or "", meta.get("name") or "", subresource)
+        whole = {"apiVersion": "autoscaling/v1", "kind": "Scale", **obj} if subresource == "scale" else _typed(obj, resource)
+        return await self._written("PUT", path, whole, _managed(field_manager))
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Obj,
+        *,
+        type: PatchType,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+    ) -> Obj:
+        query = _managed(field_manager) | ({"force": "true"} if force else {})
+        body = _typed(patch, resource) if type is PatchType.APPLY else patch
+        return await self._written("PATCH", object_path(resource, namespace, name, subresource), body, query, content_type=type.value)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        options = _delete_options(grace_seconds, uid, resource_version) | {"propagationPolicy": propagation}
+        await self._written("DELETE", object_path(resource, namespace, name), options)
+
+    async def bind(self, namespace: str, name: str, node: str) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace}, "target": target}
+        await self._written("POST", object_path(PODS, namespace, name, "binding"), binding)
+
+    async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": _delete_options(grace_seconds, uid, ""),
+        }
+        # A disruption budget says 429, too, and may go on saying so: that is for the caller to wait out.
+        await self._written("POST", object_path(PODS, namespace, name, "eviction"), eviction, patient=False)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+    async def _asked(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
+        async with self._transport.answer(method, path, query=query, timeout=REQUEST_TIMEOUT) as response:
+            return _decoded(await response.read(), f"{method} {path}")
+
+    async def _written(
+        self,
+        method: str,
+        path: str,
+        obj: Obj,
+        query: dict[str, str | int] | None = None,
+        *,
+        content_type: str = "application/json",
+        patient: bool = True,
+    ) -> Obj:
+        async with self._transport.answer(
+            method, path, query=query, body=_encoded(obj), content_type=content_type, timeout=REQUEST_TIMEOUT, patient=patient
+        ) as response:
+            return _decoded(await response.read(), f"{method} {path}")
+
+
+def _event(line: bytes, resource: Resource) -> WatchEvent:
+    """Raises what an ERROR event says: `Gone` for a version that is compacted."""
+    event = _decoded(line, f"the watch of {resource.plural}")
+    obj: Obj = event["object"]
+    if event["type"] == "ERROR":
+        raise error_of_status(obj)
+    kind = EventType(event["type"])
+    if kind is EventType.BOOKMARK:
+        meta = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+        obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+    return WatchEvent(kind, obj)
+
+
+def _split(lines: LineSplitter, piece: bytes, resource: Resource) -> list[bytes]:
+    try:
+        return lines.feed(piece)
+    except ValueError as error:
+        raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural}: {error}") from error
+
+
+def _decoded(body: bytes, what: str) -> Obj:
+    """JSON; anything else does not come from an API server."""
+    try:
+        found: Any = json.loads(body)
+    except ValueError as error:
+        raise Unavailable(502, "BadGateway", f"{what}: the answer is not JSON: {body[:100]!r}") from error
+    if not isinstance(found, dict):
+        raise Unavailable(502, "BadGateway", f"{what}: the answer is no object: {body[:100]!r}")
+    return found
+
+
+def _encoded(obj: Obj) -> bytes:
+    try:
+        return json.dumps(obj, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise BadRequest(400, "BadRequest", f"the object is not JSON: {error}") from error
+
+
+def _typed(obj: Obj, resource: Resource) -> Obj:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+
+
+def _metadata(obj: Obj) -> Obj:
+    meta = obj.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise BadRequest(400, "BadRequest", "the object's metadata must be a map")
+    return meta
+
+
+def _managed(field_manager: str) -> dict[str, str | int]:
+    return {"fieldManager": field_manager} if field_manager else {}
+
+
+def _delete_options(grace_seconds: int | None, uid: str, resource_version: str) -> Obj:
+    preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+    return {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        **({} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}),
+        **({"preconditions": preconditions} if preconditions else {}),
+    }

@@ -1,0 +1,116 @@
+"""Finding a cluster: an explicit kubeconfig, else KUBECONFIG, else the pod's ServiceAccount, else ~/.kube/config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException
+from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+
+from diloco_operator.kube.rest.credentials import Credentials, Tls
+from diloco_operator.kube.rest.kubeconfig import Kubeconfig
+from diloco_operator.kube.rest.problems import ConfigError
+from diloco_operator.kube.rest.proxy import proxy_of
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+
+
+class Config(Protocol):
+    """A way to a cluster."""
+
+    @property
+    def source(self) -> str:
+        """Where it was found, for people."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The pod's own namespace, or that of the kubeconfig's context; "" where none is given."""
+        ...
+
+    async def credentials(self, *, fresh: bool = False) -> Credentials:
+        """As of now: files are read again. `fresh`: the server refused what was given last, an exec plugin is asked again though it has
+        not expired. Raises `ConfigError`."""
+        ...
+
+
+def load_config(
+    kubeconfig: str | Path = "",
+    context: str = "",
+    *,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+    home: Path | None = None,
+) -> Config:
+    """The way to a cluster that a person or a pod means. `context`: of the kubeconfig, "" for its current one.
+
+    Raises `ConfigError` that says what was tried. A place that is named but wrong is an error: no other is tried after it.
+    """
+    if kubeconfig:
+        return Kubeconfig.load([Path(kubeconfig).expanduser()], context, environ, "the given kubeconfig")
+    tried = ["no kubeconfig was given"]
+    if environ.get("KUBECONFIG"):
+        paths = [Path(each).expanduser() for each in environ["KUBECONFIG"].split(os.pathsep) if each]
+        return Kubeconfig.load(paths, context, environ, "KUBECONFIG")
+    tried.append("KUBECONFIG is not set")
+    if not environ.get(_IN_CLUSTER):
+        tried.append(f"{_IN_CLUSTER} is not set, so this is no pod of a cluster")
+    elif context:
+        tried.append(f"a context was given ({context}), which the ServiceAccount of a pod has not")
+    elif not (service_account / "token").is_file():
+        tried.append(f"{_IN_CLUSTER} is set, but {service_account / 'token'} is missing: the pod mounts no ServiceAccount token")
+    else:
+        return InCluster.load(service_account, environ)
+    default = (home or Path.home()) / ".kube" / "config"
+    if default.is_file():
+        return Kubeconfig.load([default], context, environ, "the default kubeconfig")
+    tried.append(f"{default} does not exist")
+    raise ConfigError(f"no Kubernetes cluster is configured: {'; '.join(tried)}. Give a kubeconfig with --kubeconfig")
+
+
+@dataclass(frozen=True, slots=True)
+class InCluster:
+    """The ServiceAccount of the pod that this process runs in. Its token rotates: each reading takes the file as it is."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    namespace: str
+
+    @classmethod
+    def load(cls, folder: Path, environ: Mapping[str, str]) -> InCluster:
+        namespace_file = folder / "namespace"
+        config = cls(folder, environ, namespace_file.read_text().strip() if namespace_file.is_file() else "")
+        config._read()
+        return config
+
+    @property
+    def source(self) -> str:
+        return f"the pod's ServiceAccount ({self.folder})"
+
+    async def credentials(self, *, fresh: bool = False) -> Credentials:
+        return self._read()
+
+    def _read(self) -> Credentials:
+        configuration = Configuration()
+        try:
+            loader = InClusterConfigLoader(
+                token_filename=str(self.folder / "token"),
+                cert_filename=str(self.folder / "ca.crt"),
+                try_refresh_token=False,
+                environ=self.environ,
+            )
+            loader.load_and_set(configuration)
+            return Credentials(
+                server=configuration.host,
+                authorization=configuration.api_key["BearerToken"].strip(),
+                tls=Tls.of_files(ca_file=configuration.ssl_ca_cert or ""),
+                proxy=proxy_of(configuration.host, self.environ),
+            )
+        except (ConfigException, OSError) as error:
+            raise ConfigError(f"{self.source}: {error}") from error

@@ -1,0 +1,74 @@
+"""From what a server answers to the errors of `kube.client`. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from http import HTTPStatus
+from typing import Any
+
+from diloco_operator.kube.client import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Cause,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Obj,
+    Unavailable,
+)
+
+_EXCERPT = 300
+_BY_CODE: dict[int, type[ApiError]] = {
+    400: BadRequest,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+}
+_TOO_NEW = "ResourceVersionTooLarge"
+
+
+def error_of_status(status: Obj, code: int = 0) -> ApiError:
+    """The error that a Status object is; `code`: the HTTP status, where it has none itself.
+
+    A server error is `Unavailable`, but for a resourceVersion from the future: trying that again would not help.
+    """
+    code = status.get("code") or code or 500
+    reason: str = status.get("reason") or _standard_reason(code)
+    details = status.get("details") or {}
+    causes = details.get("causes") or ()
+    kind = _BY_CODE.get(code, Unavailable if code >= 500 else ApiError)
+    if code == 409 and reason == "AlreadyExists":
+        kind = AlreadyExists
+    if any(cause.get("reason") == _TOO_NEW for cause in causes):
+        kind = ApiError
+    message: str = status.get("message") or reason
+    return kind(code, reason, message, [Cause(cause.get("field", ""), cause.get("message", "")) for cause in causes])
+
+
+def error_of_answer(code: int, body: bytes) -> ApiError:
+    """The error that an answer with a status of 400 and more is. It need not come from an API server: proxies answer, too."""
+    status: Any = None
+    with contextlib.suppress(ValueError):
+        status = json.loads(body)
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        return error_of_status(status, code)
+    text = body[:_EXCERPT].decode(errors="replace").strip()
+    return error_of_status({"message": text or f"HTTP status {code} without a message"}, code)
+
+
+def retry_after(header: str | None) -> float | None:
+    """Seconds of a Retry-After header; None where there is none, or it is a date, which Kubernetes does not send."""
+    return float(header) if header is not None and header.isascii() and header.isdecimal() else None
+
+
+def _standard_reason(code: int) -> str:
+    try:
+        return HTTPStatus(code).phrase.replace(" ", "")
+    except ValueError:
+        return "Unknown"

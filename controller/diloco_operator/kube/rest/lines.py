@@ -1,0 +1,35 @@
+"""Lines of a stream that comes in pieces. Pure."""
+
+from __future__ import annotations
+
+MAX_LINE = 64 << 20
+"""Bytes. An object in etcd has at most some MiB: what is longer is not a watch."""
+
+
+class LineSplitter:
+    """Cuts pieces of a stream at its newlines. Takes time in proportion to the bytes, however long a line is."""
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._rest = bytearray()
+        self._limit = limit
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that `piece` completes, without their ends and without empty ones. Raises ValueError for a line beyond the limit."""
+        if b"\n" not in piece:
+            self._keep(piece)
+            return []
+        first, *others = piece.split(b"\n")
+        lines = [bytes(self._rest) + first, *others[:-1]]
+        self._rest.clear()
+        self._keep(others[-1])
+        return [line for line in lines if line.strip()]
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the last newline."""
+        return bytes(self._rest)
+
+    def _keep(self, piece: bytes) -> None:
+        if len(self._rest) + len(piece) > self._limit:
+            raise ValueError(f"a line of more than {self._limit} bytes")
+        self._rest += piece

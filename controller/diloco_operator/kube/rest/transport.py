@@ -1,0 +1,269 @@
+"""Requests over HTTP: connections, credentials that rotate, a server that asks for patience. Knows nothing of objects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import aiohttp
+from aiohttp.connector import AddrInfoType, Connection
+from yarl import URL
+
+from diloco_operator.kube.client import Unavailable
+from diloco_operator.kube.rest.config import Config
+from diloco_operator.kube.rest.credentials import Credentials
+from diloco_operator.kube.rest.errors import error_of_answer, retry_after
+from diloco_operator.kube.rest.problems import ConfigError
+
+log = logging.getLogger(__name__)
+
+type OnRequest = Callable[[str, str, str], None]
+"""`on_request(method, code, host)` after each request on the wire: code is the HTTP status, or "<error>" where no answer came (the label
+values of rest_client_requests_total)."""
+
+type BeforeSend = Callable[[str], None]
+"""`before_send(method)` right before the first byte of a request goes out, when it has its connection and its turn: after whatever it had
+to wait for. What it raises is what the request raises, and nothing is sent."""
+
+type OnDate = Callable[[str, float], None]
+"""`on_date(date, asked)` after each answer that has a Date: the header, and this machine's time when the request was begun."""
+
+CONNECTIONS = 256
+"""HTTP/1.1: every request under way and every watch has its own. Far more than the executor's 64, so that nothing queues here unseen."""
+IDLE_SECONDS = 60.0
+"""An idle connection is closed before the server does it (after 90 s), which would break the next request on it."""
+CONNECT_TIMEOUT = 10.0
+REREAD_SECONDS = 60.0
+"""How often token and certificate files are looked at; the kubelet renews a pod's token when a fifth of its hour or more is left."""
+EXPIRY_MARGIN = 60.0
+"""Credentials are renewed so many seconds before their end."""
+RETRY_SECONDS = 10.0
+"""Between two attempts at credentials after one that failed or was refused."""
+PATIENCE = 20.0
+"""Seconds in all that one request waits at the server's wish (429 with Retry-After). Below the executor's time-out."""
+_MAX_WARNINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    credentials: Credentials
+    tls: ssl.SSLContext | bool
+
+
+class Transport:
+    """Sends requests to the server of `config`. Lives in one event loop; made by `opened`."""
+
+    def __init__(
+        self, config: Config, session: aiohttp.ClientSession, on_request: OnRequest | None, on_date: OnDate | None, user_agent: str
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._on_request = on_request
+        self._on_date = on_date
+        self._user_agent = user_agent
+        self._held: _Held | None = None
+        self._next_look = 0.0
+        self._next_renewal = 0.0
+        self._renewing = asyncio.Lock()
+        self._warned: set[str] = set()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(
+        cls,
+        config: Config,
+        *,
+        on_request: OnRequest | None,
+        user_agent: str,
+        before_send: BeforeSend | None = None,
+        arrive_within: float | None = None,
+        on_date: OnDate | None = None,
+    ) -> AsyncIterator[Transport]:
+        """Raises `ConfigError` where there are no credentials. Asks the server nothing yet."""
+        # Of the environment nothing is trusted: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
+        factory = functools.partial(_impatient_socket, arrive_within) if arrive_within is not None else None
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=IDLE_SECONDS, socket_factory=factory)
+        request_class = _checked(before_send) if before_send is not None else aiohttp.ClientRequest
+        async with aiohttp.ClientSession(
+            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=request_class
+        ) as session:
+            transport = cls(config, session, on_request, on_date, user_agent)
+            await transport._current()
+            yield transport
+
+    @contextlib.asynccontextmanager
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float | None,
+        patient: bool = True,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer, if its status is below 300; it is read inside the context, and its connection is closed if not to the end.
+
+        `timeout`: seconds for all of it, None for no limit. `patient`: wait and repeat when the server says 429 and how long.
+        Raises the `ApiError` that the server answered; `Unavailable` where the connection fails, also while the answer is read.
+        """
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
+        url = f"{path}?{urlencode(query)}" if query else path
+        try:
+            response = await self._accepted(method, url, body, content_type, limits, patient=patient)
+            try:
+                yield response
+            finally:
+                response.close() if not response.content.at_eof() else response.release()
+        except TimeoutError:
+            raise Unavailable(504, "Timeout", f"{method} {path}: no answer, or not the whole of it, within {timeout} s") from None
+        except aiohttp.ClientError as error:
+            raise Unavailable(503, "ServiceUnavailable", f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+    async def _accepted(
+        self, method: str, url: str, body: bytes | None, content_type: str, limits: aiohttp.ClientTimeout, *, patient: bool
+    ) -> aiohttp.ClientResponse:
+        """An answer with a status below 300."""
+        waited, renewed = 0.0, False
+        while True:
+            held = await self._current()
+            response = await self._sent(held, method, url, body, content_type, limits)
+            if response.status < 300:
+                return response
+            async with response:
+                error = error_of_answer(response.status, await response.read())
+                wait = retry_after(response.headers.get("Retry-After"))
+            if response.status == 401 and not renewed and await self._renewed(held):
+                renewed = True  # nothing was carried out, so asking again is safe for every method
+            elif response.status == 429 and patient and wait is not None and waited + wait <= PATIENCE:
+                await asyncio.sleep(wait)  # likewise: a request that is turned away by priority and fairness was not carried out
+                waited += max(wait, 0.1)
+            else:
+                raise error
+
+    async def _sent(
+        self, held: _Held, method: str, url: str, body: bytes | None, content_type: str, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        credentials = held.credentials
+        target = URL(credentials.server + url, encoded=True)
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        if credentials.authorization:
+            headers["Authorization"] = credentials.authorization
+        if body is not None:
+            headers["Content-Type"] = content_type
+        code, asked = "<error>", time.time()
+        try:
+            response = await self._session.request(
+                method,
+                target,
+                data=body,
+                headers=headers,
+                timeout=limits,
+                ssl=held.tls,
+                server_hostname=credentials.tls.server_name or None,
+                proxy=credentials.proxy or None,
+                allow_redirects=False,  # a write would become a GET, and the token would go to somebody else
+            )
+            code = str(response.status)
+        finally:
+            if self._on_request is not None:
+                self._on_request(method, code, target.authority)
+        if self._on_date is not None and (date := response.headers.get("Date")):
+            self._on_date(date, asked)
+        self._pass_on_warnings(response)
+        return response
+
+    def _pass_on_warnings(self, response: aiohttp.ClientResponse) -> None:
+        """What the server wants said to people (a deprecated version, an unknown field), once each."""
+        for header in response.headers.getall("Warning", ()):
+            text = header.partition('"')[2].rpartition('"')[0] or header
+            if text not in self._warned and len(self._warned) < _MAX_WARNINGS:
+                self._warned.add(text)
+                log.warning("the API server warns: %s", text)
+
+    # --- credentials --------------------------------------------------------------------------------------------------
+    async def _current(self) -> _Held:
+        loop = asyncio.get_running_loop()
+        if self._held is None or loop.time() >= self._next_look:
+            async with self._renewing:
+                if self._held is None or loop.time() >= self._next_look:
+                    self._held = await self._looked_at_again(self._held)
+        return self._held
+
+    async def _looked_at_again(self, held: _Held | None) -> _Held:
+        """Without any credentials an error is raised; else the old ones do for a while longer."""
+        loop = asyncio.get_running_loop()
+        expires = held.credentials.expires if held is not None else None
+        try:
+            fresh = await self._read(held, fresh=expires is not None and time.time() >= expires - EXPIRY_MARGIN)
+        except ConfigError as error:
+            if held is None:
+                raise
+            log.warning("going on with the old credentials: %s", error)
+            self._next_look = loop.time() + RETRY_SECONDS
+            return held
+        self._next_look = loop.time() + REREAD_SECONDS
+        if fresh.credentials.expires is not None:  # a plugin that gives what ends at once is not asked in a tight loop
+            left = fresh.credentials.expires - EXPIRY_MARGIN - time.time()
+            self._next_look = loop.time() + min(REREAD_SECONDS, max(left, RETRY_SECONDS))
+        return fresh
+
+    async def _renewed(self, refused: _Held) -> bool:
+        """Whether there are other credentials than those that the server refused."""
+        loop = asyncio.get_running_loop()
+        async with self._renewing:
+            if self._held is not refused:
+                return True
+            if loop.time() < self._next_renewal:
+                return False
+            self._next_renewal = loop.time() + RETRY_SECONDS
+            try:
+                fresh = await self._read(refused, fresh=True)
+            except ConfigError as error:
+                log.warning("the server refused the credentials, and there are no others: %s", error)
+                return False
+            if fresh.credentials == refused.credentials:
+                return False
+            self._held = fresh
+            return True
+
+    async def _read(self, held: _Held | None, *, fresh: bool) -> _Held:
+        credentials = await self._config.credentials(fresh=fresh)
+        if held is not None and credentials == held.credentials:
+            return held
+        if held is not None and credentials.tls == held.credentials.tls:
+            return _Held(credentials, held.tls)
+        try:
+            return _Held(credentials, credentials.tls.context())
+        except OSError as error:
+            raise ConfigError(f"{self._config.source}: the certificates cannot be used: {error}") from error
+
+
+def _impatient_socket(arrive_within: float, address: AddrInfoType) -> socket.socket:
+    """A connection that the kernel gives up when what was sent is not acknowledged in time. Without it the kernel goes on trying for
+    minutes, also for a process that has ended long since."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(arrive_within * 1000))
+    return made
+
+
+def _checked(before_send: BeforeSend) -> type[aiohttp.ClientRequest]:
+    class CheckedRequest(aiohttp.ClientRequest):
+        """One that asks before it goes out. `send` writes to the socket before it awaits anything that could make it wait."""
+
+        async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+            before_send(self.method)
+            return await super().send(conn)
+
+    return CheckedRequest

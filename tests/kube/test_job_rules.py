@@ -1,0 +1,134 @@
+"""DiLoCoJobs: a real server judges them as memory, and so the operator's tests, do, and guards their status."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from datetime import UTC, datetime
+
+import pytest
+from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
+from builders.job_manifests import job, with_field
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd, job_schema
+from diloco_operator.api.rules import RULES
+from diloco_operator.kube import schema as kube_schema
+from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
+from diloco_operator.kube.events import EventRecorder, Subject
+from diloco_operator.kube.executor import Executor
+from diloco_operator.kube.schema import Structural
+from diloco_operator.plan import ApplyStatus, Plan
+
+from .conftest import define
+
+_SCHEMA = Structural(job_schema())
+
+# Ways in which a field can be wrong: some keep a server from looking at rules, some do not, some are a rule's own.
+_MISTAKES: dict[str, object] = {
+    "spec.learners.min": 0,  # too small, and rules compare it
+    "spec.learners.joinTimeout": "soon",
+    "spec.learners.restart.limit": -1,
+    "spec.pools": [],
+    "spec.pools[0].accelerator": "tpu-v0",
+    "spec.pools[0].topology": "2x2",
+    "spec.pools[0].learners.max": 0,
+    "spec.pools[1].template": {},
+    "spec.training.steps": ...,
+    "spec.training.fragments": 0,
+    "spec.training.overlapSteps": 24,
+    "spec.training.outerOptimizer.momentum": 1,
+    "spec.syncer.shards": 0,
+    "spec.suspend": "yes",
+}
+
+
+@pytest.fixture(autouse=True)
+async def _definition(client: Client) -> None:
+    await define(client, build_crd())
+
+
+def _in(namespace: str, obj: Obj, name: str = "") -> Obj:
+    """A copy of a job, for `namespace`."""
+    placed = copy.deepcopy(obj)
+    placed["metadata"] |= {"namespace": namespace, **({"name": name} if name else {})}
+    return placed
+
+
+async def _causes(client: Client, obj: Obj, *, old: Obj | None = None) -> list[Cause]:
+    """What the server says of creating `obj`, or of putting it in the place of `old`."""
+    try:
+        if old is None:
+            made = await client.create(names.DILOCO_JOBS, obj)
+            await client.delete(names.DILOCO_JOBS, made["metadata"]["namespace"], made["metadata"]["name"])
+        else:
+            obj["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+            await client.update(names.DILOCO_JOBS, obj)
+    except Invalid as error:
+        return error.causes
+    return []
+
+
+def _foretold(obj: Obj, old: Obj | None = None) -> list[Cause]:
+    """What the compiled schema of the definition says, without a server."""
+    before = kube_schema.apply_defaults(job_schema(), old) if old is not None else None
+    return _SCHEMA.refusal(kube_schema.apply_defaults(job_schema(), obj), before)
+
+
+async def test_every_wrong_job_is_refused_for_the_fields_that_are_to_blame(client: Client, namespace: str) -> None:
+    wrong = {}
+    for what, (obj, field, _) in REFUSED.items():
+        # A server tells what is wrong with the number to scale twice, once under the path as the definition has it: `.spec.…`.
+        told = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
+        expected = {cause.field for cause in _foretold(obj)}
+        if field not in told or told != expected:
+            wrong[what] = (field, told, expected)
+    assert not wrong, wrong
+
+
+async def test_two_mistakes_are_told_as_foretold(client: Client, namespace: str) -> None:
+    wrong = {}
+    for one, other in itertools.combinations(_MISTAKES, 2):
+        if one.startswith("spec.pools[") != other.startswith("spec.pools[") and "spec.pools" in (one, other):
+            continue  # one of a pool, and no pools
+        obj = with_field(with_field(job(), one, _MISTAKES[one]), other, _MISTAKES[other])
+        told = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
+        if told != (expected := {cause.field for cause in _foretold(obj)}):
+            wrong[one, other] = (told, expected)
+    assert not wrong, wrong
+
+
+async def test_refusals_by_a_rule_say_what_the_rule_says(client: Client, namespace: str) -> None:
+    wrong = {}
+    for what, (obj, field, words) in REFUSED.items():
+        if any(words in rule.message for rules in RULES.values() for rule in rules):  # else it is the schema's word, not ours
+            told = [cause.message for cause in await _causes(client, _in(namespace, obj)) if cause.field == field]
+            if not any(words in message for message in told):
+                wrong[what] = (words, told)
+    assert not wrong, wrong
+
+
+async def test_every_sensible_job_is_accepted(client: Client, namespace: str) -> None:
+    assert {what: told for what, obj in ACCEPTED.items() if (told := await _causes(client, _in(namespace, obj)))} == {}
+
+
+async def test_what_is_immutable_cannot_change(client: Client, namespace: str) -> None:
+    made = await client.create(names.DILOCO_JOBS, _in(namespace, job()))
+    for path, value, words in IMMUTABLE.values():
+        told = await _causes(client, with_field(made, path, value), old=made)
+        assert [cause for cause in told if words in cause.message], (path, told)
+        assert {cause.field for cause in told} == {cause.field for cause in _foretold(with_field(job(), path, value), job())}
+    assert await _causes(client, {**made, "spec": {**made["spec"], **SEVERAL_SHARDS["spec"]}}, old=made)
+
+
+async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client: Client, namespace: str) -> None:
+    obj = _in(namespace, job())
+    name = obj["metadata"]["name"]
+    first = await client.create(names.DILOCO_JOBS, obj)
+    await client.delete(names.DILOCO_JOBS, namespace, name)
+    await client.create(names.DILOCO_JOBS, obj)
+    subject = Subject(namespace, name, first["metadata"]["uid"])
+    plan = Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, name, subject.uid, {"observedGeneration": 1}))
+    executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
+    outcome = await executor.execute(subject, plan, version=first["metadata"]["resourceVersion"])
+    assert [type(failure.error) for failure in outcome.failures] == [Conflict]
+    assert "status" not in await client.get(names.DILOCO_JOBS, namespace, name)

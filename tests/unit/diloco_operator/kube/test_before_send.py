@@ -1,0 +1,98 @@
+"""The last check before a request goes out: after whatever it had to wait for within the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from diloco_operator.api.names import CONFIG_MAPS
+from diloco_operator.kube.fence import Fence, NotLeading
+from diloco_operator.kube.rest import RestClient, load_config
+from diloco_operator.kube.rest.transport import _impatient_socket
+
+BODY = json.dumps({"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "1"}}).encode()
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+
+
+class Server:
+    """Notes the first line of each request."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.url = ""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with server:
+            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                lines = head.decode().split("\r\n")
+                self.heard.append(lines[0].partition("?")[0].partition(" HTTP")[0])
+                lengths = [int(line.partition(":")[2]) for line in lines if line.lower().startswith("content-length:")]
+                if lengths:
+                    await reader.readexactly(lengths[0])
+                writer.write(ANSWER)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    def kubeconfig(self, folder: Path) -> Path:
+        path = folder / "kubeconfig"
+        content = {
+            "clusters": [{"name": "a", "cluster": {"server": self.url}}],
+            "users": [{"name": "a", "user": {"token": "t"}}],
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "current-context": "a",
+        }
+        path.write_text(json.dumps(content))
+        return path
+
+
+async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path: Path):
+    """It was let in, and then the process was stopped while the request waited for its connection."""
+    clock = 0.0
+    fence = Fence(lambda: clock)
+    fence.open_until(10)
+    server = Server()
+
+    def before_send(method: str) -> None:
+        nonlocal clock
+        clock = 60.0  # this late
+        if method != "GET":
+            fence.check()
+
+    async with server.serving():
+        config = load_config(server.kubeconfig(tmp_path))
+        async with RestClient.connect(config, before_send=before_send) as client:
+            fence.check()
+            with pytest.raises(NotLeading):
+                await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
+            await client.get(CONFIG_MAPS, "ns", "a")
+    assert server.heard == ["GET /api/v1/namespaces/ns/configmaps/a"]
+
+
+async def test_what_may_be_sent_is_sent(tmp_path: Path):
+    server = Server()
+    asked: list[str] = []
+    async with server.serving():
+        config = load_config(server.kubeconfig(tmp_path))
+        async with RestClient.connect(config, before_send=asked.append, arrive_within=5.0) as client:
+            await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
+            await client.get(CONFIG_MAPS, "ns", "a")
+    assert server.heard == ["POST /api/v1/namespaces/ns/configmaps", "GET /api/v1/namespaces/ns/configmaps/a"]
+    assert asked == ["POST", "GET"]
+
+
+def test_the_kernel_gives_up_what_does_not_arrive_in_time():
+    address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
+    with _impatient_socket(5.0, address) as made:
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000  # milliseconds

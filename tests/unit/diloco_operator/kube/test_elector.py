@@ -1,0 +1,303 @@
+"""Replicas that elect a leader over an API server, and what the fence lets through, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from builders.virtual_time import run_virtual, until
+from diloco_operator.api.names import CONFIG_MAPS
+from diloco_operator.kube.client import Resource, Unavailable
+from diloco_operator.kube.elector import Elector, LeaseLost
+from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
+from diloco_operator.kube.lease import LEASES, Terms, read_lease
+from diloco_operator.kube.memory import MemoryApi
+
+NS = "default"
+
+
+class Replica:
+    """One operator process as far as the election goes. `offset` moves its clock on while nothing of it runs."""
+
+    def __init__(self, world: World, identity: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.offset = 0.0
+        self.cut_off = False
+        self.fence = Fence(self.clock)
+        self.elector = Elector(
+            _Cable(world.api, self),
+            self.fence,
+            namespace=NS,
+            name="diloco-operator",
+            identity=identity,
+            terms=Terms(),
+            chance=world.random.random,
+            clock=self.clock,
+        )
+        self.client = FencedClient(_Cable(world.api, self), self.fence)
+        self.led_at: float | None = None
+        self.lost: LeaseLost | None = None
+        self.task = loop.create_task(self._run())
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time() + self.offset
+
+    async def _run(self) -> None:
+        await self.elector.acquire()
+        self.led_at = asyncio.get_running_loop().time()
+        try:
+            await self.elector.hold()
+        except LeaseLost as error:
+            self.lost = error
+
+    async def write(self, name: str) -> None:
+        await self.client.create(CONFIG_MAPS, {"metadata": {"namespace": NS, "name": name}})
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class _Cable:
+    """The connection of one replica to the API server; each request takes a little."""
+
+    def __init__(self, api: MemoryApi, replica: Replica) -> None:
+        self._api = api
+        self._replica = replica
+
+    def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def request(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0.01)
+            if self._replica.cut_off:
+                await asyncio.Event().wait()
+            return await getattr(self._api, verb)(*args, **kwargs)
+
+        return request
+
+
+class World:
+    def __init__(self) -> None:
+        self.api = MemoryApi(random=random.Random(1))
+        self.random = random.Random(2)
+        self.replicas: list[Replica] = []
+
+    def start(self, identity: str) -> Replica:
+        replica = Replica(self, identity)
+        self.replicas.append(replica)
+        return replica
+
+    async def holder(self) -> str:
+        return read_lease(await self.api.get(LEASES, NS, "diloco-operator")).holder
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        world = World()
+        try:
+            await scenario(world)
+        finally:
+            for replica in world.replicas:
+                await replica.stop()
+
+    run_virtual(run())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def a_leader_and_a_standby(world: World) -> tuple[Replica, Replica]:
+    first = world.start("first")
+    await until(lambda: first.led_at is not None)
+    second = world.start("second")
+    await asyncio.sleep(30)
+    assert second.led_at is None
+    assert first.lost is None
+    return first, second
+
+
+def test_of_several_replicas_one_leads_and_goes_on_leading():
+    async def scenario(world: World) -> None:
+        replicas = [world.start(f"replica-{i}") for i in range(5)]
+        await until(lambda: any(replica.led_at is not None for replica in replicas))
+        await asyncio.sleep(600)
+        assert [replica.led_at is not None for replica in replicas].count(True) == 1
+        assert all(replica.lost is None for replica in replicas)
+        assert read_lease(await world.api.get(LEASES, NS, "diloco-operator")).transitions == 0
+
+    play(scenario)
+
+
+def test_a_leader_that_was_killed_is_followed_within_20_seconds():
+    async def scenario(world: World) -> None:
+        first, second = await a_leader_and_a_standby(world)
+        await first.stop()
+        killed = now()
+        await until(lambda: second.led_at is not None)
+        assert second.led_at is not None
+        # It was renewed at most 2 s before the end, and seen by the standby at most 2.2 s (with jitter) after that; then it lasts 15 s.
+        assert second.led_at - killed < 15 + 2.2 + 0.1
+
+    play(scenario)
+
+
+def test_a_leader_that_releases_the_lease_is_followed_at_the_next_look():
+    async def scenario(world: World) -> None:
+        first, second = await a_leader_and_a_standby(world)
+        await first.stop()
+        await first.elector.release()
+        assert await world.holder() == ""
+        with pytest.raises(NotLeading):
+            await first.write("late")
+        released = now()
+        await until(lambda: second.led_at is not None)
+        assert second.led_at is not None
+        assert second.led_at - released < 2.3  # the retry period, with jitter
+
+    play(scenario)
+
+
+def test_a_leader_cut_off_stops_writing_before_another_leads():
+    async def scenario(world: World) -> None:
+        first, second = await a_leader_and_a_standby(world)
+        first.cut_off = True
+        writing = asyncio.create_task(first.write("under-way"))
+        await until(lambda: first.lost is not None)
+        stopped = now()
+        assert second.led_at is None
+        with pytest.raises(NotLeading, match="during the write"):
+            await writing
+        with pytest.raises(NotLeading, match="does not hold"):
+            await first.write("late")
+        first.cut_off = False
+        await until(lambda: second.led_at is not None)
+        assert second.led_at is not None
+        assert second.led_at - stopped >= 5  # lease duration - renew deadline
+        assert await world.holder() == "second"
+
+    play(scenario)
+
+
+def test_a_hiccup_shorter_than_the_deadline_costs_nothing():
+    async def scenario(world: World) -> None:
+        first, second = await a_leader_and_a_standby(world)
+        away = True
+
+        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+            if away and resource == LEASES:
+                raise Unavailable(503, "ServiceUnavailable", "starting")
+
+        world.api.before = refuse
+        await asyncio.sleep(7)
+        away = False
+        await asyncio.sleep(60)
+        assert first.lost is None
+        assert second.led_at is None
+        await first.write("still-allowed")
+
+    play(scenario)
+
+
+def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on():
+    async def scenario(world: World) -> None:
+        first, _ = await a_leader_and_a_standby(world)
+        await first.write("before")
+        first.offset += 60  # its clock went on, and nothing of it ran: no timer has fired, no renewal was sent
+        with pytest.raises(NotLeading):
+            await first.write("after")
+        await until(lambda: first.lost is not None)
+        assert "not renewed within 10 s" in str(first.lost)
+
+    play(scenario)
+
+
+def test_a_renewal_that_was_answered_too_late_does_not_count():
+    async def scenario(world: World) -> None:
+        first, _ = await a_leader_and_a_standby(world)
+        original = world.api.update
+
+        async def slow(*args: Any, **kwargs: Any) -> Any:
+            answer = await original(*args, **kwargs)
+            first.offset += 60  # stopped between sending and hearing the answer
+            return answer
+
+        world.api.update = slow  # type: ignore[method-assign]
+        await until(lambda: first.lost is not None)
+        world.api.update = original  # type: ignore[method-assign]
+        with pytest.raises(NotLeading):
+            await first.write("after")
+
+    play(scenario)
+
+
+def test_a_lease_that_somebody_labelled_is_renewed_all_the_same():
+    async def scenario(world: World) -> None:
+        first, second = await a_leader_and_a_standby(world)
+        for value in range(20):
+            lease = await world.api.get(LEASES, NS, "diloco-operator")
+            lease["metadata"]["labels"] = {"touched": str(value)}
+            await world.api.update(LEASES, lease)
+            await asyncio.sleep(1.7)
+        assert first.lost is None
+        assert second.led_at is None
+
+    play(scenario)
+
+
+def test_a_lease_that_was_deleted_is_made_anew():
+    async def scenario(world: World) -> None:
+        first, second = await a_leader_and_a_standby(world)
+        await world.api.delete(LEASES, NS, "diloco-operator")
+        await until(lambda: first.lost is not None or second.led_at is not None)
+        await asyncio.sleep(60)
+        assert await world.holder() in ("first", "second")
+        assert not (first.lost is None and second.led_at is not None)  # never two
+
+    play(scenario)
+
+
+def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed():
+    async def scenario(world: World) -> None:
+        first, _ = await a_leader_and_a_standby(world)
+
+        async def slow() -> None:
+            async with first.fence.passage():
+                await asyncio.sleep(25)  # more than one renew deadline
+
+        await slow()
+
+    play(scenario)
+
+
+def test_writes_whose_time_is_up_do_not_disturb_the_end_of_the_lease():
+    async def scenario(world: World) -> None:
+        fence = Fence(now)
+        fence.open_until(5)
+
+        async def write() -> None:
+            async with fence.passage():
+                await asyncio.sleep(60)
+
+        problems: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        writes = [asyncio.create_task(write()) for _ in range(3)]
+        asyncio.get_running_loop().call_at(5 + 1e-10, fence.shut)  # in the same turn of the loop as the time-outs, after them
+        ends = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(end) for end in ends] == [NotLeading] * 3
+        assert now() == pytest.approx(5)
+        assert problems == []
+
+    play(scenario)
+
+
+def test_a_time_out_within_a_write_is_not_taken_for_the_leases():
+    async def scenario(world: World) -> None:
+        first, _ = await a_leader_and_a_standby(world)
+        with pytest.raises(TimeoutError):
+            async with first.fence.passage():
+                raise TimeoutError
+
+    play(scenario)

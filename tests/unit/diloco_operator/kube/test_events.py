@@ -1,0 +1,200 @@
+"""What of the things that are told about a job gets written, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from builders.scripted_api import ScriptedApi
+from builders.virtual_time import run_virtual
+from diloco_operator.api.names import EVENTS
+from diloco_operator.kube import events as events_module
+from diloco_operator.kube.client import AlreadyExists, ApiError, Forbidden, Obj
+from diloco_operator.kube.events import EventRecorder, Subject
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.kube.similar import Similar
+from diloco_operator.plan import Event
+
+JOB = Subject("default", "lm", "uid-lm")
+START = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+LOST = Event("Warning", "UnitLost", "v5p-0: the node is gone")
+
+
+def now() -> datetime:
+    return START + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class Stage:
+    def __init__(self, api: MemoryApi) -> None:
+        self.api = api
+        self.recorder = EventRecorder(api, now)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[EventRecorder]:
+        """A recorder at work; another one each time, as after a restart."""
+        self.recorder = EventRecorder(self.api, now)
+        task = asyncio.create_task(self.recorder.run())
+        try:
+            yield self.recorder
+            await self.recorder.drained()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def events(self) -> list[Obj]:
+        return sorted((await self.api.list(EVENTS)).items, key=lambda event: event["message"])
+
+
+def play(scenario: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        def reads_nothing(verb: str, *_: Any) -> None:
+            if verb == "get":
+                raise Forbidden(403, "Forbidden", "the operator may create and patch events, and nothing else")
+
+        await scenario(Stage(MemoryApi(before=reads_nothing)))
+
+    run_virtual(run())
+
+
+def test_the_same_event_told_again_raises_a_count_and_the_last_time():
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            for _ in range(3):
+                recorder.tell(JOB, LOST)
+                await asyncio.sleep(60)
+        [event] = await stage.events()
+        assert event["count"] == 3
+        assert event["firstTimestamp"] == "2026-11-20T21:00:00Z"
+        assert event["lastTimestamp"] == "2026-11-20T21:02:00Z"
+
+    play(scenario)
+
+
+def test_a_restarted_operator_goes_on_counting_without_reading():
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            async with stage.writing() as recorder:
+                recorder.tell(JOB, LOST)
+        [event] = await stage.events()
+        assert event["count"] == 3
+
+    play(scenario)
+
+
+def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds():
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            for _ in range(400):
+                recorder.tell(JOB, LOST)
+                await asyncio.sleep(0.1)
+        [event] = await stage.events()
+        assert event["count"] == 400
+        assert stage.api.writes <= 6  # 40 s: at 0, 10, 20 and 30 s, and the rest at the end; one to spare
+
+    play(scenario)
+
+
+def test_many_that_differ_in_their_message_alone_are_told_as_one():
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            for unit in range(1000):
+                recorder.tell(JOB, Event("Warning", "UnitLost", f"v5p-{unit}: the node is gone"))
+        combined, *single = await stage.events()
+        assert len(single) == 10
+        assert combined["message"] == "(combined from similar events) v5p-999: the node is gone"
+        assert combined["count"] == 990
+
+    play(scenario)
+
+
+def test_other_reasons_and_other_jobs_are_not_combined_with_them():
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            for unit in range(20):
+                recorder.tell(JOB, Event("Warning", "UnitLost", f"v5p-{unit}"))
+            recorder.tell(JOB, Event("Normal", "StepsReached", "done"))
+            recorder.tell(Subject("default", "other", "uid-other"), Event("Warning", "UnitLost", "v5p-0"))
+        messages = [event["message"] for event in await stage.events()]
+        assert len(messages) == 10 + 1 + 1 + 1
+
+    play(scenario)
+
+
+def test_after_a_quiet_while_they_are_told_one_by_one_again():
+    similar = Similar()
+    assert not any(similar.too_many("kind", f"m{i}", 0.0) for i in range(10))
+    assert similar.too_many("kind", "m10", 599.0)
+    assert not similar.too_many("kind", "m11", 599.0 + 600.0)
+
+
+def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: pytest.LogCaptureFixture):
+    async def scenario(stage: Stage) -> None:
+        gone = Subject("gone", "lm", "uid-gone")
+        async with stage.writing() as recorder:
+            recorder.tell(gone, LOST)
+            await asyncio.sleep(20)
+            recorder.tell(gone, LOST)
+            recorder.tell(JOB, LOST)
+        assert len(await stage.events()) == 1
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["event UnitLost about gone/lm was not written"] * 2
+
+    play(scenario)
+
+
+def test_an_event_that_expired_is_made_anew():
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            recorder.tell(JOB, LOST)
+            await asyncio.sleep(20)
+            [event] = await stage.events()
+            await stage.api.delete(EVENTS, "default", event["metadata"]["name"])
+            recorder.tell(JOB, LOST)
+        [event] = await stage.events()
+        assert event["count"] == 1
+
+    play(scenario)
+
+
+def test_the_writers_end_well_when_an_earlier_event_was_taken_away_in_between():
+    """It is there at the create and gone at the patch."""
+    calls: list[str] = []
+
+    def answer(verb: str, _: Any) -> ApiError | None:
+        calls.append(verb)
+        return AlreadyExists(409, "AlreadyExists", "exists") if verb == "create" else ApiError(404, "NotFound", "gone")
+
+    async def run() -> None:
+        client: Any = ScriptedApi(handle=answer)
+        recorder = EventRecorder(client, now)
+        recorder.tell(JOB, LOST)
+        task = asyncio.create_task(recorder.run())
+        await recorder.drained()
+        assert not task.done()
+        task.cancel()
+
+    run_virtual(run())
+    assert calls == ["create", "patch"]
+
+
+def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events_module, "BACKLOG", 10)
+
+    async def overwhelm() -> int:
+        client: Any = ScriptedApi()
+        events = EventRecorder(client, now)
+        for index in range(13):
+            events.tell(Subject("default", f"lm-{index}", f"uid-{index}"), LOST)
+        writing = asyncio.create_task(events.run())
+        await events.drained()
+        writing.cancel()
+        return len(client.calls)
+
+    assert run_virtual(overwhelm()) == 10
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "10 events wait to be written",
+        "3 events were dropped",
+    ]

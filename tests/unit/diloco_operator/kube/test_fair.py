@@ -1,0 +1,119 @@
+"""Slots go round between keys. Virtual time: a request takes one second, so a second is a round."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from builders.virtual_time import run_virtual
+from diloco_operator.kube.fair import FairSlots
+
+
+class Stage:
+    def __init__(self, slots: int, *, most: int | None = None) -> None:
+        self.slots: FairSlots[str] = FairSlots(slots, most=most)
+        self.ended: dict[str, list[float]] = {}
+        self.busy: dict[str, int] = {}
+        self.busiest: dict[str, int] = {}
+
+    async def request(self, key: str, seconds: float = 1.0) -> None:
+        async with self.slots.of(key):
+            for name in (key, "all"):
+                self.busy[name] = self.busy.get(name, 0) + 1
+                self.busiest[name] = max(self.busiest.get(name, 0), self.busy[name])
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                for name in (key, "all"):
+                    self.busy[name] -= 1
+        self.ended.setdefault(key, []).append(asyncio.get_running_loop().time())
+
+
+def play(scenario: Coroutine[Any, Any, None]) -> None:
+    run_virtual(scenario)
+
+
+def test_a_single_request_does_not_wait_behind_a_thousand_of_another_key():
+    async def scenario() -> None:
+        stage = Stage(8)
+        crowd = [asyncio.create_task(stage.request("big")) for _ in range(1000)]
+        await asyncio.sleep(0.5)
+        await stage.request("small")
+        # One second until one of the crowd's 8 requests ends, one for itself; alone it would take one.
+        assert stage.ended["small"] == [2.0]
+        await asyncio.gather(*crowd)
+        assert stage.ended["big"][-1] == 126.0  # 1001 requests, 8 a second
+
+    play(scenario())
+
+
+def test_with_a_share_for_each_key_it_does_not_wait_at_all():
+    async def scenario() -> None:
+        stage = Stage(8, most=6)
+        crowd = [asyncio.create_task(stage.request("big")) for _ in range(100)]
+        await asyncio.sleep(0.5)
+        await stage.request("small")
+        assert stage.ended["small"] == [1.5]
+        await asyncio.gather(*crowd)
+        assert stage.busiest == {"big": 6, "small": 1, "all": 7}
+
+    play(scenario())
+
+
+def test_keys_take_turns():
+    async def scenario() -> None:
+        stage = Stage(1)
+        waiting = [asyncio.create_task(stage.request(key)) for key in ["a"] * 4 + ["b"] * 2 + ["c"]]
+        await asyncio.gather(*waiting)
+        # The first "a" has the slot before anybody waits; then a b c a b a.
+        assert stage.ended == {"a": [1, 2, 5, 7], "b": [3, 6], "c": [4]}
+
+    play(scenario())
+
+
+def test_a_slot_granted_to_a_request_that_is_cancelled_goes_to_the_next():
+    async def scenario() -> None:
+        stage = Stage(1)
+        first = asyncio.create_task(stage.request("a"))
+        await asyncio.sleep(0.5)
+        given_up = asyncio.create_task(stage.request("b"))
+        last = asyncio.create_task(stage.request("c"))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)  # the slot is b's now, and b has not run yet
+        given_up.cancel()
+        await last
+        assert stage.ended == {"c": [1.5]}
+        assert stage.slots.waiting == 0
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int):
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        stage = Stage(4, most=3)
+        tasks = []
+        for _ in range(200):
+            tasks.append(asyncio.create_task(stage.request(chance.choice("abcde"), chance.random())))
+            if chance.random() < 0.3:
+                chance.choice(tasks).cancel()
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.random() / 10)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert stage.busiest["all"] <= 4
+        assert all(stage.busiest.get(key, 0) <= 3 for key in "abcde")
+        before = asyncio.get_running_loop().time()
+        await asyncio.gather(*(stage.request(key) for key in "abcd"))  # all four slots are there again
+        assert asyncio.get_running_loop().time() == before + 1
+
+    play(scenario())
+
+
+def test_no_slot_at_all_is_refused():
+    with pytest.raises(ValueError, match="must be a slot"):
+        FairSlots(0)
