@@ -1,7 +1,7 @@
 """What the operator tells a pod and what a pod tells back. The only module both planes share besides the wire.
 
 A pod of a job is told who it is by environment variables, and what to do by two mounted files: the job file (JSON, `JobFile`)
-and the job's secret. It tells back by its exit status (`Exit`) and, the syncer only, by its termination message (`Result`).
+and its TLS identity. It tells back by its exit status (`Exit`) and, the syncer only, by its termination message (`Result`).
 Everything in between is what the syncer reports over gRPC (`diloco.protocol`).
 """
 
@@ -16,8 +16,8 @@ from pydantic.alias_generators import to_camel
 # --- environment of every pod of a job --------------------------------------------------------------------------------
 ENV_JOB_FILE = "DILOCO_JOB_FILE"
 """Path of the mounted job file, see `JobFile`."""
-ENV_SECRET_FILE = "DILOCO_SECRET_FILE"
-"""Path of the mounted file that holds the job's secret, which every RPC carries."""
+ENV_TLS_DIR = "DILOCO_TLS_DIR"
+"""Directory with `TLS_ROOTS_FILE` and `TLS_IDENTITY_FILE`, which may be replaced at any time by renewed ones."""
 ENV_POD_IP = "DILOCO_POD_IP"
 """The pod's own address (downward API `status.podIP`)."""
 
@@ -50,13 +50,36 @@ SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
 MOUNT_JOB = "/etc/diloco/job"
 """Where the job's ConfigMap is mounted; it has one key, `JOB_FILE_KEY`."""
-MOUNT_SECRET = "/etc/diloco/secret"
-"""Where the job's Secret is mounted; it has one key, `SECRET_KEY`."""
+MOUNT_TLS = "/etc/diloco/tls"
+"""Where a pod's own certificate is mounted, with the job's certificate authorities."""
 MOUNT_STATE = "/var/lib/diloco"
 """Where the syncer's volume is mounted."""
 TERMINATION_LOG = "/dev/termination-log"
 JOB_FILE_KEY = "job.json"
-SECRET_KEY = "token"
+TLS_ROOTS_FILE = "ca.crt"
+"""Certificates of the authorities that this job trusts, PEM: the present one first."""
+TLS_IDENTITY_FILE = "identity.pem"
+"""Private key and certificate of this pod, PEM, in one file: a renewal can never be read by halves."""
+
+
+# --- who is who: the URI in a certificate -----------------------------------------------------------------------------
+def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
+    """Of one attempt of a learner unit. It may join as this attempt and as nothing else."""
+    return f"diloco://{job_uid}/learner/{unit}/{attempt}"
+
+
+def syncer_identity(job_uid: str) -> str:
+    return f"diloco://{job_uid}/syncer"
+
+
+def operator_identity(job_uid: str) -> str:
+    """Of the operator as a client of the job's syncer: it may watch."""
+    return f"diloco://{job_uid}/operator"
+
+
+def syncer_host_name(job: str, namespace: str) -> str:
+    """The name in the syncer's certificate, which clients demand whatever address they dial."""
+    return f"{job}-syncer.{job}.{namespace}.svc"
 
 
 class Exit(enum.IntEnum):
@@ -75,7 +98,7 @@ class Exit(enum.IntEnum):
     REFUSED_FENCED = 67
     """A newer attempt of the unit exists, or another process holds this identity."""
     REFUSED_UNAUTHENTICATED = 68
-    """The secret was wrong."""
+    """The syncer and this learner do not accept each other's certificate, or it names somebody else."""
     BAD_STATE = 69
     """Syncer: the volume holds state that cannot be used, e.g. of another model."""
     DRAINED = 143
@@ -122,12 +145,12 @@ class Checkpoint(_Wire):
 class Training(_Wire):
     """`spec.training`: what is trained how, on the syncer's clock."""
 
-    steps: int = Field(ge=1, description="T, outer steps on the syncer's clock.")
+    steps: int = Field(ge=1, description="T, outer steps of the whole job, as the syncer counts them.")
     sync_interval: int = Field(24, ge=1, le=10000, description="H, local steps between two syncs of one fragment.")
     fragments: int = Field(24, ge=1, le=10000, description="P, number of fragments the parameters are cut into; at most syncInterval.")
     overlap_steps: int = Field(2, ge=0, description="tau, outer steps that a fragment's exchange may take; less than syncInterval.")
-    quorum: int = Field(1, ge=1, description="K, learners whose new metadata an outer step waits for.")
-    grace: Grace = Field(default_factory=Grace)
+    quorum: int = Field(1, ge=1, description="K, learners that an outer step waits for; at most learners.min.")
+    grace: Grace = Field(default_factory=Grace, description="How long an outer step waits for more learners once the quorum is there.")
     merge: Merge = Field(default_factory=Merge)
     outer_optimizer: OuterOptimizer = Field(default_factory=OuterOptimizer)
     compression: Literal["None", "BFloat16", "Int4"] = Field("BFloat16", description="Coding of outer gradients on the wire.")

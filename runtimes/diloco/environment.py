@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from diloco import contract
-from diloco.protocol.auth import read_secret
+from diloco.protocol.tls import TlsFiles
 
 
 class ContractError(ValueError):
@@ -27,15 +27,12 @@ def read_job_file(environment: Mapping[str, str]) -> contract.JobFile:
         raise ContractError(f"{contract.ENV_JOB_FILE}: job file {path} is wrong: {wrong}") from error
 
 
-def read_secret_file(environment: Mapping[str, str]) -> str:
-    """The job's secret. Raises ContractError."""
-    path = required(environment, contract.ENV_SECRET_FILE)
-    try:
-        return read_secret(path)
-    except OSError as error:
-        raise ContractError(f"{contract.ENV_SECRET_FILE}: cannot read secret file {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ContractError(f"{contract.ENV_SECRET_FILE}: {error}") from error
+def tls_files(environment: Mapping[str, str]) -> TlsFiles:
+    """Where this process finds its certificate. What is wrong in there is no breach of the contract: it is mended while we wait.
+
+    Raises ContractError if it is not told at all.
+    """
+    return TlsFiles(Path(required(environment, contract.ENV_TLS_DIR)))
 
 
 def required(environment: Mapping[str, str], name: str) -> str:

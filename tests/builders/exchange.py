@@ -19,12 +19,12 @@ from typing import Any, Self
 
 import grpc
 import numpy as np
+from builders.certificates import JobCertificates
 from diloco import contract
 from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.session import Leave, Session
-from diloco.protocol.auth import credentials
-from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Config, Timeouts
@@ -33,8 +33,6 @@ from diloco.syncer.fences import FencesError
 from diloco.syncer.main import ListenError, Syncer
 from diloco.syncer.restore import BadState
 
-SECRET = f"not-a-real-secret-{os.getpid()}"
-"""Of this process alone: a learner that looks for its syncer must not find another test's on a port that was given out again."""
 JOB_UID = "11111111-2222-3333-4444-555555555555"
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PATIENCE = 30.0
@@ -70,15 +68,17 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
 
 @dataclass
 class Place:
-    """A job's directory: job file, secret, the syncer's volume."""
+    """A job's directory: job file, certificates, the syncer's volume. Its authority is its own: a learner that looks for its syncer
+    cannot find another test's on a port that was given out again."""
 
     directory: Path
     job: JobFile = field(default_factory=job_file)
+    certificates: JobCertificates = field(init=False)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.write()
-        (self.directory / "token").write_text(SECRET)
+        self.certificates = JobCertificates(self.directory / "tls", self.job)
 
     def write(self) -> None:
         (self.directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
@@ -95,12 +95,12 @@ class Place:
     def environment(self) -> dict[str, str]:
         return {
             contract.ENV_JOB_FILE: str(self.directory / "job.json"),
-            contract.ENV_SECRET_FILE: str(self.directory / "token"),
             contract.ENV_POD_IP: "127.0.0.1",
         }
 
     def of_learner(self, address: str, unit: str, attempt: int = 1, **more: str) -> dict[str, str]:
         return self.environment() | {
+            contract.ENV_TLS_DIR: str(self.certificates.learner(unit, attempt).folder),
             contract.ENV_UNIT: unit,
             contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_SYNCER_ADDRESS: address,
@@ -109,6 +109,7 @@ class Place:
 
     def of_syncer(self, port: int) -> dict[str, str]:
         return self.environment() | {
+            contract.ENV_TLS_DIR: str(self.certificates.syncer().folder),
             contract.ENV_STATE_DIR: str(self.state),
             contract.ENV_LISTEN_PORT: str(port),
             contract.ENV_TERMINATION_LOG: str(self.directory / "termination-log"),
@@ -122,7 +123,7 @@ class LocalSyncer:
         self.place = place
         self._config = Config(
             job=place.job,
-            secret=SECRET,
+            tls=place.certificates.syncer(),
             host="127.0.0.1",
             port=port,
             state_dir=place.state,
@@ -326,9 +327,8 @@ class Processes:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                with grpc.insecure_channel(self.address, options=client_options(Keepalive())) as channel:
-                    request = WatchRequest(interval_seconds=interval)
-                    yield from SyncerStub(channel).Watch(request, metadata=credentials(SECRET), timeout=PATIENCE)
+                with self.place.certificates.channel(self.address, self.place.certificates.operator()) as channel:
+                    yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=interval), timeout=PATIENCE)
             except grpc.RpcError:
                 if time.monotonic() > deadline:
                     raise

@@ -7,27 +7,38 @@ from collections.abc import Callable, Mapping
 
 import grpc
 import numpy as np
-from builders.exchange import JOB_UID, PATIENCE, SECRET, weights
+from builders.exchange import JOB_UID, PATIENCE, LocalSyncer, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
-from diloco.protocol.auth import credentials
-from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Tensor, ToLearner, WorkWanted
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.framing import Assembler, Transfer, split
+from diloco.protocol.tls import TlsFiles
 
 
 class RawLearner:
     """One stream, by hand. Replies are read one by one; every read fails after PATIENCE."""
 
-    def __init__(self, address: str, arrays: Mapping[str, np.ndarray] | None = None, fragments: int = 2, secret: str = SECRET) -> None:
+    def __init__(
+        self,
+        syncer: LocalSyncer,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        fragments: int = 2,
+        *,
+        unit: str = "raw-0",
+        attempt: int = 1,
+        files: TlsFiles | None = None,
+    ) -> None:
+        """With a certificate for `attempt` of `unit`, or another one."""
+        self.unit, self.attempt = unit, attempt
         self.arrays = dict(arrays if arrays is not None else weights())
         self.layout = Layout(ArrayStore(self.arrays, embeddings=["w0"]).specs())
         self.fragments: tuple[Fragment, ...] = make_fragments(self.layout, fragments)
         self._out: queue.SimpleQueue[FromLearner | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address, options=client_options(Keepalive()))
-        self._call = SyncerStub(self._channel).Exchange(iter(self._out.get, None), metadata=credentials(secret), timeout=PATIENCE)
+        certificates = syncer.place.certificates
+        self._channel = certificates.channel(syncer.address, files or certificates.learner(unit, attempt))
+        self._call = SyncerStub(self._channel).Exchange(iter(self._out.get, None), timeout=PATIENCE)
         self.leases: list[tuple[int, int]] = []
 
     def __enter__(self) -> RawLearner:  # noqa: PYI034
@@ -46,11 +57,11 @@ class RawLearner:
         self._out.put(message)
         return self
 
-    def hello(self, unit: str = "raw-0", attempt: int = 1, **changes: object) -> RawLearner:
+    def hello(self, **changes: object) -> RawLearner:
         fields: dict[str, object] = {
             "job_uid": JOB_UID,
-            "unit": unit,
-            "attempt": attempt,
+            "unit": self.unit,
+            "attempt": self.attempt,
             "session": b"raw",
             "framework": "test",
             "tensors": [Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in self.layout.tensors],
@@ -98,6 +109,10 @@ class RawLearner:
             transfer = assembler.add(self.hear("chunk").chunk)
             if transfer is not None and wanted(transfer):
                 return transfer
+
+    def ending(self) -> str:
+        """What was said at the end, after `status`."""
+        return self._call.details() or ""
 
     def status(self) -> grpc.StatusCode:
         """How the stream ended."""

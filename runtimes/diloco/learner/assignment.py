@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diloco import contract
-from diloco.environment import ContractError, integer, read_job_file, read_secret_file, required
+from diloco.environment import ContractError, integer, read_job_file, required, tls_files
+from diloco.protocol.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Assignment:
     """Who this process is and whom it trains with."""
 
     job: contract.JobFile
-    secret: str
+    tls: TlsFiles
     unit: str
     attempt: int
     host: int
@@ -24,12 +25,22 @@ class Assignment:
     relative_speed: float
     """In (0, 1]; 1 on real hardware."""
 
+    @property
+    def identity(self) -> str:
+        """What this process's certificate must say."""
+        return contract.learner_identity(self.job.uid, self.unit, self.attempt)
+
+    @property
+    def host_name(self) -> str:
+        """What the syncer's certificate must say."""
+        return contract.syncer_host_name(self.job.name, self.job.namespace)
+
 
 def read_assignment(environment: Mapping[str, str]) -> Assignment:
     """The assignment in `environment`. Raises ContractError."""
     assignment = Assignment(
         job=read_job_file(environment),
-        secret=read_secret_file(environment),
+        tls=tls_files(environment),
         unit=required(environment, contract.ENV_UNIT),
         attempt=integer(environment, contract.ENV_ATTEMPT, None, 1),
         host=integer(environment, contract.ENV_HOST, 0, 0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
@@ -16,22 +17,24 @@ import numpy as np
 
 from diloco.algorithm.codec import CodecError, Coding, NonFiniteError, encode, payload_bytes, value_of
 from diloco.algorithm.fragments import Fragment
-from diloco.contract import Exit
+from diloco.contract import Exit, learner_identity
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, Rejected, Welcomed
 from diloco.learner.outbox import Outbox
 from diloco.learner.store import Float32Array
-from diloco.protocol.auth import credentials
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.framing import Assembler, FramingError, Transfer, split
 from diloco.protocol.refusal import exit_for, name_of
+from diloco.protocol.tls import TlsError, TlsFiles
 
 _log = logging.getLogger(__name__)
 
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 2.0
 """Back-off between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
+REFUSAL_PATIENCE = 300.0
+"""How long TLS may fail before this process gives up, seconds: longer than a kubelet needs to bring renewed files (two minutes or so)."""
 LAST_WORDS = 10.0
 """How long `close` lets the stream deliver what is in the outbox, seconds."""
 
@@ -47,7 +50,8 @@ class Connection:
     def __init__(
         self,
         address: str,
-        secret: str,
+        tls: TlsFiles,
+        host_name: str,
         hello: Hello,
         fragments: Sequence[Fragment],
         coding: Coding,
@@ -55,9 +59,12 @@ class Connection:
         keepalive: Keepalive,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`hello` without epoch, versions and samples_leased, which are filled in for each stream."""
+        """`hello` without epoch, versions and samples_leased, which are filled in for each stream. `host_name`: what the syncer's
+        certificate must say."""
         self._address = address
-        self._secret = secret
+        self._tls = tls
+        self._host_name = host_name
+        self._identity = learner_identity(hello.job_uid, hello.unit, hello.attempt)
         self._hello = hello
         self._fragments = fragments
         self._coding = coding
@@ -145,6 +152,8 @@ class Connection:
 
     def _run(self) -> None:
         failures = 0
+        refused_since: float | None = None
+        told = ""
         try:
             while not self._closing.is_set():
                 before = self._epoch
@@ -152,10 +161,21 @@ class Connection:
                 if trouble is None:
                     return
                 failures = 1 if welcomed else failures + 1
-                if failures in (1, 10) or failures % 100 == 0:
+                refusal = "" if welcomed else self._tls.why_refused(self._address, self._identity, self._host_name)
+                if not refusal:
+                    refused_since = None
+                else:
+                    trouble = refusal
+                    refused_since = refused_since or time.monotonic()
+                    if time.monotonic() - refused_since > REFUSAL_PATIENCE:
+                        raise TlsError(f"{refusal} ({REFUSAL_PATIENCE:.0f} s long)")
+                if failures in (1, 10) or failures % 100 == 0 or refusal != told:
+                    told = refusal
                     lost = "lost the syncer" if before else "no syncer yet"
                     _log.warning("%s at %s (%s); trying again", lost, self._address, trouble)
                 self._closing.wait(backoff(failures, self._chance()))
+        except TlsError as error:
+            self._inbox.put(Rejected(Exit.REFUSED_UNAUTHENTICATED, str(error)))
         finally:
             self._over.set()
 
@@ -164,8 +184,12 @@ class Connection:
         welcomed = False
         outbox = Outbox(FromLearner(hello=self._greeting()))
         assembler = Assembler(self._expected_bytes)
-        with grpc.insecure_channel(self._address, options=client_options(self._keepalive)) as channel:
-            call = SyncerStub(channel).Exchange(iter(outbox), metadata=credentials(self._secret))
+        try:
+            credentials = self._tls.read().channel_credentials()
+        except TlsError as error:
+            return False, str(error)
+        with grpc.secure_channel(self._address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
+            call = SyncerStub(channel).Exchange(iter(outbox))
             with self._lock:
                 self._call = call
             if self._closing.is_set():
@@ -194,7 +218,7 @@ class Connection:
         if self._closing.is_set():
             return None
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            self._inbox.put(Rejected(Exit.REFUSED_UNAUTHENTICATED, f"the syncer at {self._address} refused this job's secret: {detail}"))
+            self._inbox.put(Rejected(Exit.REFUSED_UNAUTHENTICATED, f"the syncer at {self._address} refused this unit: {detail}"))
             return None
         return f"{code.name if code else 'error'}: {detail}"
 

@@ -38,6 +38,7 @@ from diloco.learner.store import ParameterStore
 from diloco.learner.work import AHEAD_BATCHES, Work
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
+from diloco.protocol.tls import TlsError, WrongIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,12 @@ class Session:
         except ContractError as error:
             raise _leave(Exit.BAD_CONTRACT, str(error)) from error
         try:
+            assignment.tls.examine(assignment.identity)
+        except WrongIdentity as error:
+            raise _leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
+        except TlsError as error:
+            _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
+        try:
             layout = Layout(store.specs())
             fragments = make_fragments(layout, assignment.job.training.fragments)
         except LayoutError as error:
@@ -118,7 +125,9 @@ class Session:
             tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
             fingerprint=layout.fingerprint,
         )
-        self._connection = Connection(assignment.syncer, assignment.secret, hello, fragments, self._coding, self._inbox, keepalive)
+        self._connection = Connection(
+            assignment.syncer, assignment.tls, assignment.host_name, hello, fragments, self._coding, self._inbox, keepalive
+        )
         self._pace = Pace(assignment.relative_speed)
         self._work = Work()
         self._generation = 0

@@ -42,11 +42,12 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
     ]
 
 
-def client_options(keepalive: Keepalive) -> list[tuple[str, int]]:
+def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int | str]]:
     """Options for a learner's channel, one per attempt to connect: the learner backs off by its own rule, so gRPC may not share its
-    own back-off between channels. No proxy: the syncer's address is a pod's."""
+    own back-off between channels. No proxy: the syncer's address is a pod's. `host_name`: what the syncer's certificate must say."""
     return [
         *options(keepalive),
+        ("grpc.ssl_target_name_override", host_name),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
         ("grpc.enable_http_proxy", 0),

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diloco import contract
-from diloco.environment import ContractError, read_job_file, read_secret_file, required
+from diloco.environment import ContractError, read_job_file, required, tls_files
 from diloco.protocol.channel import Keepalive
+from diloco.protocol.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Config:
     """One syncer."""
 
     job: contract.JobFile
-    secret: str
+    tls: TlsFiles
     host: str
     port: int
     state_dir: Path
@@ -56,7 +57,7 @@ def read_config(environment: Mapping[str, str], timeouts: Timeouts) -> Config:
     log = environment.get(contract.ENV_TERMINATION_LOG, "")
     return Config(
         job=read_job_file(environment),
-        secret=read_secret_file(environment),
+        tls=tls_files(environment),
         host=required(environment, contract.ENV_POD_IP),
         port=int(port),
         state_dir=Path(required(environment, contract.ENV_STATE_DIR)),

@@ -17,6 +17,7 @@ from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.diloco_pb2_grpc import add_SyncerServicer_to_server
+from diloco.protocol.tls import TlsError, server_credentials
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import Config, Timeouts, read_config
 from diloco.syncer.engine import Engine, Outcome
@@ -54,10 +55,10 @@ class Syncer:
         self._keeper = Keeper(store, remote, changes.notify, state.snapshot_t)
         self.engine = Engine(config, state, self._keeper, changes, secrets.token_bytes(16))
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
-        add_SyncerServicer_to_server(Service(self.engine, config.secret, changes), self._server)
+        add_SyncerServicer_to_server(Service(self.engine, config.job.uid, changes), self._server)
         try:
-            port = self._server.add_insecure_port(config.address)
-        except RuntimeError as error:
+            port = self._server.add_secure_port(config.address, server_credentials(config.tls))
+        except (RuntimeError, TlsError) as error:
             raise ListenError(f"cannot serve on {config.address}: {error}") from error
         self.address = f"{config.address.rpartition(':')[0]}:{port}"
         await self._server.start()

@@ -27,6 +27,8 @@ class Peer:
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
         self.seed: dict[int, memoryview] = {}
+        self.impostor = ""
+        """Why the stream ends before its Hello is looked at: the certificate says somebody else."""
         self.retry = ""
         """Why the stream ends although the learner did nothing wrong: it is to come again."""
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import grpc
 
-from diloco.protocol.auth import authorized
+from diloco.contract import learner_identity, operator_identity
 from diloco.protocol.diloco_pb2 import FromLearner, Report, ToLearner, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError
+from diloco.protocol.tls import peer_identity
 from diloco.syncer.changes import Changes
 from diloco.syncer.engine import Engine
 from diloco.syncer.peer import Broken, Delivered, Evaluated, Event, Garbled, Greeting, Parted, Peer, Stepped, Wanted
+
+_log = logging.getLogger(__name__)
 
 type ExchangeContext = grpc.aio.ServicerContext[FromLearner, ToLearner]
 type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
@@ -23,19 +27,18 @@ DEFAULT_INTERVAL = 1.0
 
 
 class Service:
-    """Implements the proto's `Syncer`."""
+    """Implements the proto's `Syncer`. TLS has let in only certificates of the job's authorities; who of them may do what is said here."""
 
-    def __init__(self, engine: Engine, secret: str, changes: Changes) -> None:
+    def __init__(self, engine: Engine, job_uid: str, changes: Changes) -> None:
         self._engine = engine
-        self._secret = secret
+        self._job_uid = job_uid
         self._changes = changes
 
     async def Exchange(self, requests: AsyncIterator[FromLearner], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """One learner's stream, until its last word or until it breaks."""
-        if not authorized(context.invocation_metadata(), self._secret):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's secret is missing or wrong")
+        shown = peer_identity(context.auth_context())
         peer = self._engine.connect()
-        reader = asyncio.create_task(self._read(requests, peer), name=f"read-{peer.stream}")
+        reader = asyncio.create_task(self._read(requests, peer, shown), name=f"read-{peer.stream}")
         why = "the stream was cut"
         try:
             async for message in peer.outgoing.messages():
@@ -43,14 +46,18 @@ class Service:
             why = "the stream has ended"
             if peer.retry:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, peer.retry)
+            if peer.impostor:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, peer.impostor)
         finally:
             reader.cancel()
             self._engine.submit(Broken(peer, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
         """Reports at once, at every change of membership, and every interval; until the watcher leaves."""
-        if not authorized(context.invocation_metadata(), self._secret):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's secret is missing or wrong")
+        shown = peer_identity(context.auth_context())
+        if shown != operator_identity(self._job_uid):
+            _log.warning("%s may not watch this job", shown or "a certificate without identity")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"only the operator may watch, not {shown or 'nobody'}")
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
         while True:
             mark = self._changes.mark
@@ -60,7 +67,7 @@ class Service:
                 return
             await self._changes.wait(mark, interval)
 
-    async def _read(self, requests: AsyncIterator[FromLearner], peer: Peer) -> None:
+    async def _read(self, requests: AsyncIterator[FromLearner], peer: Peer, shown: str) -> None:
         assembler = Assembler(self._engine.expected_bytes)
         greeted = False
         try:
@@ -68,6 +75,12 @@ class Service:
                 if not greeted:
                     if not message.HasField("hello"):
                         raise FramingError("the first message must be Hello")
+                    hello = message.hello
+                    if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
+                        _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "nobody")
+                        peer.impostor = f"Hello says {claimed}, the certificate belongs to {shown or 'nobody'}"
+                        peer.outgoing.close()
+                        return
                     greeted = True
                     await self._submit(peer, Greeting(peer, message.hello))
                     await peer.greeted.wait()

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from builders.exchange import SECRET, Place, weights
+from builders.exchange import Place, weights
 from diloco import contract
 from diloco.contract import Exit
 from diloco.environment import ContractError
@@ -18,7 +18,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
     found = read_assignment(environment | {contract.ENV_RELATIVE_SPEED: "0.5"})
     assert (found.unit, found.attempt, found.host, found.hosts, found.relative_speed) == ("v5p-0", 2, 0, 1, 0.5)
-    assert (found.job.name, found.secret, found.syncer) == ("job", SECRET, "127.0.0.1:7077")
+    assert (found.job.name, found.syncer) == ("job", "127.0.0.1:7077")
+    assert found.identity == "diloco://11111111-2222-3333-4444-555555555555/learner/v5p-0/2"
+    assert found.host_name == "job-syncer.job.default.svc"
+    found.tls.examine(found.identity)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,7 @@ def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
         (contract.ENV_RELATIVE_SPEED, "fast", "not 'fast'"),
         (contract.ENV_RELATIVE_SPEED, "nan", "not 'nan'"),
         (contract.ENV_JOB_FILE, "/nowhere/job.json", "cannot read job file /nowhere/job.json"),
-        (contract.ENV_SECRET_FILE, "/nowhere/token", "cannot read secret file /nowhere/token"),
+        (contract.ENV_TLS_DIR, "", "DILOCO_TLS_DIR is not set"),
         (contract.ENV_SYNCER_ADDRESS, "", "DILOCO_SYNCER_ADDRESS is not set"),
     ],
 )

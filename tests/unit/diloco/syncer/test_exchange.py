@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
-from builders.exchange import PATIENCE, SECRET, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
+from builders.exchange import PATIENCE, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
 from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
-from diloco.protocol.auth import credentials
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.engine import INLINE_ELEMENTS, Outcome
@@ -103,20 +101,12 @@ def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole
     assert arrays[0]["w1"].min() > 0.1
 
 
-def test_nobody_watches_without_the_secret(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, grpc.insecure_channel(syncer.address) as channel:
-        watch = SyncerStub(channel).Watch
-        with pytest.raises(grpc.RpcError, match="secret is missing or wrong"):
-            next(watch(WatchRequest(), metadata=credentials("guessed")))
-        first = next(watch(WatchRequest(interval_seconds=60), metadata=credentials(SECRET)))
-        assert (first.t, first.seeded) == (0, False)
-
-
 def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, grpc.insecure_channel(syncer.address) as channel:
-        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), metadata=credentials(SECRET), timeout=PATIENCE)
+    certificates = (place := place_for(tmp_path)).certificates
+    with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
+        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), timeout=PATIENCE)
         assert not next(reports).units
-        with RawLearner(syncer.address) as raw:
+        with RawLearner(syncer) as raw:
             raw.hello().hear("welcome")
             assert any(report.units for report in reports)
 
@@ -137,10 +127,10 @@ def test_a_late_joiner_has_the_current_parameters_before_its_first_step(tmp_path
 
 
 def test_only_the_first_learner_seeds_and_the_rest_start_from_its_bytes(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address, weights(2.5)) as first:
-        assert first.hello("first").hear("welcome").welcome.seed_wanted
-        with RawLearner(syncer.address, weights(-1.0)) as second:
-            assert not second.hello("second").hear("welcome").welcome.seed_wanted
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, weights(2.5), unit="first") as first:
+        assert first.hello().hear("welcome").welcome.seed_wanted
+        with RawLearner(syncer, weights(-1.0), unit="second") as second:
+            assert not second.hello().hear("welcome").welcome.seed_wanted
             first.seed()
             received = [second.receive() for _ in second.fragments]
         assert {transfer.header.coding for transfer in received} == {Chunk.FLOAT32}
@@ -149,10 +139,10 @@ def test_only_the_first_learner_seeds_and_the_rest_start_from_its_bytes(tmp_path
 
 
 def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as second:
-        with RawLearner(syncer.address) as first:
-            assert first.hello("first").hear("welcome").welcome.seed_wanted
-            assert not second.hello("second").hear("welcome").welcome.seed_wanted
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, unit="second") as second:
+        with RawLearner(syncer, unit="first") as first:
+            assert first.hello().hear("welcome").welcome.seed_wanted
+            assert not second.hello().hear("welcome").welcome.seed_wanted
         asked = second.hear("welcome").welcome
         assert (asked.seed_wanted, asked.resumed) == (True, True)
         second.seed()
@@ -199,13 +189,13 @@ def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners:
 
 def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
-        with RawLearner(syncer.address) as first:
+        with RawLearner(syncer) as first:
             epoch = first.hello().hear("welcome").welcome.epoch
             first.seed().want(5).hear("work")
             first.want(7).hear("work")
         until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
         # it says that only the first five samples arrived
-        with RawLearner(syncer.address) as again:
+        with RawLearner(syncer) as again:
             welcome = again.hello(epoch=epoch, versions=[0, 0], samples_leased=5).hear("welcome").welcome
             assert welcome.resumed
             work = again.hear("work").work
@@ -214,11 +204,11 @@ def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None
 
 def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
-        with RawLearner(syncer.address) as first:
+        with RawLearner(syncer) as first:
             epoch = first.hello().hear("welcome").welcome.epoch
             first.seed().want(5).hear("work")
         until(lambda: not syncer.call(lambda: syncer.syncer.engine._ledger._sessions), "its work to go back")
-        with RawLearner(syncer.address) as again:
+        with RawLearner(syncer) as again:
             assert not again.hello(epoch=epoch, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
             assert {again.receive().header.fragment for _ in again.fragments} == {0, 1}
             work = again.want(5).hear("work").work
@@ -260,25 +250,6 @@ def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, 
         assert unit is not None
         assert (unit.attempt, dict(unit.refused)["Fenced"]) == (2, 2)
         until(lambda: (syncer.unit("u") or UnitReport()).recover_seconds > 0, "the time to recover")
-
-
-def test_the_wrong_secret_opens_nothing(tmp_path: Path) -> None:
-    place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer:
-        (tmp_path / "token").write_text("guessed")
-        learner = LocalLearner(place, syncer.address, "u").start().wait()
-        assert learner.left is not None
-        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
-        assert SECRET not in learner.left.message
-        assert not syncer.report().units
-
-
-def test_a_learner_of_another_job_is_refused(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path / "one")) as syncer:
-        other = Place(tmp_path / "other", job_file(uid="other"))
-        learner = LocalLearner(other, syncer.address, "u").start().wait()
-        assert learner.left is not None
-        assert (learner.left.code, "belongs to job uid other" in learner.left.message) == (Exit.BAD_CONTRACT, True)
 
 
 def test_another_layout_is_refused_with_the_differences_and_the_job_goes_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
@@ -372,7 +343,7 @@ def counted(syncer: LocalSyncer, reason: str, unit: str = "raw-0") -> bool:
 
 def test_a_push_against_an_old_base_is_refused_and_the_right_one_accepted(tmp_path: Path) -> None:
     """As when a broadcast was under way to a learner while it coded its answer."""
-    with LocalSyncer(place_for(tmp_path, fragments=1)) as syncer, RawLearner(syncer.address, fragments=1) as raw:
+    with LocalSyncer(place_for(tmp_path, fragments=1)) as syncer, RawLearner(syncer, fragments=1) as raw:
         seeded(raw)
         # H = 2: the only fragment is asked for at outer steps 2 and 4
         walk(raw, syncer, 1, 2)
@@ -391,7 +362,7 @@ def test_a_push_against_an_old_base_is_refused_and_the_right_one_accepted(tmp_pa
 
 
 def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as raw:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
         seeded(raw).transfer(*push(raw, 0, 77))
         until(lambda: counted(syncer, "NotAsked"), "the refusal")
 
@@ -408,19 +379,19 @@ def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
     ids=["wrong length", "no such fragment", "a broadcast", "no coding", "hello twice"],
 )
 def test_a_garbled_stream_ends_with_a_reason_and_harms_nobody(tmp_path: Path, break_it: Callable[[RawLearner], object]) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as raw:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
         break_it(seeded(raw))
         refused = raw.hear("refused").refused
         assert refused.code == Refused.PROTOCOL
         assert refused.message
-        with RawLearner(syncer.address) as other:
-            other.hello("other").hear("welcome")
+        with RawLearner(syncer, unit="other") as other:
+            other.hello().hear("welcome")
             assert {other.receive().header.fragment for _ in other.fragments} == {0, 1}
 
 
 def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
-        with RawLearner(syncer.address) as raw:
+        with RawLearner(syncer) as raw:
             fragment, t = pull(seeded(raw))
             header, payload = push(raw, fragment, t, base=0)
             header.total, header.data = len(payload), payload[: len(payload) // 2]
@@ -430,7 +401,7 @@ def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> N
 
 
 def test_more_work_than_was_leased_cannot_be_claimed(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer.address) as raw:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
         fragment, t = pull(seeded(raw))
         raw.transfer(*push(raw, fragment, t, base=0, samples_done=1000, tokens_done=8000))
         assert "only 0 were leased" in raw.hear("refused").refused.message

@@ -117,7 +117,8 @@ def test_learners_end_with_the_contracts_status(processes: Processes) -> None:
     assert twin.wait() == Exit.REFUSED_FENCED
     assert broken.wait() == Exit.CRASHED
     report = processes.report(lambda r: unit_in(r, "broken-0") is not None and contributing("a-0")(r), "the first trains on")
-    assert dict((unit_in(report, "sick-0") or UnitReport()).refused) == {"NonFinite": 1}
+    # Besides, on a busy machine, pushes that came after their round was over.
+    assert (unit_in(report, "sick-0") or UnitReport()).refused["NonFinite"] == 1
 
 
 def test_a_volume_without_room_is_told_and_training_goes_on(processes: Processes) -> None:

@@ -129,7 +129,7 @@ def test_a_learner_of_another_model_is_refused_by_a_restored_job(tmp_path: Path)
 def test_a_restored_syncer_never_asks_for_a_seed(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 5)
-    with LocalSyncer(place) as syncer, RawLearner(syncer.address, weights(-9.0)) as fresh:
+    with LocalSyncer(place) as syncer, RawLearner(syncer, weights(-9.0)) as fresh:
         assert not fresh.hello().hear("welcome").welcome.seed_wanted
         transfer = fresh.receive()
         assert (np.frombuffer(transfer.payload, np.float32) >= 0).all()
@@ -137,10 +137,10 @@ def test_a_restored_syncer_never_asks_for_a_seed(tmp_path: Path) -> None:
 
 def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer.address) as newer:
-        newer.hello("u", attempt=2).hear("welcome")
-    with LocalSyncer(place) as syncer, RawLearner(syncer.address) as older:
-        refused = older.hello("u", attempt=1).hear("refused").refused
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as newer:
+        newer.hello().hear("welcome")
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u") as older:
+        refused = older.hello().hear("refused").refused
         assert "attempt 1 of unit u is fenced: attempt 2 has joined" in refused.message
 
 

@@ -1,0 +1,34 @@
+"""A job's certificate authority, as text. Plain data, so that a plan can carry it from the snapshot to whoever signs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+BACKDATE = 3600.0
+"""A certificate begins to hold this long before it is made, seconds: the clocks of those who check it differ."""
+AUTHORITY_LIFETIME = 10 * 365 * 86400.0
+"""Seconds. No job lives as long; all the same it is renewed in time (reconcile.certificates)."""
+
+AUTHORITY_CERTIFICATE = "ca.crt"
+AUTHORITY_KEY = "ca.key"
+"""Keys of the Secret with the authority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A certificate that a job trusts. Times are seconds since the epoch."""
+
+    id: str
+    """Its subject key identifier, hex."""
+    pem: str
+    made: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Who signs for a job."""
+
+    root: Root
+    key: str = field(repr=False)
+    """Private key, PEM."""

@@ -1,0 +1,150 @@
+"""Making keys and certificates: the only part of a pass that draws randomness. What is to be made is in the plan (`plan.Certify`)."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Callable, Iterable, Iterator
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from diloco.contract import TLS_ROOTS_FILE
+
+from diloco_operator.api import names
+from diloco_operator.certificates.authority import AUTHORITY_CERTIFICATE, AUTHORITY_KEY, AUTHORITY_LIFETIME, BACKDATE, Authority
+from diloco_operator.certificates.view import root_of
+from diloco_operator.plan import Certify, Create, Leaf, Patch
+
+type NewKey = Callable[[], ec.EllipticCurvePrivateKey]
+
+_LONGEST_NAME = 64
+"""Characters of a common name, by RFC 5280."""
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A fresh key on P-256, from the operating system's randomness."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+class Issuer:
+    """Signs for every job. `now` is the wall clock in seconds since the epoch, `lifetime` how long a pod's certificate holds, seconds."""
+
+    def __init__(self, now: Callable[[], float], lifetime: float, new_key: NewKey = new_key) -> None:
+        self._now = now
+        self._lifetime = lifetime
+        self._new_key = new_key
+
+    def writes(self, certify: Iterable[Certify]) -> Iterator[Create | Patch]:
+        """Make the certificates of a plan: one write for each Secret. A certificate costs some 0.2 ms of this thread, so a caller with
+        others to attend to does that between two writes."""
+        fresh: Authority | None = None
+        for wanted in certify:
+            if wanted.found_authority:
+                fresh = self.authority(wanted.job_uid)
+                yield _create(wanted, {AUTHORITY_CERTIFICATE: fresh.root.pem, AUTHORITY_KEY: fresh.key})
+                continue
+            authority = wanted.authority or fresh
+            assert authority is not None, "a plan founds an authority before it needs it"
+            data: dict[str, str | None] = dict.fromkeys(wanted.drop)
+            data |= self._signed(authority, wanted.leaves)
+            data[TLS_ROOTS_FILE] = authority.root.pem + "".join(wanted.roots)
+            yield _patch(wanted, data) if wanted.uid else _create(wanted, data)
+
+    def authority(self, job_uid: str) -> Authority:
+        """A new authority for one job."""
+        key = self._new_key()
+        name = _name(f"diloco job {job_uid}")
+        builder = self._builder(name, name, key.public_key(), AUTHORITY_LIFETIME)
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        root = root_of(certificate.public_bytes(Encoding.PEM).decode())
+        assert root is not None, "what was just made can be read"
+        return Authority(root, _pem(key))
+
+    def sign(self, authority: Authority, leaf: Leaf) -> str:
+        """One private key with its certificate, PEM."""
+        return self._signed(authority, (leaf,))[leaf.key]
+
+    def _signed(self, authority: Authority, leaves: tuple[Leaf, ...]) -> dict[str, str]:
+        """Key of the Secret -> private key and certificate."""
+        if not leaves:
+            return {}
+        signer = load_pem_private_key(authority.key.encode(), password=None)
+        assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities are ours, and on P-256"
+        issuer = x509.load_pem_x509_certificate(authority.root.pem.encode())
+        return {leaf.key: self._leaf(issuer, signer, leaf) for leaf in leaves}
+
+    def _leaf(self, issuer: x509.Certificate, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
+        key = self._new_key()
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if leaf.host_names else ExtendedKeyUsageOID.CLIENT_AUTH
+        uri = x509.UniformResourceIdentifier(leaf.identity)
+        builder = self._builder(_name(leaf.identity), issuer.subject, key.public_key(), self._lifetime)
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([uri, *map(x509.DNSName, leaf.host_names)]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+            .sign(signer, hashes.SHA256())
+        )
+        return _pem(key) + certificate.public_bytes(Encoding.PEM).decode()
+
+    def _builder(self, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: float) -> x509.CertificateBuilder:
+        now = self._now()
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(_moment(now - BACKDATE))
+            .not_valid_after(_moment(now + lifetime))
+        )
+
+
+def _create(wanted: Certify, data: dict[str, str | None]) -> Create:
+    obj = {**wanted.obj, "type": "Opaque", "data": _encoded(data)}
+    return Create(names.SECRETS, obj, wave=wanted.wave, fresh=True)
+
+
+def _patch(wanted: Certify, data: dict[str, str | None]) -> Patch:
+    meta = wanted.obj["metadata"]
+    body = {"metadata": {"uid": wanted.uid, "resourceVersion": wanted.version}, "data": _encoded(data)}
+    return Patch(names.SECRETS, meta["namespace"], meta["name"], body, wave=wanted.wave)
+
+
+def _encoded(data: dict[str, str | None]) -> dict[str, str | None]:
+    return {key: None if text is None else base64.b64encode(text.encode()).decode() for key, text in data.items()}
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[-_LONGEST_NAME:])])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _moment(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

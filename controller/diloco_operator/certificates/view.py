@@ -1,0 +1,129 @@
+"""What Secrets hold of certificates. Pure: text in, data out; what cannot be read counts as not there, and is made anew."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from diloco.contract import TLS_ROOTS_FILE
+
+from diloco_operator.certificates.authority import AUTHORITY_CERTIFICATE, AUTHORITY_KEY, BACKDATE, Authority, Root
+from diloco_operator.kube.client import Obj
+
+_BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Of one pod or one unit, as much of it as decides whether it must be renewed."""
+
+    identity: str
+    """Its URI."""
+    host_names: tuple[str, ...]
+    authority: str
+    """`Root.id` of who signed it."""
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSecret:
+    """A Secret of the job that holds certificates."""
+
+    name: str
+    uid: str
+    owner: str
+    """uid of the job that owns it."""
+    deleting: bool
+    version: str
+    """resourceVersion."""
+    roots: tuple[Root, ...] = ()
+    """What its pods trust, in the order of the file."""
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)
+    """By key of the Secret's data."""
+    authority: Authority | None = field(default=None, repr=False)
+    """Of the Secret with the authority: None if it cannot sign."""
+
+
+def project_certificates(obj: Obj) -> CertificateSecret:
+    """From the raw Secret."""
+    meta = obj["metadata"]
+    data = {key: _decoded(value) for key, value in (obj.get("data") or {}).items()}
+    certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := _certificate(text)) is not None}
+    return CertificateSecret(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
+        deleting=bool(meta.get("deletionTimestamp")),
+        version=meta.get("resourceVersion", ""),
+        roots=_roots(data.get(TLS_ROOTS_FILE, "")),
+        certificates=certificates,
+        authority=_authority(data),
+    )
+
+
+def _decoded(value: str) -> str:
+    try:
+        return base64.b64decode(value, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _load(text: str) -> x509.Certificate | None:
+    found = _BLOCK.search(text)
+    try:
+        return x509.load_pem_x509_certificate(found[0].encode()) if found else None
+    except ValueError:
+        return None
+
+
+def _certificate(text: str) -> Certificate | None:
+    loaded = _load(text)
+    if loaded is None or "PRIVATE KEY-----" not in text:
+        return None
+    try:
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        issuer = loaded.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    except (x509.ExtensionNotFound, ValueError):
+        return None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return Certificate(
+        identity=uris[0] if len(uris) == 1 else "",
+        host_names=tuple(names.get_values_for_type(x509.DNSName)),
+        authority=(issuer or b"").hex(),
+        expires=loaded.not_valid_after_utc.timestamp(),
+    )
+
+
+def _roots(text: str) -> tuple[Root, ...]:
+    return tuple(root for block in _BLOCK.findall(text) if (root := root_of(block)) is not None)
+
+
+def root_of(text: str) -> Root | None:
+    """An authority's certificate; None if it is none that can be read."""
+    loaded = _load(text)
+    if loaded is None:
+        return None
+    try:
+        identifier = loaded.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.key_identifier
+    except (x509.ExtensionNotFound, ValueError):
+        return None
+    made, expires = loaded.not_valid_before_utc.timestamp() + BACKDATE, loaded.not_valid_after_utc.timestamp()
+    return Root(identifier.hex(), text, made, expires)
+
+
+def _authority(data: Mapping[str, str]) -> Authority | None:
+    if AUTHORITY_KEY not in data:
+        return None
+    root, loaded = root_of(data.get(AUTHORITY_CERTIFICATE, "")), _load(data.get(AUTHORITY_CERTIFICATE, ""))
+    if root is None or loaded is None:
+        return None
+    try:
+        key = load_pem_private_key(data[AUTHORITY_KEY].encode(), password=None)
+    except (ValueError, TypeError):
+        return None
+    return Authority(root, data[AUTHORITY_KEY]) if key.public_key() == loaded.public_key() else None

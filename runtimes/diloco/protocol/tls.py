@@ -1,0 +1,218 @@
+"""Mutual TLS: files that are renewed while they are used, credentials for both ends, and words for a refusal.
+
+Each pod of a job has a directory with its own certificate and the job's authorities (`contract.ENV_TLS_DIR`). Whoever mounted it replaces
+the files by renewed ones; both ends read them again for every connection, so that nobody restarts for a new certificate. What is
+connected stays connected when its certificate runs out: identity was checked when it began.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from diloco.contract import TLS_IDENTITY_FILE, TLS_ROOTS_FILE
+
+_log = logging.getLogger(__name__)
+
+_PROBE_TIMEOUT = 5.0
+"""How long each step of a probe may take, seconds."""
+
+
+class TlsError(Exception):
+    """There is no good certificate here, or none that the other end takes. The message says what is wrong and what to do."""
+
+
+class WrongIdentity(TlsError):
+    """The certificate is somebody else's: waiting for a renewal does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What one end shows and trusts, PEM."""
+
+    roots: bytes
+    identity: bytes = field(repr=False)
+    """Private key and certificate."""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(self.roots, private_key=self.identity, certificate_chain=self.identity)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The directory with this process's certificate."""
+
+    folder: Path
+
+    @property
+    def roots(self) -> Path:
+        return self.folder / TLS_ROOTS_FILE
+
+    @property
+    def identity(self) -> Path:
+        return self.folder / TLS_IDENTITY_FILE
+
+    def read(self) -> Material:
+        """The files as they are now. Raises TlsError when one is missing or cannot be used."""
+        try:
+            material = Material(self.roots.read_bytes(), self.identity.read_bytes())
+        except OSError as error:
+            raise TlsError(
+                f"cannot read {error.filename}: {error.strerror}. The operator mounts this directory from a Secret of the job; "
+                "is the pod's volume there, and may this user read it?"
+            ) from error
+        self._context(ssl.PROTOCOL_TLS_CLIENT)
+        return material
+
+    def examine(self, identity: str) -> None:
+        """Look at the own certificate as the syncer will. Raises WrongIdentity if it does not say `identity`, TlsError if it is not
+        valid now or comes from no authority that this job trusts."""
+        server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+        server.verify_mode = ssl.CERT_REQUIRED
+        client.check_hostname = False
+        client.verify_mode = ssl.CERT_NONE  # the other end is ourselves, in memory
+        try:
+            shown = _shake_hands(server, client)
+        except ssl.SSLCertVerificationError as error:
+            raise TlsError(
+                f"the certificate in {self.identity} is not good: {error.verify_message}. The operator renews it in the job's Secret; "
+                "if this lasts, look at the operator's log and at this node's clock"
+            ) from error
+        uris = [name[1] for name in shown.get("subjectAltName", ()) if name[0] == "URI"]
+        if uris != [identity]:
+            raise WrongIdentity(
+                f"the certificate in {self.identity} belongs to {', '.join(uris) or 'nobody'}, but this process is {identity}: it has "
+                "another pod's Secret. Only the operator mounts them; do not mount one in the pod template"
+            )
+
+    def why_refused(self, address: str, identity: str, host_name: str) -> str:
+        """After a connection to the syncer at `address` failed: why TLS does not come about; "" when it does, or nobody listens.
+
+        Raises WrongIdentity.
+        """
+        try:
+            self.examine(identity)
+            return self._probe(address, host_name)
+        except WrongIdentity:
+            raise
+        except TlsError as error:
+            return str(error)
+
+    def _probe(self, address: str, host_name: str) -> str:
+        host, _, port = address.rpartition(":")
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["h2"])
+        try:
+            with (
+                socket.create_connection((host.strip("[]"), int(port)), _PROBE_TIMEOUT) as raw,
+                context.wrap_socket(raw, server_hostname=host_name) as connection,
+            ):
+                heard = connection.recv(1)
+        except ssl.SSLCertVerificationError as error:
+            return (
+                f"the certificate of the syncer at {address} is not good: {error.verify_message}. It belongs to another job, or one of the "
+                "two has not got its renewed files yet"
+            )
+        except ssl.SSLError as error:
+            return f"the syncer at {address} refuses this certificate: {error.reason}"
+        except OSError:
+            return ""  # nobody listens, or it went away: not a matter of certificates
+        if heard:
+            return ""
+        return (
+            f"the syncer at {address} refuses this unit's certificate (its log says why): it comes from an authority that the syncer does "
+            "not trust, or not yet, or it is not valid by the syncer's clock"
+        )
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_verify_locations(self.roots)
+        except (OSError, ssl.SSLError) as error:
+            raise TlsError(f"{self.roots} holds no certificates that can be read ({_detail(error)})") from error
+        try:
+            context.load_cert_chain(self.identity, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise TlsError(f"{self.identity} holds no private key with its certificate ({_detail(error)})") from error
+        return context
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """For a server that demands a certificate of every client. Raises TlsError if there is nothing to begin with.
+
+    The files are read again for every connection. While they cannot be used the last good ones serve on.
+    """
+    first = _configuration(files.read())
+    # The stubs do not know that None means "unchanged".
+    return grpc.dynamic_ssl_server_credentials(first, _Fetcher(files), require_client_authentication=True)  # type: ignore[arg-type]
+
+
+class _Fetcher:
+    """Called by gRPC, on a thread of its own, before every handshake."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._last: Material | None = None
+        self._trouble = ""
+
+    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+        """None: use the last ones."""
+        try:
+            found = self._files.read()
+        except TlsError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.error("%s; going on with the certificate from before", error)
+            return None
+        self._trouble = ""
+        if found == self._last:
+            return None
+        if self._last is not None:
+            _log.info("new certificates in %s", self._files.folder)
+        self._last = found
+        return _configuration(found)
+
+
+def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(material.identity, material.identity)], root_certificates=material.roots)
+
+
+def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> str:
+    """The URI in the certificate of the other end of an RPC (`context.auth_context()`); "" if it has not exactly one."""
+    found = [value.decode("utf-8", "replace") for value in auth_context.get("peer_uri", ())]
+    return found[0] if len(found) == 1 else ""
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
+    """A TLS handshake in memory; the client's certificate as the server sees it. Raises ssl.SSLError."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    done = [False, False]
+    while not all(done):
+        before = (to_server.pending, to_client.pending, *done)
+        for index, end in enumerate(ends):
+            if not done[index]:
+                try:
+                    end.do_handshake()
+                    done[index] = True
+                except ssl.SSLWantReadError:
+                    continue
+        if before == (to_server.pending, to_client.pending, *done):
+            raise ssl.SSLError("the handshake does not end")
+    return ends[1].getpeercert() or {}
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted")
+
+
+def _detail(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,148 @@
+"""Who may say what: certificates at the syncer's door, over real connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from builders.certificates import JobCertificates
+from builders.exchange import JOB_UID, PATIENCE, LocalLearner, LocalSyncer, Place, training, until
+from builders.exchange import job_file as a_job
+from builders.raw_learner import RawLearner
+from diloco.contract import Exit, learner_identity
+from diloco.learner import connection
+from diloco.protocol.diloco_pb2 import UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.protocol.tls import TlsError
+from diloco_operator.plan import Leaf
+
+ENDLESS = 1_000_000
+"""Outer steps of a job that does not end during a test."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "place", a_job(training(ENDLESS)))
+
+
+@pytest.fixture
+def draining() -> Iterator[list[LocalLearner]]:
+    """Learners that train on until the test is over."""
+    started: list[LocalLearner] = []
+    yield started
+    for learner in started:
+        learner.drain()
+        learner.wait()
+
+
+def test_only_the_operator_may_watch(place: Place) -> None:
+    certificates = place.certificates
+    with LocalSyncer(place) as syncer:
+        with (
+            certificates.channel(syncer.address, certificates.learner("u")) as channel,
+            pytest.raises(grpc.RpcError, match=f"only the operator may watch, not {learner_identity(JOB_UID, 'u', 1)}") as refused,
+        ):
+            next(SyncerStub(channel).Watch(WatchRequest(), timeout=PATIENCE))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        with certificates.channel(syncer.address, certificates.operator()) as channel:
+            first = next(SyncerStub(channel).Watch(WatchRequest(interval_seconds=60), timeout=PATIENCE))
+            assert (first.t, first.seeded) == (0, False)
+
+
+@pytest.mark.parametrize("claim", [{"unit": "v"}, {"attempt": 2}, {"attempt": 0}, {"job_uid": "other"}, {"unit": "raw-0/1"}])
+def test_hello_must_say_what_the_certificate_says(place: Place, claim: dict[str, object]) -> None:
+    with LocalSyncer(place) as syncer, RawLearner(syncer) as raw:
+        assert raw.hello(**claim).status() is grpc.StatusCode.UNAUTHENTICATED
+        assert f"the certificate belongs to {learner_identity(JOB_UID, 'raw-0', 1)}" in raw.ending()
+        assert not syncer.report().units
+
+
+def test_the_operators_certificate_trains_nothing(place: Place) -> None:
+    with LocalSyncer(place) as syncer, RawLearner(syncer, files=place.certificates.operator()) as raw:
+        assert raw.hello().status() is grpc.StatusCode.UNAUTHENTICATED
+        assert not syncer.report().units
+
+
+def test_a_learner_with_the_files_of_another_unit_ends_at_once(place: Place) -> None:
+    with LocalSyncer(place) as syncer:
+        wrong = str(place.certificates.learner("v").folder)
+        learner = LocalLearner(place, syncer.address, "u", DILOCO_TLS_DIR=wrong).start().wait()
+        assert learner.left is not None
+        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
+        assert "another pod's Secret" in learner.left.message
+        assert not syncer.report().units
+
+
+@pytest.mark.parametrize("uid", [JOB_UID, "other"])
+def test_a_learner_of_another_job_gives_up_after_a_while(
+    place: Place, tmp_path: Path, uid: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "REFUSAL_PATIENCE", 0.3)
+    other = Place(tmp_path / "other", a_job(uid=uid))
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(other, syncer.address, "u").start().wait()
+        assert learner.left is not None
+        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
+        assert "It belongs to another job" in learner.left.message
+        assert not syncer.report().units
+    assert sum("belongs to another job" in record.message for record in caplog.records) == 1
+
+
+def test_a_learner_whom_the_syncer_does_not_trust_says_so(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "REFUSAL_PATIENCE", 0.3)
+    stranger = JobCertificates(tmp_path / "stranger", place.job)
+    both = place.certificates.authority.root.pem + stranger.authority.root.pem
+    files = stranger.write("u", Leaf("", learner_identity(JOB_UID, "u", 1)), roots=both)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u", DILOCO_TLS_DIR=str(files.folder)).start().wait()
+        assert learner.left is not None
+        assert learner.left.code == Exit.REFUSED_UNAUTHENTICATED
+        assert "refuses this unit's certificate" in learner.left.message
+
+
+def test_a_learner_waits_for_a_certificate_that_is_not_there_yet(place: Place, draining: list[LocalLearner]) -> None:
+    with LocalSyncer(place) as syncer:
+        missing = place.certificates.folder / "u-a1"
+        learner = LocalLearner(place, syncer.address, "u")
+        (missing / "identity.pem").unlink()
+        draining.append(learner.start())
+        until(lambda: learner.session is None and not syncer.report().units, "the learner to wait")
+        place.certificates.learner("u")
+        until(lambda: learner.steps > 3, "the learner to train")
+
+
+def test_everybody_goes_on_with_renewed_certificates(place: Place, draining: list[LocalLearner]) -> None:
+    """A connection that breaks after the certificates ran out, on both sides."""
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start()
+        draining.append(learner)
+        until(lambda: learner.steps > 3, "the learner to train")
+        place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=1.0, now=lambda: time.time() - 60).issuer
+        place.certificates.syncer()
+        files = place.certificates.learner("u")
+        with pytest.raises(TlsError, match="certificate has expired"):
+            files.examine(learner_identity(JOB_UID, "u", 1))
+        before = learner.steps
+        until(lambda: learner.steps > before, "who is connected to stay connected")
+        cut(learner)
+        until(lambda: state(syncer) == UnitReport.DISCONNECTED, "the connection to break")
+        place.certificates.issuer = JobCertificates(place.directory, place.job).issuer
+        place.certificates.syncer()
+        place.certificates.learner("u")
+        until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to come back")
+        assert learner.left is None
+
+
+def state(syncer: LocalSyncer) -> int:
+    return (syncer.unit("u") or UnitReport()).state
+
+
+def cut(learner: LocalLearner) -> None:
+    """As a broken connection."""
+    assert learner.session is not None
+    call = learner.session._connection._call
+    assert call is not None
+    call.cancel()
