@@ -2,8 +2,9 @@
 
 The stages run in order and every action may be repeated:
 
-1. `creates`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name that is
-   taken by an object of the same job is success; by a stranger it is an error.
+1. `creates` and `patches`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
+   that is taken by an object of the same job is success; by a stranger it is an error. Certificates (`certify`) are made by
+   `certificates.issuing` before the plan is carried out, which turns them into creates and patches.
 2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made.
 3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
    deleted only after its end is on record in status: a crash between the two leaves the pod, not a hole in the account.
@@ -12,18 +13,72 @@ The stages run in order and every action may be repeated:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diloco_operator.certificates.authority import Authority
+from diloco_operator.fleet.slices import Slice
 from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.placement.matching import WantClass
+
+WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
+"""An authority belongs to the configuration: it must be the stored one before anything is signed by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
     resource: Resource
     obj: Obj
-    wave: int = 0
-    """Not before every create of a lower wave has succeeded: configuration, then the syncer, then learners."""
+    wave: int = WAVE_CONFIGURATION
+    """Not before everything of a lower wave has succeeded."""
+    fresh: bool = False
+    """What is in it was made for this plan alone: an object of the same job under this name is not as good, but a reason to look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A merge patch; uid and resourceVersion in its metadata make it hold for what it was decided on and for nothing else."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    body: Obj = field(repr=False)
+    wave: int = WAVE_CONFIGURATION
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One certificate to be made."""
+
+    key: str
+    """Under which key of the Secret it is kept, with its private key."""
+    identity: str
+    """The URI in it (diloco.contract)."""
+    host_names: tuple[str, ...] = ()
+    """Not empty: it is a server's. A client's has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certify:
+    """One Secret of the job in which certificates must be made: a new Secret, or one patch of it however many they are."""
+
+    obj: Obj
+    """The Secret without its data."""
+    job_uid: str
+    uid: str = ""
+    version: str = ""
+    """Of the Secret as it is; empty: there is none."""
+    found_authority: bool = False
+    """Make the job's authority itself. Comes before everything that it signs."""
+    authority: Authority | None = field(default=None, repr=False)
+    """Who signs; None: the one that this plan makes."""
+    leaves: tuple[Leaf, ...] = ()
+    drop: tuple[str, ...] = ()
+    """Keys of certificates that nobody needs any more."""
+    roots: tuple[str, ...] = field(default=(), repr=False)
+    """Certificates of earlier authorities that are to be trusted a while longer, PEM."""
+    wave: int = WAVE_CERTIFICATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +109,45 @@ class Event:
     """Normal or Warning."""
     reason: str
     message: str
+    unit: str = ""
+    """The unit that it is about; "": the whole job."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRestart:
+    """An attempt of a unit ended, and it is to start again. For the count."""
+
+    unit: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     creates: tuple[Create, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    certify: tuple[Certify, ...] = ()
     status: ApplyStatus | None = None
     deletes: tuple[Delete, ...] = ()
     events: tuple[Event, ...] = ()
+    restarts: tuple[UnitRestart, ...] = ()
+    """What the status of this plan puts on record as restarts."""
     requeue_after: float | None = None
     """Seconds until the job must be looked at again although nothing changed; None: not before something changes."""
+    lacks: Mapping[WantClass, int] = field(default_factory=dict)
+    """Slices that units of the job found none of, and that scavengers should give back for them."""
+    lends: tuple[Slice, ...] = ()
+    """Slices on which units of Scavenged pools are, those included that are about to leave."""
     holds: frozenset[str] = frozenset()
     """Names of the nodes that the job holds from now on. The operator notes them in the inventory (`Inventory.set_holds`)
     in the same breath as it called reconcile, before anything is awaited, so that two jobs never choose one host."""
 
+    def filled(self, writes: Iterable[Create | Patch]) -> Plan:
+        """With its certificates made: `writes` in the place of `certify`."""
+        found = tuple(writes)
+        creates = tuple(write for write in found if isinstance(write, Create))
+        patches = tuple(write for write in found if isinstance(write, Patch))
+        return replace(self, creates=(*self.creates, *creates), patches=(*self.patches, *patches), certify=())
+
     @property
     def empty(self) -> bool:
-        return not (self.creates or self.status or self.deletes)
+        return not (self.creates or self.patches or self.certify or self.status or self.deletes)

@@ -19,7 +19,9 @@ CRD_FILE = f"{DILOCO_JOBS.group}_{DILOCO_JOBS.plural}.yaml"
 type Schema = dict[str, Any]
 
 _COPIED = ("format", "enum", "pattern", "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
-_LIST_MAP_KEYS = {"spec.pools": "name", "status.conditions": "type", "status.units": "name", "status.pools": "name"}
+_LIST_MAP_KEYS = {"spec.pools": "name", "status.conditions": "type"}
+"""status.units and status.pools are atomic: the operator alone writes them, always whole. As maps their managedFields, one entry for each
+field of each unit, would be larger than the status itself and with 1,000 units bring the object near etcd's limit of 1.5 MB."""
 _POD_SPECS = ("spec.pools[].template.spec", "spec.syncer.template.spec")
 _HEADER = "# Generated from the types by `diloco crd`; change controller/diloco_operator/api and run `make crds`.\n"
 

@@ -108,7 +108,9 @@ class PodTemplate(_Api):
     """A pod template. The operator adds environment, mounts, placement and the accelerators' resources."""
 
     metadata: TemplateMetadata = Field(default_factory=TemplateMetadata, description="Labels and annotations of the pods.")
-    spec: dict[str, Any] = Field(default_factory=dict, description="A PodSpec.")
+    spec: dict[str, Any] = Field(
+        default_factory=dict, description="A PodSpec, as `kubectl explain pod.spec` describes it; checked when the pods are made."
+    )
 
 
 class Pool(_Api):
@@ -117,9 +119,7 @@ class Pool(_Api):
     name: str = Field(
         max_length=63, description='DNS label of at most 15 characters; units are called "<pool>-<index>". Unique within the job.'
     )
-    accelerator: str = Field(
-        description="Kind of hardware, a name of the catalogue. Immutable.", json_schema_extra={"enum": list(ACCELERATOR_NAMES)}
-    )
+    accelerator: str = Field(description="Kind of hardware. Immutable.", json_schema_extra={"enum": list(ACCELERATOR_NAMES)})
     topology: str = Field(
         "",
         max_length=32,
@@ -192,7 +192,7 @@ class Spec(_Api):
     pools: tuple[Pool, ...] = Field(
         min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
     )
-    training: Training = Field(description="What is trained how, on the syncer's clock.")
+    training: Training = Field(description="How long it trains, how often learners exchange, and how their work is merged.")
     syncer: Syncer = Field(default_factory=Syncer, description="The syncer's pod and volume.")
 
 
@@ -240,7 +240,7 @@ class UnitStatus(_Api):
 
     name: str = Field(max_length=63, description="<pool>-<index>.")
     pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
-    slice: str = Field("", max_length=32768, description='The slice or group of hosts that it occupies; "": none.')
+    slice: str = Field("", max_length=131072, description='The slice or group of hosts that it occupies; "": none.')
     state: UnitState = Field(description="Where the unit is in its life.")
     attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
     restarts: int = Field(0, ge=0, description="Attempts that were started after a failure or disruption.")
@@ -305,11 +305,17 @@ class Status(_Api):
 
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
     conditions: tuple[Condition, ...] = Field(
-        (), max_length=32, description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed."
+        (),
+        max_length=32,
+        description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed: each with a reason and a message.",
     )
     progress: Progress = Field(default_factory=Progress, description="How far, how fast, how well.")
-    learners: LearnersStatus = Field(default_factory=LearnersStatus, description="Numbers of learner units.")
-    units: tuple[UnitStatus, ...] = Field((), max_length=2 * MAX_LEARNERS, description="Every learner unit.")
+    learners: LearnersStatus = Field(
+        default_factory=LearnersStatus, description="How many learner units are wanted, placed and contribute."
+    )
+    units: tuple[UnitStatus, ...] = Field(
+        (), max_length=2 * MAX_LEARNERS, description="Every learner unit: where it runs, its state and why, its share of the merges."
+    )
     pool_summary: str = Field("", max_length=1024, description='Contributing of placed units in each pool, as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has not more units.")
 
@@ -320,8 +326,10 @@ class DiLoCoJob(_Api):
     api_version: Literal["diloco.dev/v1alpha1"] = API_VERSION  # type: ignore[assignment]
     kind: Literal["DiLoCoJob"] = KIND  # type: ignore[assignment]
     metadata: ObjectMeta
-    spec: Spec = Field(description="What is wanted.")
-    status: Status = Field(default_factory=Status, description="What is. Written by the operator only.")
+    spec: Spec = Field(description="What is wanted: how many learners, on which hardware, and what they train.")
+    status: Status = Field(
+        default_factory=Status, description="What is: how far it is, who takes part, and why not more. Written by the operator only."
+    )
 
     def pool(self, name: str) -> Pool | None:
         """The pool of this name, if the spec has it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from diloco_operator.kube.client import Resource
 
 GROUP = "diloco.dev"
@@ -16,6 +18,9 @@ SECRETS = Resource("", "v1", "Secret", "secrets")
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps")
 SERVICES = Resource("", "v1", "Service", "services")
 VOLUME_CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+PERSISTENT_VOLUMES = Resource("", "v1", "PersistentVolume", "persistentvolumes", namespaced=False)
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
 EVENTS = Resource("", "v1", "Event", "events")
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
@@ -51,6 +56,10 @@ ANNOTATION_TEMPLATE_HASH = "diloco.dev/template-hash"
 """On a pod: hash of what it was made from; another one means that it must be made again."""
 ANNOTATION_RELATIVE_SPEED = "local.diloco.dev/relative-speed"
 """On a pretend node: its speed relative to the real machine, in (0, 1]."""
+ANNOTATION_PRETEND = "local.diloco.dev/pretend"
+"""On a pretend node of a real API server: what it pretends, `off` or `cut-off`; without it the node is well."""
+LABEL_SERVER = "local.diloco.dev/server"
+"""On a pretend node, and on volumes for it: which `diloco local nodes` serves it, by the identity of its state directory."""
 
 # Node labels and resources as clouds set them.
 NODE_TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
@@ -70,13 +79,20 @@ LEARNER_CONTAINER = "learner"
 SYNCER_CONTAINER = "syncer"
 
 
+MAX_DNS_LABEL = 63
+
+
 def unit_name(pool: str, index: int) -> str:
     return f"{pool}-{index}"
 
 
 def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
-    """At most 63 characters, as a DNS label: CEL bounds the job's name to 32 and a pool's to 15."""
-    return f"{job}-{unit}-a{attempt}-{host}"
+    """A DNS label, for it is a host name too. Where long names meet many attempts or hosts, the job's part is shortened."""
+    ending = f"-{unit}-a{attempt}-{host}"
+    if len(job) + len(ending) <= MAX_DNS_LABEL:
+        return job + ending
+    mark = hashlib.sha256(job.encode()).hexdigest()[:6]
+    return f"{job[: MAX_DNS_LABEL - len(ending) - len(mark) - 1].rstrip('-')}-{mark}{ending}"
 
 
 def syncer_pod_name(job: str) -> str:
@@ -92,8 +108,33 @@ def config_map_name(job: str) -> str:
     return f"{job}-job"
 
 
-def secret_name(job: str) -> str:
-    return f"{job}-identity"
+UNITS_PER_SECRET = 64
+"""Learner units whose certificates share a Secret: so many cost one write, and some 100 KB to the kubelets that read it whole."""
+
+
+def authority_secret_name(job: str) -> str:
+    """The job's certificate authority. No pod mounts it."""
+    return f"{job}-ca"
+
+
+def syncer_secret_name(job: str) -> str:
+    return f"{job}-syncer-tls"
+
+
+def learner_secret_name(job: str, pool: str, unit: str) -> str:
+    """The Secret with the certificates of a unit of `pool`."""
+    index = int(unit.removeprefix(f"{pool}-"))
+    return f"{job}-learners-{pool}-{index // UNITS_PER_SECRET}"
+
+
+def learner_secret_key(unit: str, attempt: int) -> str:
+    """In that Secret: private key and certificate of one attempt."""
+    return f"{unit}-a{attempt}.pem"
+
+
+def holds_certificates(secret: str, job: str) -> bool:
+    """Whether a Secret's name is one that the job uses."""
+    return secret in (authority_secret_name(job), syncer_secret_name(job)) or secret.startswith(f"{job}-learners-")
 
 
 def volume_claim_name(job: str) -> str:

@@ -7,11 +7,12 @@ placement pays for the candidates that it looks at, not for the fleet.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
-from diloco_operator.fleet.health import DisruptionSigns, unusable
+from diloco_operator.fleet.health import DisruptionSigns, turns, unusable
 from diloco_operator.fleet.kinds import Kind, kind_of, kinds_for, slice_hosts
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.slices import GROUP_SEPARATOR, Capacity, Census, Shape, Slice
@@ -47,6 +48,10 @@ class Inventory:
 
     def __init__(self, signs: DisruptionSigns) -> None:
         self._signs = signs
+        self._now = 0.0
+        """The last moment that `advance` was told."""
+        self._turns: list[tuple[float, str]] = []
+        """Heap: when a node becomes unusable, or usable again, by the mere passing of time."""
         self._nodes: dict[str, NodeView] = {}
         self._kinds: dict[str, Kind] = {}
         self._members: dict[str, dict[str, None]] = {}
@@ -58,6 +63,20 @@ class Inventory:
         """Node -> keys of the jobs that hold it. More than one only when somebody else made pods by hand."""
         self._holds: dict[str, frozenset[str]] = {}
 
+    # --- time --------------------------------------------------------------------------------------------------------
+    def advance(self, now: float) -> list[str]:
+        """It is `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that. Costs nothing otherwise."""
+        self._now = now
+        changed = []
+        while self._turns and self._turns[0][0] <= now:
+            _, name = heapq.heappop(self._turns)
+            node = self._nodes.get(name)
+            if node is not None:
+                self._detach(name)
+                self.update_node(node)
+                changed.append(name)
+        return changed
+
     # --- nodes -------------------------------------------------------------------------------------------------------
     def update_node(self, node: NodeView) -> bool:
         """Take a new or changed node. True when anything changed (a heartbeat changes nothing)."""
@@ -65,6 +84,8 @@ class Inventory:
             return False
         self._detach(node.name)
         self._nodes[node.name] = node
+        if (turn := turns(node, self._signs, self._now)) is not None:
+            heapq.heappush(self._turns, (turn, node.name))
         kind = kind_of(node)
         if kind is None:
             return True
@@ -74,7 +95,9 @@ class Inventory:
             self._members.setdefault(pool, {})[node.name] = None
             self._rebuild_pool(pool)
         else:
-            self._put(kind, (node.labels.get(names.NODE_POOL, ""), node.name), self._single(node, kind), unusable(node, self._signs))
+            self._put(
+                kind, (node.labels.get(names.NODE_POOL, ""), node.name), self._single(node, kind), unusable(node, self._signs, self._now)
+            )
         return True
 
     def remove_node(self, name: str) -> bool:
@@ -120,7 +143,7 @@ class Inventory:
         elif len(nodes) != want:
             why = f"node pool {pool} has {len(nodes)} of {want} hosts"
         else:
-            why = next((w for n in nodes if (w := unusable(n, self._signs))), "")
+            why = next((w for n in nodes if (w := unusable(n, self._signs, self._now))), "")
         shared = dict(nodes[0].labels.items())
         for node in nodes[1:]:
             shared = {k: v for k, v in shared.items() if node.labels.get(k) == v}

@@ -40,9 +40,7 @@ class Host:
     """One machine of a slice."""
 
     node: str
-    """Name of the Node object."""
-    hostname: str
-    """Its label kubernetes.io/hostname, to which pods are pinned."""
+    """Name of the Node object, to which pods are pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class NodeView:
     tpus: int
     gpus: int
     deleting: bool = False
-    host: Host = field(default=Host("", ""))
+    host: Host = field(default=Host(""))
 
 
 def project_node(obj: Obj) -> NodeView:
@@ -83,7 +81,7 @@ def project_node(obj: Obj) -> NodeView:
         tpus=_count(resources.get(names.RESOURCE_TPU)),
         gpus=_count(resources.get(names.RESOURCE_GPU)),
         deleting=bool(meta.get("deletionTimestamp")),
-        host=Host(meta["name"], labels.get(names.NODE_HOSTNAME, meta["name"])),
+        host=Host(meta["name"]),
     )
 
 

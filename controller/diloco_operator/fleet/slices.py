@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from diloco_operator.fleet.node import Host, NodeView, Taint
@@ -35,6 +35,11 @@ class Shape:
     def slots(self) -> int:
         """How many `Slice`s make one unit: a TPU slice is whole; a group of GPU or cpu hosts is formed at placement."""
         return 1 if self.topology else self.hosts
+
+    @property
+    def one(self) -> Shape:
+        """One `Slice` of it: what units of several hosts have in common with those of one."""
+        return self if self.topology or self.hosts == 1 else replace(self, hosts=1)
 
     def __str__(self) -> str:
         if self.topology:

@@ -1,4 +1,4 @@
-"""The objects beside the pods: job file, secret, service, volume claim. Pure."""
+"""The objects beside the pods: job file, service, volume claim. Pure. Certificates are in `certificates`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
-from diloco_operator.reconcile.pods import owner_reference
+from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.snapshot import Child, Children, Job
 
 
@@ -24,19 +24,21 @@ class ChildrenStep:
     """All are there and current, or made by this plan before any pod."""
     taken: tuple[str, ...]
     """`<kind> <name>` of objects that belong to somebody else."""
+    going: tuple[str, ...] = ()
+    """`<kind> <name>` of objects that are being deleted, and not by us."""
 
 
-def settle_children(job: Job, spec: Spec, children: Children, secret_token: str) -> ChildrenStep:
+def settle_children(job: Job, spec: Spec, children: Children, *, in_use: bool) -> ChildrenStep:
     """Make what is missing; a job file that is not the spec's any more is deleted, and made anew when it has gone.
 
-    Secret, service and volume claim are made once: the secret's value is nobody's but its own, the others do not change.
+    Service and volume claim are made once and do not change. `in_use`: the syncer's pod is there. Its volume claim, if somebody deletes
+    it, stays until that pod ends, and work goes on meanwhile.
     """
     derived = job.derived
     assert derived is not None, "a spec that can be read has been worked out"
     data = {contract.JOB_FILE_KEY: derived.job_file}
     wanted = (
         (names.CONFIG_MAPS, children.config_map, _config_map(job, data)),
-        (names.SECRETS, children.secret, _secret(job, secret_token)),
         (names.SERVICES, children.service, _service(job)),
         (names.VOLUME_CLAIMS, children.volume_claim, _volume_claim(job, spec)),
     )
@@ -44,6 +46,7 @@ def settle_children(job: Job, spec: Spec, children: Children, secret_token: str)
     creates: list[Create] = []
     deletes: list[Delete] = []
     taken: list[str] = []
+    going: list[str] = []
     ready = True
     for resource, child, obj in wanted:
         if child is None:
@@ -52,44 +55,25 @@ def settle_children(job: Job, spec: Spec, children: Children, secret_token: str)
             taken.append(f"{resource.kind} {child.name}")
             ready = False
         elif child.deleting:
-            ready = False
+            going.append(f"{resource.kind} {child.name}")
+            ready = ready and in_use and resource == names.VOLUME_CLAIMS
         elif _outdated(resource, child, content):
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
-    return ChildrenStep(tuple(creates), tuple(deletes), ready, tuple(taken))
+    return ChildrenStep(tuple(creates), tuple(deletes), ready, tuple(taken), tuple(going))
 
 
 def _outdated(resource: Resource, child: Child, content: str) -> bool:
     return resource == names.CONFIG_MAPS and child.content != content
 
 
-def _meta(job: Job, name: str) -> Obj:
-    return {
-        "name": name,
-        "namespace": job.namespace,
-        "labels": {names.LABEL_JOB: job.name},
-        "ownerReferences": [owner_reference(job)],
-    }
-
-
 def _config_map(job: Job, data: dict[str, str]) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _meta(job, names.config_map_name(job.name)),
+        "metadata": owned(job, names.config_map_name(job.name)),
         "immutable": True,
         "data": data,
-    }
-
-
-def _secret(job: Job, token: str) -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": _meta(job, names.secret_name(job.name)),
-        "type": "Opaque",
-        "immutable": True,
-        "stringData": {contract.SECRET_KEY: token},
     }
 
 
@@ -98,7 +82,7 @@ def _service(job: Job) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _meta(job, names.service_name(job.name)),
+        "metadata": owned(job, names.service_name(job.name)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -116,6 +100,6 @@ def _volume_claim(job: Job, spec: Spec) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _meta(job, names.volume_claim_name(job.name)),
+        "metadata": owned(job, names.volume_claim_name(job.name)),
         "spec": claim,
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api import conditions as c
+from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.timestamps import format_timestamp
@@ -66,14 +67,17 @@ def refused(problems: Sequence[Cause]) -> Statements:
     return {ConditionType.ACCEPTED: Statement(FALSE, c.REASON_SPEC_INVALID, f"{text}. What runs is left alone until the spec is mended")}
 
 
-def going_on(world: World, growth: Growth, *, syncer_down: str, taken: Sequence[str]) -> Statements:
-    """Of a job that is neither over nor suspended."""
+def going_on(
+    world: World, growth: Growth, *, syncer_down: str, taken: Sequence[str], refused: Sequence[str] = (), going: Sequence[str] = ()
+) -> Statements:
+    """Of a job that is neither over nor suspended. `refused`: what could not be made without which no unit can start, and why. `going`:
+    objects of the job that somebody else deletes."""
     contributing = contributors(world, growth.records, bool(syncer_down))
     return {
         ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
         ConditionType.PLACED: _placed(world, growth),
-        ConditionType.TRAINING: _training(world, growth, contributing, syncer_down, taken),
-        ConditionType.DEGRADED: _degraded(world, growth, contributing),
+        ConditionType.TRAINING: _training(world, growth, contributing, syncer_down, taken, refused),
+        ConditionType.DEGRADED: _degraded(world, growth, contributing, going),
         ConditionType.SUSPENDED: Statement(FALSE, c.REASON_NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(FALSE, c.REASON_IN_PROGRESS),
         ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED),
@@ -137,6 +141,10 @@ def _placed(world: World, growth: Growth) -> Statement:
         return Statement(TRUE, c.REASON_ALL_PLACED, count)
     if growth.placed >= learners.min:
         return Statement(TRUE, c.REASON_MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
+    if growth.placed + growth.refused >= learners.min:
+        refused = [r for r in growth.records.values() if r.reason == c.UNIT_PODS_REFUSED]
+        details = "; ".join(f"{record.name}: {record.message}" for record in refused[:_NAMED])
+        return Statement(FALSE, c.REASON_PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
     failed = sum(r.state is UnitState.FAILED for r in growth.records.values())
     given_up = f"; {failed} given up" if failed else ""
     text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
@@ -150,8 +158,12 @@ def _pool_messages(growth: Growth) -> str:
     return "".join(f"; {text}" for text in short)
 
 
-def _training(world: World, growth: Growth, contributing: set[str], syncer_down: str, taken: Sequence[str]) -> Statement:
+def _training(
+    world: World, growth: Growth, contributing: set[str], syncer_down: str, taken: Sequence[str], refused: Sequence[str]
+) -> Statement:
     quorum = world.spec.training.quorum
+    if refused and not contributing:
+        return Statement(FALSE, c.REASON_WRITE_REFUSED, "; ".join(refused))
     if taken:
         text = f"{_several(taken)} exists and is not this job's: delete it, or give the job another name"
         return Statement(FALSE, c.REASON_NAME_TAKEN, text)
@@ -178,8 +190,15 @@ def _training(world: World, growth: Growth, contributing: set[str], syncer_down:
     return Statement(FALSE, c.REASON_SEEDING, "the first learner hands over the initial parameters")
 
 
-def _degraded(world: World, growth: Growth, contributing: set[str]) -> Statement:
+def _degraded(world: World, growth: Growth, contributing: set[str], going: Sequence[str]) -> Statement:
     learners = world.spec.learners
+    volume = names.volume_claim_name(world.snapshot.job.name)
+    if f"{names.VOLUME_CLAIMS.kind} {volume}" in going:
+        text = (
+            f"somebody deleted the volume claim {volume}: it goes when the syncer's pod ends, and with it every snapshot. Let the job "
+            "complete, or copy what is on it"
+        )
+        return Statement(TRUE, c.REASON_VOLUME_DELETED, text)
     report = world.report
     if len(contributing) >= learners.min or world.finishing:
         if report is not None and report.snapshot_error:
@@ -235,6 +254,6 @@ def _says(record: UnitRecord) -> str:
     return f"{text} ({record.message})" if record.message else text
 
 
-def _several(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
+def _several(found: Sequence[str]) -> str:
+    shown = ", ".join(found[:_NAMED])
+    return f"{shown} and {len(found) - _NAMED} more" if len(found) > _NAMED else shown

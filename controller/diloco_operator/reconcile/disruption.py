@@ -73,7 +73,7 @@ _REFUSALS = {
     Exit.REFUSED_UNAUTHENTICATED: (
         EndKind.FAILURE,
         conditions.UNIT_REFUSED_IDENTITY,
-        "the syncer did not accept the job's secret",
+        "it and the syncer do not accept each other's certificates, or its certificate names somebody else; its log says which",
     ),
 }
 

@@ -11,8 +11,9 @@ from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.placement import Solver, place
-from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
+from diloco_operator.plan import WAVE_LEARNERS, ApplyStatus, Certify, Create, Delete, Event, Plan
 from diloco_operator.reconcile import conditions as say
+from diloco_operator.reconcile.certificates import look_at_certificates, settle_certificates
 from diloco_operator.reconcile.children import settle_children
 from diloco_operator.reconcile.cleanup import prune_pods, remaining_pods, templates_changed
 from diloco_operator.reconcile.ending import dead_end, finished, time_to_live
@@ -20,6 +21,9 @@ from diloco_operator.reconcile.events import condition_events, unit_events
 from diloco_operator.reconcile.growth import Growth, grow, pods_for
 from diloco_operator.reconcile.holding import held_nodes, holds
 from diloco_operator.reconcile.record import LIVE, UnitRecord, read_units
+from diloco_operator.reconcile.refusals import UNIT, refusal_key
+from diloco_operator.reconcile.restarts import restarted
+from diloco_operator.reconcile.scavenging import give_way, lends
 from diloco_operator.reconcile.snapshot import PodView, Snapshot
 from diloco_operator.reconcile.status import assemble, worth_writing
 from diloco_operator.reconcile.syncer import SyncerStep, Verdict, settle_syncer, verdict
@@ -34,6 +38,7 @@ class _Draft:
     """A plan in the making."""
 
     creates: list[Create] = field(default_factory=list)
+    certify: list[Certify] = field(default_factory=list)
     deletes: list[Delete] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
@@ -54,12 +59,15 @@ def reconcile(snapshot: Snapshot, now: datetime, *, solver: Solver = place) -> P
     if finished(job.status):
         return _after_the_end(world)
     records, adopted = _observe_all(world)
+    restarts = restarted(read_units(job.status), records)
     end = verdict(world.syncer) or dead_end(world, records)
     if end is not None:
-        return _end(world, records, end)
-    if job.spec.suspend:
-        return _suspend(world, records)
-    return _go_on(world, records, adopted, solver)
+        plan = _end(world, records, end)
+    elif job.spec.suspend:
+        plan = _suspend(world, records)
+    else:
+        plan = _go_on(world, dict(records), adopted, solver)
+    return replace(plan, restarts=restarts) if restarts else plan
 
 
 # --- the ways a pass can go -------------------------------------------------------------------------------------------
@@ -137,24 +145,51 @@ def _released(world: World, record: UnitRecord) -> UnitRecord:
 
 def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solver: Solver) -> Plan:
     snapshot, job, spec = world.snapshot, world.snapshot.job, world.spec
-    children = settle_children(job, spec, snapshot.children, snapshot.secret_token)
-    syncer = settle_syncer(world, children.ready)
-    taken = [*children.taken, *([syncer.taken] if syncer.taken else [])]
-    records = _leave_removed_pools(world, templates_changed(world, records))
-    growth = grow(world, records, solver, may_start=_why_not_start(children.ready, syncer))
+    children = settle_children(job, spec, snapshot.children, in_use=world.syncer is not None)
+    certificates = look_at_certificates(world)
+    refused = [
+        f"Secret {name} cannot be made: {why}"
+        for kind, name in snapshot.refusals
+        if kind == "Secret" and (why := world.refusal((kind, name)))
+    ]
+    made = _not_refused(world, children.creates, refused)
+    ready = children.ready and certificates.ready and not refused
+    syncer = settle_syncer(world, ready)
+    if len(syncer_made := _not_refused(world, syncer.creates, refused)) < len(syncer.creates):
+        syncer = replace(syncer, creates=syncer_made, ready_for_learners=False, down=refused[-1])
+    taken = [*children.taken, *certificates.taken, *([syncer.taken] if syncer.taken else [])]
+    records = give_way(world, _leave_removed_pools(world, templates_changed(world, records)))
+    growth = grow(world, records, solver, may_start="; ".join(refused) or _why_not_start(ready, syncer))
     draft = _Draft(
-        creates=[*children.creates, *syncer.creates, *(Create(names.PODS, pod, wave=2) for pod in growth.creates)],
-        deletes=[*children.deletes, *syncer.deletes],
+        creates=[*made, *syncer.creates, *(Create(names.PODS, pod, wave=WAVE_LEARNERS) for pod in growth.creates)],
+        deletes=[*children.deletes, *certificates.deletes, *syncer.deletes],
     )
     draft.creates += _complete_gangs(world, growth, adopted)
+    certify = settle_certificates(world, (create.obj for create in draft.creates if create.wave == WAVE_LEARNERS))
+    allowed = [each for each in certify if not world.refusal(("Secret", each.obj["metadata"]["name"]))]
+    if not any(each.found_authority for each in certify) or any(each.found_authority for each in allowed):
+        draft.certify += allowed  # else there is nobody to sign
     draft.deletes += prune_pods(world, growth.records)
     if growth.hungry:
         draft.deadlines.append(world.now + snapshot.config.placement_retry)
-    statements = say.going_on(world, growth, syncer_down=syncer.down, taken=taken)
+    statements = say.going_on(world, growth, syncer_down=syncer.down, taken=taken, refused=refused, going=children.going)
     status = assemble(job, statements, world, growth, world.now, syncer_down=bool(syncer.down))
     held = held_nodes(world, growth.records)
     # Appended after growth and pruning have run: they note when they want to be asked again.
-    return _finish(snapshot, draft, status, growth, world.now, held=held, deadlines=world.deadlines)
+    plan = _finish(snapshot, draft, status, growth, world.now, held=held, deadlines=world.deadlines)
+    return replace(plan, lacks=growth.lacks, lends=lends(world, growth.records))
+
+
+def _not_refused(world: World, creates: Sequence[Create], refused: list[str]) -> list[Create]:
+    """Those that may be tried now; why the others may not is added to `refused`."""
+    found: list[Create] = []
+    for create in creates:
+        kind, name = key = refusal_key(create.resource, create.obj)
+        if why := world.refusal(key):
+            refused.append(f"{kind} {name} cannot be made: {why}")
+        else:
+            found.append(create)
+    return found
 
 
 def _why_not_start(children_ready: bool, syncer: SyncerStep) -> str:
@@ -174,9 +209,31 @@ def _observe_all(world: World) -> tuple[dict[str, UnitRecord], set[str]]:
     adopted: set[str] = set()
     for name, record in records.items():
         records[name], newer = observe(world, record, world.learners.get(name, ()))
-        if newer:
+        if newer and (refused := _refused_gang(world, records[name])):
+            records[name] = refused
+        elif newer:
             adopted.add(name)
     return records, adopted
+
+
+def _refused_gang(world: World, record: UnitRecord) -> UnitRecord | None:
+    """An attempt of which some pods were made and the others refused ends: it would hold what it cannot use. None: it is whole."""
+    shape = world.shapes.get(record.pool)
+    there = [pod for pod in world.learners[record.name] if pod.attempt == record.attempt]
+    if record.state is not UnitState.STARTING or shape is None or len(there) >= shape.hosts:
+        return None
+    refused = world.refusal((UNIT, record.name))
+    if not refused:
+        return None
+    return replace(
+        record,
+        state=UnitState.PENDING,
+        ended_attempt=record.attempt,
+        slice="",
+        reason=c.UNIT_PODS_REFUSED,
+        message=refused,
+        since=world.now,
+    )
 
 
 def _leave_removed_pools(world: World, records: dict[str, UnitRecord]) -> dict[str, UnitRecord]:
@@ -207,7 +264,7 @@ def _complete_gangs(world: World, growth: Growth, adopted: set[str]) -> list[Cre
         hosts = tuple(host for part in parts or () for host in part.hosts)
         if len(hosts) == world.shapes[record.pool].hosts and len(there) < len(hosts):
             pods = pods_for(world, record, record.attempt, hosts, record.template_hash)
-            creates += [Create(names.PODS, pod, wave=2) for pod in pods if pod["metadata"]["name"] not in there]
+            creates += [Create(names.PODS, pod, wave=WAVE_LEARNERS) for pod in pods if pod["metadata"]["name"] not in there]
     return creates
 
 
@@ -232,6 +289,7 @@ def _finish(
     waits = [*draft.deadlines, *deadlines, *([due] if due is not None else [])]
     return Plan(
         creates=tuple(draft.creates),
+        certify=tuple(draft.certify),
         status=ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write) if write is not None else None,
         deletes=tuple(draft.deletes),
         events=tuple(events),

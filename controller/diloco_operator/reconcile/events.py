@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.conditions import REASON_LEARNERS_STARTING, ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.record import UnitRecord
@@ -14,7 +15,15 @@ NORMAL, WARNING = "Normal", "Warning"
 _LIMIT = 20
 """Units that get an event of their own in one pass."""
 _BAD_WHEN_TRUE = (ConditionType.FAILED, ConditionType.DEGRADED)
-_TOLD = (ConditionType.TRAINING, ConditionType.SUSPENDED, ConditionType.COMPLETE, ConditionType.FAILED, ConditionType.ACCEPTED)
+_TOLD = (
+    ConditionType.PLACED,
+    ConditionType.TRAINING,
+    ConditionType.DEGRADED,
+    ConditionType.SUSPENDED,
+    ConditionType.COMPLETE,
+    ConditionType.FAILED,
+    ConditionType.ACCEPTED,
+)
 
 
 def unit_events(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord]) -> list[Event]:
@@ -23,7 +32,7 @@ def unit_events(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord
         old = before.get(name)
         event = _unit_event(old, record)
         if event is not None:
-            found.append(event)
+            found.append(replace(event, unit=name))
     if len(found) > _LIMIT:
         return [*found[:_LIMIT], Event(NORMAL, "UnitsChanged", f"{len(found) - _LIMIT} more units changed")]
     return found
@@ -57,7 +66,8 @@ def condition_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mappin
     for condition in after:
         kind = ConditionType(condition["type"])
         was = old.get(kind.value, "False" if kind is not ConditionType.ACCEPTED else "True")
-        if kind in _TOLD and condition["status"] != was:
+        starting = condition["reason"] == REASON_LEARNERS_STARTING  # nothing is missing that was there
+        if kind in _TOLD and condition["status"] != was and not starting:
             bad = condition["status"] == "False" if kind in (ConditionType.ACCEPTED, ConditionType.TRAINING) else kind in _BAD_WHEN_TRUE
             text = f"{kind.value}={condition['status']}: {condition['message']}"
             found.append(Event(WARNING if bad and condition["status"] != "Unknown" else NORMAL, condition["reason"], text))

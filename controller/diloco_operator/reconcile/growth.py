@@ -11,8 +11,11 @@ from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.kube.client import Obj
 from diloco_operator.placement import Assignment, JobWant, Placement, PlacementRequest, PoolWant, Solver, UnitWant, Unplaced
+from diloco_operator.placement.matching import WantClass, want_class
 from diloco_operator.reconcile.pods import learner_pods
 from diloco_operator.reconcile.record import UnitRecord
+from diloco_operator.reconcile.refusals import UNIT
+from diloco_operator.reconcile.scavenging import claimed, fits
 from diloco_operator.reconcile.world import World
 
 _KEEP_ORDER = {
@@ -38,6 +41,10 @@ class Growth:
     """Units that would run if the fleet had room."""
     placed: int = 0
     """Units that have hardware."""
+    refused: int = 0
+    """Units that have a slice, but whose pods the API server refused to make."""
+    lacks: dict[WantClass, int] = field(default_factory=dict)
+    """Slices that units found none of, but for Scavenged pools."""
     hungry: bool = False
     """Some unit found no slice."""
 
@@ -62,6 +69,7 @@ def grow(world: World, records: Mapping[str, UnitRecord], solver: Solver, *, may
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
     growth.placed = len(placement.assigned) + draining + completed
     growth.desired = possible_units(world, records)
+    growth.lacks = _lacks(world, want, placement, growth.desired - growth.placed)
     for assignment in placement.assigned:
         growth.records[assignment.unit] = _seat(world, growth, assignment, busy, may_start)
     for left in placement.unplaced:
@@ -86,6 +94,7 @@ def _job_want(world: World, records: Mapping[str, UnitRecord]) -> JobWant:
         min=learners.min,
         max=learners.max,
         reserved=taken,
+        priority=world.snapshot.priority,
         pools=tuple(_pool_want(world, pool, by_pool[pool.name], seats[pool.name]) for pool in world.spec.pools),
     )
 
@@ -101,34 +110,51 @@ def _seats(mine: list[UnitRecord]) -> _Seats:
 
 def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) -> PoolWant:
     candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.index))
-    units = [_unit_want(world, record) for record in candidates]
     most = max(0, pool.learners.max - seats.failed)
-    if seats.grows and not world.finishing:
-        used = {record.index for record in mine}
-        fresh = (i for i in range(pool.learners.max) if i not in used)
-        new = max(0, min(most - seats.taken, world.spec.learners.max) - len(units))
-        units += [UnitWant(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
     template = pool.template.spec
-    return PoolWant(
+    want = PoolWant(
         name=pool.name,
         shape=world.shapes[pool.name],
         min=min(most, max(0, pool.learners.min - seats.failed)),
         max=most,
         reserved=seats.taken,
-        units=tuple(units),
+        units=(),
         capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
         node_selector=template.get("nodeSelector") or {},
         tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
     )
+    like = want_class(want)
+    units = [_unit_want(world, like, record) for record in candidates]
+    gives_way = claimed(world, pool)
+    if gives_way:
+        units = [unit for unit in units if unit.slice]
+    if seats.grows and not world.finishing and not gives_way:
+        used = {record.index for record in mine}
+        fresh = (i for i in range(pool.learners.max) if i not in used)
+        new = max(0, min(most - seats.taken, world.spec.learners.max) - len(units))
+        units += [UnitWant(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
+    return replace(want, units=tuple(units))
 
 
-def _unit_want(world: World, record: UnitRecord) -> UnitWant:
-    """A unit with processes stays; one without keeps its slice as long as it can be used."""
+def _lacks(world: World, job: JobWant, placement: Placement, room: int) -> dict[WantClass, int]:
+    """`room`: units that the job may still get."""
+    found: dict[WantClass, int] = {}
+    for pool in job.pools:
+        missing = sum(left.pool == pool.name and left.reason == conditions.UNIT_NO_CAPACITY for left in placement.unplaced)
+        if (count := min(missing, room)) > 0 and world.pools[pool.name].capacity is not Capacity.SCAVENGED:
+            want = want_class(pool)
+            found[want] = found.get(want, 0) + count * pool.shape.slots
+    return found
+
+
+def _unit_want(world: World, want: WantClass, record: UnitRecord) -> UnitWant:
+    """A unit with processes stays; one without keeps its slice as long as it can be used, and is what the pool asks for: it may have
+    been edited since."""
     if record.running or not record.slice:
         return UnitWant(record.name, record.slice)
     fleet = world.snapshot.fleet
-    parts = fleet.resolve(world.shapes[record.pool], record.slice)
-    if parts is None or not all(fleet.usable(part) for part in parts):
+    parts = fleet.resolve(want.shape, record.slice)
+    if parts is None or not all(fleet.usable(part) and fits(want, part) for part in parts):
         return UnitWant(record.name)
     return UnitWant(record.name, record.slice)
 
@@ -169,10 +195,24 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
         return record
     blocker = next((busy[host.node] for host in assignment.hosts if host.node in busy), "")
     if may_start or blocker or world.finishing:
-        why = may_start or (f"waits until the pod {blocker} has gone" if blocker else "the job is about to end")
+        why = may_start or (_until_gone(record, blocker) if blocker else "the job is about to end")
         reason = conditions.UNIT_SCHEDULING if blocker else conditions.UNIT_WAITING_FOR_SYNCER
         return _set(record, UnitState.PENDING, reason, why, world.now)
+    if refused := world.refusal((UNIT, record.name)):
+        growth.refused += 1
+        growth.placed -= 1
+        # The slice is free for others until the next try.
+        return _set(replace(record, slice=""), UnitState.PENDING, conditions.UNIT_PODS_REFUSED, refused, world.now)
     return _start(world, growth, record, assignment.hosts)
+
+
+def _until_gone(record: UnitRecord, blocker: str) -> str:
+    """With the cause of the last attempt's end in front: the wait is short, and the cause is what people ask for."""
+    waits = f"waits until the pod {blocker} has gone"
+    if record.message.endswith(waits):
+        return record.message
+    ended = record.state is UnitState.BACKING_OFF or record.reason in (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST)
+    return f"{record.message}; {waits}" if ended else waits
 
 
 def _start(world: World, growth: Growth, record: UnitRecord, hosts: tuple[Host, ...]) -> UnitRecord:

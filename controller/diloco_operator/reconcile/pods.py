@@ -1,7 +1,8 @@
 """Pods from a template and the contract. Pure; what is not changed of a template is shared, never copied or written to.
 
 The user's template wins wherever it does not break the contract: its image, command, security context, resources, affinity,
-volumes and environment stay; identity, mounts, restart policy, the host and the accelerators are ours.
+volumes and environment stay; identity, mounts, restart policy, the host and the accelerators are ours. Where it would break it the
+job is refused before it comes here (`template`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.node import Host
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.reconcile.security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.snapshot import Job
 
 JOB_VOLUME = "diloco-job"
-SECRET_VOLUME = "diloco-secret"
+TLS_VOLUME = "diloco-tls"
 STATE_VOLUME = "diloco-state"
 TPU_PROCESS_PORT = 8476
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 COORDINATOR_PORT = 29500
 """Where the hosts of one unit meet: MASTER_PORT of torch, the coordinator of jax.distributed."""
-SYNCER_UID = 65532
-"""User and group of the syncer's image ("nonroot"), which must be able to write its volume."""
+KEEP_SYNCER = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+"""Annotations of the syncer: nothing is lost when it moves, but every learner waits for it, so no autoscaler should move it to save
+a node. A drain by a person may."""
+_STEADY_NODES = (names.NODE_TPU_TYPE, names.NODE_GPU_TYPE, names.NODE_GPU_PRODUCT, names.NODE_SPOT)
+"""Labels of nodes that the syncer had better leave to learners, or that may be taken away at any time."""
 
 
 def learner_pods(
@@ -44,6 +50,8 @@ def learner_pods(
     """One pod for every host of one attempt, in the order of the hosts."""
     template = pool.template
     peers = [names.learner_pod_name(job.name, unit, attempt, index) for index in range(len(hosts))]
+    peer_env = _peer_env(job, pool, peers)
+    certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
     labels = {
         **template.metadata.labels,
         names.LABEL_JOB: job.name,
@@ -75,7 +83,8 @@ def learner_pods(
             annotations={**annotations, names.ANNOTATION_NODE: host.node},
             host=host,
             env=[*shared_env, _value(contract.ENV_HOST, str(index))],
-            peer_env=_peer_env(job, pool, peers, index),
+            peer_env=[*peer_env, *_rank_env(pool, len(peers), index)],
+            certificate=certificate,
         )
         for index, host in enumerate(hosts)
     ]
@@ -93,14 +102,15 @@ def _learner_pod(
     host: Host,
     env: list[Obj],
     peer_env: list[Obj],
+    certificate: tuple[str, str],
 ) -> Obj:
     template = pool.template.spec
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
-    learner = _with_contract(container, env, peer_env)
+    learner = main_container(_with_contract(container, env, peer_env))
     if kind.resource:
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
-    selector = {**(template.get("nodeSelector") or {}), names.NODE_HOSTNAME: host.hostname}
+    selector = dict(template.get("nodeSelector") or {})
     if kind.family is Family.TPU:
         selector |= {names.NODE_TPU_TYPE: kind.gke_labels[0], names.NODE_TPU_TOPOLOGY: pool.topology}
     pod_spec = {
@@ -108,36 +118,59 @@ def _learner_pod(
         **_common_spec(job, spec, template, name),
         "restartPolicy": "Never",
         "nodeSelector": selector,
-        "containers": [learner if c is container else c for c in template["containers"]],
-        "volumes": [*_volumes(job), *(template.get("volumes") or ())],
+        "affinity": pinned(template.get("affinity") or {}, host.node),
+        "securityContext": pod_security(template),
+        "containers": [learner if c is container else restricted(c) for c in template["containers"]],
+        "volumes": [*_volumes(job, *certificate), *tmp_volumes(learner), *(template.get("volumes") or ())],
         "tolerations": [*(template.get("tolerations") or ()), *_tolerations(kind.family)],
     }
     return _pod(job, name, labels, annotations, pod_spec)
 
 
-def _peer_env(job: Job, pool: Pool, peers: Sequence[str], index: int) -> list[Obj]:
-    """How the hosts of one unit find each other; nothing for a unit of one host. Never MEGASCALE_*: it would fuse the slices."""
+def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
+    """The template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
+    may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
+    only = {"key": "metadata.name", "operator": "In", "values": [node]}
+    nodes = affinity.get("nodeAffinity") or {}
+    required = nodes.get(_REQUIRED) or {}
+    # The terms are alternatives, so each of them must name the node; one without any expression matches nothing and stays out.
+    terms = [term for term in required.get("nodeSelectorTerms") or () if term.get("matchExpressions") or term.get("matchFields")]
+    alternatives = [{**term, "matchFields": [*(term.get("matchFields") or ()), only]} for term in terms] or [{"matchFields": [only]}]
+    return {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {**required, "nodeSelectorTerms": alternatives}}}
+
+
+def _peer_env(job: Job, pool: Pool, peers: Sequence[str]) -> list[Obj]:
+    """How the hosts of one unit find each other; nothing for a unit of one host. Never MEGASCALE_*: it would fuse the slices.
+
+    The lists hold `pod.subdomain`, which a pod's search domains complete: a slice of two thousand hosts must fit into one variable.
+    """
     if len(peers) == 1:
         return []
-    addresses = [names.pod_dns_name(peer, job.name, job.namespace) for peer in peers]
+    first = names.pod_dns_name(peers[0], job.name, job.namespace)
     env = [
-        _value("MASTER_ADDR", addresses[0]),
+        _value("MASTER_ADDR", first),
         _value("MASTER_PORT", str(COORDINATOR_PORT)),
-        _value("RANK", str(index)),
         _value("WORLD_SIZE", str(len(peers))),
         _value("LOCAL_RANK", "0"),
-        _value("JAX_COORDINATOR_ADDRESS", f"{addresses[0]}:{COORDINATOR_PORT}"),
+        _value("JAX_COORDINATOR_ADDRESS", f"{first}:{COORDINATOR_PORT}"),
         _value("JAX_NUM_PROCESSES", str(len(peers))),
-        _value("JAX_PROCESS_ID", str(index)),
     ]
     if CATALOGUE[pool.accelerator].family is Family.TPU:
+        hosts = [f"{peer}.{names.service_name(job.name)}" for peer in peers]
         env += [
-            _value("TPU_WORKER_ID", str(index)),
-            _value("TPU_WORKER_HOSTNAMES", ",".join(addresses)),
-            _value("TPU_PROCESS_ADDRESSES", ",".join(f"{address}:{TPU_PROCESS_PORT}" for address in addresses)),
+            _value("TPU_WORKER_HOSTNAMES", ",".join(hosts)),
+            _value("TPU_PROCESS_ADDRESSES", ",".join(f"{host}:{TPU_PROCESS_PORT}" for host in hosts)),
             _value("TPU_PROCESS_PORT", str(TPU_PROCESS_PORT)),
         ]
     return env
+
+
+def _rank_env(pool: Pool, hosts: int, index: int) -> list[Obj]:
+    """Which of them this one is."""
+    if hosts == 1:
+        return []
+    tpu = [_value("TPU_WORKER_ID", str(index))] if CATALOGUE[pool.accelerator].family is Family.TPU else []
+    return [_value("RANK", str(index)), _value("JAX_PROCESS_ID", str(index)), *tpu]
 
 
 def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
@@ -172,31 +205,49 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         "image": config.syncer_image,
         "command": list(config.syncer_command),
         "ports": [{"name": "grpc", "containerPort": contract.SYNCER_PORT}],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": _syncer_resources(config),
     }
-    syncer = _with_contract({**defaults, **container}, env, [])
+    syncer = main_container(_with_contract({**defaults, **container}, env, []))
     syncer["volumeMounts"] = [*syncer["volumeMounts"], {"name": STATE_VOLUME, "mountPath": contract.MOUNT_STATE}]
     syncer["terminationMessagePath"] = contract.TERMINATION_LOG
-    others = [c for c in template.spec.get("containers") or () if c is not container]
+    others = [restricted(c) for c in template.spec.get("containers") or () if c is not container]
     name = names.syncer_pod_name(job.name)
     claim = {"name": STATE_VOLUME, "persistentVolumeClaim": {"claimName": names.volume_claim_name(job.name)}}
     pod_spec = {
         "terminationGracePeriodSeconds": config.syncer_grace,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": SYNCER_UID,
-            "runAsGroup": SYNCER_UID,
-            "fsGroup": SYNCER_UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "affinity": _steady_nodes(),
         **_common_spec(job, spec, template.spec, name),
         "restartPolicy": "OnFailure",
+        "securityContext": pod_security(template.spec, own_volumes=True),
         "containers": [syncer, *others],
-        "volumes": [*_volumes(job), claim, *(template.spec.get("volumes") or ())],
+        "volumes": [
+            *_volumes(job, names.syncer_secret_name(job.name), contract.TLS_IDENTITY_FILE),
+            *tmp_volumes(syncer),
+            claim,
+            *(template.spec.get("volumes") or ()),
+        ],
     }
     labels = {**template.metadata.labels, names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_SYNCER}
-    annotations = {**template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    annotations = {**KEEP_SYNCER, **template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     return _pod(job, name, labels, annotations, pod_spec)
+
+
+def _syncer_resources(config: OperatorConfig) -> Obj:
+    """Requests and limits of a syncer whose template sets none."""
+    requests = {"cpu": config.syncer_cpu, "memory": config.syncer_memory}
+    limits = {"memory": config.syncer_memory_limit}
+    found = {"requests": {k: v for k, v in requests.items() if v}, "limits": {k: v for k, v in limits.items() if v}}
+    return {key: amounts for key, amounts in found.items() if amounts}
+
+
+def _steady_nodes() -> Obj:
+    """A preference only: where all nodes have accelerators, or all are spot, it runs there."""
+    expressions = [{"key": label, "operator": "DoesNotExist"} for label in _STEADY_NODES]
+    return {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {"matchExpressions": expressions}}],
+        }
+    }
 
 
 def syncer_address(job: Job) -> str:
@@ -213,7 +264,7 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[
     """Ours first, so that the user's own variables can refer to them; a name of the contract is ours alone."""
     contract_env = [
         _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
-        _value(contract.ENV_SECRET_FILE, f"{contract.MOUNT_SECRET}/{contract.SECRET_KEY}"),
+        _value(contract.ENV_TLS_DIR, contract.MOUNT_TLS),
         {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         *env,
     ]
@@ -222,7 +273,7 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[
     chosen = {each["name"] for each in user}
     mounts = [
         {"name": JOB_VOLUME, "mountPath": contract.MOUNT_JOB, "readOnly": True},
-        {"name": SECRET_VOLUME, "mountPath": contract.MOUNT_SECRET, "readOnly": True},
+        {"name": TLS_VOLUME, "mountPath": contract.MOUNT_TLS, "readOnly": True},
     ]
     return {
         "terminationMessagePolicy": "FallbackToLogsOnError",  # so that status can say why a program failed
@@ -240,19 +291,28 @@ def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], name: str) -
     found = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        **({"dnsPolicy": "ClusterFirstWithHostNet"} if template.get("hostNetwork") else {}),  # or the syncer's name is not found
         **template,
         "hostname": name,
         "subdomain": names.service_name(job.name),
     }
+    if template.get("initContainers"):
+        found["initContainers"] = [restricted(each) for each in template["initContainers"]]
     if spec.priority_class_name:
         found["priorityClassName"] = spec.priority_class_name
     return found
 
 
-def _volumes(job: Job) -> list[Obj]:
+def _volumes(job: Job, secret: str, key: str) -> list[Obj]:
+    """`key` of the Secret `secret` is the pod's certificate; it sees no other of it. Readable by whatever user the image runs as: only
+    this pod mounts it, and a group of ours is not known for a user's image."""
+    items = [
+        {"key": contract.TLS_ROOTS_FILE, "path": contract.TLS_ROOTS_FILE},
+        {"key": key, "path": contract.TLS_IDENTITY_FILE},
+    ]
     return [
         {"name": JOB_VOLUME, "configMap": {"name": names.config_map_name(job.name)}},
-        {"name": SECRET_VOLUME, "secret": {"secretName": names.secret_name(job.name)}},
+        {"name": TLS_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}},
     ]
 
 
@@ -272,15 +332,9 @@ def _pod(job: Job, name: str, labels: Mapping[str, str], annotations: Mapping[st
 
 
 def owner_reference(job: Job) -> Obj:
-    """The job is the controller; deleting it takes everything with it."""
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    """The job is the controller; deleting it takes everything with it. Without blockOwnerDeletion, which would need the right to
+    change the job's finalizers; only a deletion in the foreground would heed it."""
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
 
 
 def _value(name: str, value: str) -> Obj:

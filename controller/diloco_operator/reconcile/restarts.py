@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
 from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.disruption import End, EndKind
 from diloco_operator.reconcile.record import UnitRecord
 
@@ -22,6 +24,12 @@ def backoff_seconds(budget: Restart, failures: int) -> float:
     return min(budget.backoff.max, budget.backoff.initial * 2.0 ** min(failures - 1, 60))
 
 
+def restarted(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord]) -> tuple[UnitRestart, ...]:
+    """What counts as a restart between two records of the units, each with the reason for which its attempt ended."""
+    none = UnitRecord("", "")
+    return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
+
+
 def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitRecord:
     """The record once the end of `attempt` is accounted. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
     ended = replace(record, attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
@@ -29,7 +37,8 @@ def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: 
         case EndKind.COMPLETE:
             return replace(ended, state=UnitState.COMPLETED, reason="", message="", since=end.at, ended_at=None)
         case EndKind.DRAINED:
-            return replace(ended, state=UnitState.PENDING, reason=end.reason, message=end.message, since=now, ended_at=None)
+            slice_ = "" if end.leave_slice else record.slice
+            return replace(ended, state=UnitState.PENDING, slice=slice_, reason=end.reason, message=end.message, since=now, ended_at=None)
         case EndKind.NEVER_RAN:
             return replace(ended, state=UnitState.PENDING, reason=end.reason, message=end.message, since=now)
         case EndKind.DISRUPTION:

@@ -13,11 +13,15 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.api.job import InvalidJob, Spec, load
 from diloco_operator.api.timestamps import parse_timestamp
+from diloco_operator.certificates.view import CertificateSecret
 from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.placement.matching import WantClass
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.derived import Derived, derive, digest
+from diloco_operator.reconcile.refusals import Refusal, RefusalKey
+from diloco_operator.reconcile.template import template_problems
 from diloco_operator.report import Report
 
 
@@ -98,11 +102,6 @@ def _contradictions(spec: Spec) -> list[Cause]:
             shape_of(pool)
         except ValueError as error:
             found.append(Cause(where, str(error)))
-        containers = pool.template.spec.get("containers")
-        if not isinstance(containers, list) or not any(
-            isinstance(c, dict) and c.get("name") == names.LEARNER_CONTAINER for c in containers
-        ):
-            found.append(Cause(f"{where}.template.spec.containers", f"needs a container named {names.LEARNER_CONTAINER!r}"))
         if pool.learners.min > pool.learners.max:
             found.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
     if spec.learners.min > spec.learners.max:
@@ -111,7 +110,7 @@ def _contradictions(spec: Spec) -> list[Cause]:
         found.append(
             Cause("spec.training.quorum", f"{spec.training.quorum} learners can never contribute: learners.max is {spec.learners.max}")
         )
-    return found
+    return [*found, *template_problems(spec)]
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ def _termination(raw: Mapping[str, Any] | None) -> Termination | None:
 # --- the other objects of a job ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A ConfigMap, Secret, Service or PersistentVolumeClaim of the job."""
+    """A ConfigMap, Service or PersistentVolumeClaim of the job."""
 
     name: str
     uid: str
@@ -255,7 +254,7 @@ def project_child(obj: Obj) -> Child:
         name=meta["name"],
         uid=meta.get("uid", ""),
         owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
-        content=digest(obj["data"]) if obj.get("data") and obj.get("kind") != names.SECRETS.kind else "",
+        content=digest(obj["data"]) if obj.get("data") else "",
         deleting=bool(meta.get("deletionTimestamp")),
     )
 
@@ -265,9 +264,11 @@ class Children:
     """Those that exist under the names that the job uses (api.names), whoever owns them; None: there is none."""
 
     config_map: Child | None = None
-    secret: Child | None = None
     service: Child | None = None
     volume_claim: Child | None = None
+    authority: CertificateSecret | None = None
+    certificates: Mapping[str, CertificateSecret] = field(default_factory=dict)
+    """By name: every other Secret with the job's label."""
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
@@ -279,11 +280,16 @@ class Snapshot:
     fleet: Fleet
     """The operator's inventory. Not changed during the pass; `Plan.holds` goes back into it right after."""
     config: OperatorConfig
-    secret_token: str
-    """A fresh random token, used if the job's Secret has to be made now. 32 bytes or more of entropy, as text."""
     pods: tuple[PodView, ...] = ()
     """All with the label of this job in its namespace."""
     children: Children = field(default_factory=Children)
+    refusals: Mapping[RefusalKey, Refusal] = field(default_factory=dict)
+    """Objects of the job that the API server refused to make when they were last tried."""
+    priority: int = 0
+    """The value of the job's PriorityClass."""
+    claims: Mapping[WantClass, int] = field(default_factory=dict)
+    """What units of other jobs found no slice for, and how many slices this job's Scavenged pools are to give back for it; 0: others do,
+    but none may be taken away from under them."""
     report: Report | None = None
     """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not been heard."""
 

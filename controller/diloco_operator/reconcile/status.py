@@ -130,6 +130,7 @@ def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, inter
     last = (old.get("progress") or {}).get("updatedAt")
     if last is not None and "progress" in new:
         new["progress"]["updatedAt"] = last
+    old = _ours(old)
     if old == new:
         return None, None
     due = parse_timestamp(last) + interval if last else now
@@ -138,6 +139,16 @@ def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, inter
     if "progress" in new:
         new["progress"]["updatedAt"] = format_timestamp(now)
     return new, None
+
+
+_OUR_CONDITIONS = frozenset(ConditionType)
+
+
+def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the conditions that others have added: they are not in what we write, and stay in what there is."""
+    conditions = status.get("conditions") or ()
+    ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
+    return status if len(ours) == len(conditions) else {**status, "conditions": ours}
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:

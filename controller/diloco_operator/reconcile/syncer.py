@@ -8,7 +8,7 @@ from diloco.contract import Exit, Result
 from pydantic import ValidationError
 
 from diloco_operator.api import conditions, names
-from diloco_operator.plan import Create, Delete
+from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.disruption import exit_text
 from diloco_operator.reconcile.pods import syncer_pod
 from diloco_operator.reconcile.snapshot import PodView
@@ -89,7 +89,7 @@ def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
         if any(other.name == name for other in world.snapshot.pods):
             step.taken = f"Pod {name}"
         elif children_ready:
-            step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want), wave=1))
+            step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want), wave=WAVE_SYNCER))
             step.ready_for_learners = True
         step.down = "its pod is being made"
         return step
@@ -97,8 +97,10 @@ def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
     if pod.deletion is not None:
         if world.dead(pod.node):
             step.down = (
-                f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped; a new one starts when the "
-                "node returns or its Node object is deleted"
+                f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped, and two must not write one "
+                "volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
+                f"{pod.node}, or kubectl taint node {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, which also frees "
+                f"the volume; if it runs but cannot be reached, switch it off first"
             )
         return step
     why = _why_replace(world, pod, want, children_ready)

@@ -26,6 +26,7 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
 
     Idempotent: an end that is on record (`ended_attempt`) is never accounted again.
     """
+    record = _on_our_clock(world, record)
     newest = max((pod.attempt for pod in pods), default=0)
     adopted = newest > record.attempt
     if adopted:  # an operator died between creating the pods and writing status
@@ -43,6 +44,14 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
     if not record.running:
         return _check_completed(world, record), adopted
     current = [pod for pod in pods if pod.attempt == record.attempt]
+    where = {pod.slice for pod in current if pod.slice}
+    if len(where) == 1 and record.slice:  # the pods know better: they are pinned
+        record = replace(record, slice=next(iter(where)))
+    if len(where) > 1 and record.state is not UnitState.DRAINING:
+        # Made by two plans, of which nobody knew how much of the first was carried out.
+        message = f"attempt {record.attempt} was made on two slices, {' and '.join(sorted(where))}; it is made again on one"
+        never = End(EndKind.NEVER_RAN, conditions.UNIT_SCHEDULING, message, world.now)
+        return after_end(record, record.attempt, never, world.spec.learners.restart, world.now), adopted
     if record.state is UnitState.DRAINING:
         return _drained(world, record, current), adopted
     end = gang_end(
@@ -56,6 +65,7 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
     end = end or _timed_out(world, record, current)
     if end is None:
         return _advance(world, record, current), adopted
+    end = _when(world, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(world, current):
         return replace(record, state=UnitState.DRAINING, reason=end.reason, message=end.message, since=world.now), adopted
     return after_end(record, record.attempt, end, world.spec.learners.restart, world.now), adopted
@@ -71,8 +81,32 @@ def _account_older(world: World, record: UnitRecord, pods: Sequence[PodView], ne
         if record.state is UnitState.DRAINING or end is None:
             # Drained, or its pods are gone or going, and with them the knowledge why: not a failure that could be proven.
             end = _end_of_drain(record, world.now)
-        record = after_end(record, attempt, end, world.spec.learners.restart, world.now)
+        record = after_end(record, attempt, _when(world, record, end), world.spec.learners.restart, world.now)
     return replace(record, ended_attempt=newest - 1, attempt=newest - 1)
+
+
+def _when(world: World, record: UnitRecord, end: End) -> End:
+    """The end on our clock. It comes from the clock of a node, which may be hours off: behind, and the failure would be forgotten at
+    once; ahead, and the next attempt would not start for as long."""
+    began = min(record.since, world.now) if record.since is not None else world.now
+    return replace(end, at=min(max(end.at, began), world.now))
+
+
+_CLOCK_TOLERANCE = 1.0
+"""Seconds by which a time in status may be ahead of us: it is written to the millisecond, and other operators wrote it too."""
+
+
+def _on_our_clock(world: World, record: UnitRecord) -> UnitRecord:
+    """Times in the future were written by an operator whose clock was ahead, and would stop every time-out until they come."""
+    latest = world.now + _CLOCK_TOLERANCE
+    budget = world.spec.learners.restart
+    if record.since is not None and record.since > latest:
+        record = replace(record, since=world.now)
+    if record.not_before is not None and record.not_before > latest + budget.backoff.max:
+        record = replace(record, not_before=world.now + budget.backoff.max)
+    if any(failure > latest for failure in record.failures):
+        record = replace(record, failures=tuple(min(failure, world.now) for failure in record.failures))
+    return record
 
 
 def _hosts(world: World, record: UnitRecord, current: Sequence[PodView]) -> int:
@@ -99,7 +133,7 @@ def _drained(world: World, record: UnitRecord, current: Sequence[PodView]) -> Un
 
 def _end_of_drain(record: UnitRecord, now: float) -> End:
     if record.state is UnitState.DRAINING and record.reason not in _DISRUPTIONS:
-        return End(EndKind.DRAINED, record.reason, record.message, now)
+        return End(EndKind.DRAINED, record.reason, record.message, now, leave_slice=record.reason == conditions.UNIT_GAVE_WAY)
     if record.state is not UnitState.DRAINING:
         return End(EndKind.DISRUPTION, conditions.UNIT_POD_LOST, f"attempt {record.attempt} was replaced", now)
     began = record.since if record.since is not None else now
@@ -118,7 +152,9 @@ def _timed_out(world: World, record: UnitRecord, pods: Sequence[PodView]) -> End
         return None  # without a word from the syncer nobody can be blamed for silence
     seen = world.unit_report(record.name, record.attempt)
     if seen is None:
-        began = max(since, world.syncer_since, *(pod.running_since or 0.0 for pod in pods))
+        # A node's clock that is ahead must not put the end off until then.
+        known = (since, world.syncer_since, *(pod.running_since or 0.0 for pod in pods))
+        began = max((moment for moment in known if moment <= world.now + _CLOCK_TOLERANCE), default=since)
         if record.state in (UnitState.STARTING, UnitState.JOINING) and _passed(world, began + learners.join_timeout):
             message = f"it ran, but did not join the syncer within {format_duration(learners.join_timeout)} (learners.joinTimeout)"
             return End(EndKind.FAILURE, conditions.UNIT_JOIN_TIMEOUT, message, world.now)

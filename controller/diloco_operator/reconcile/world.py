@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
-from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until
+from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until, turns
 from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.refusals import RefusalKey, due, explain, standing
 from diloco_operator.reconcile.snapshot import PodView, Snapshot
 from diloco_operator.report import Report, UnitReport
 
@@ -42,14 +43,21 @@ class World:
             signs = self.snapshot.config.signs
             self._trouble[node] = must_leave(view, node, signs, self.now)
             if view is not None and not self._trouble[node]:
-                until = not_ready_until(view, signs)
-                if until is not None:
-                    self.deadlines.append(until)
+                self.deadlines += [moment for moment in (not_ready_until(view, signs), turns(view, signs, self.now)) if moment is not None]
         return self._trouble[node]
 
     def dead(self, node: str) -> bool:
         """Nobody on this node will confirm that a pod has ended."""
         return bool(node) and is_dead(self.snapshot.fleet.node(node), self.snapshot.config.signs)
+
+    def refusal(self, key: RefusalKey) -> str:
+        """Why an object must not be tried now; "" when it may be. The job is looked at again when it may."""
+        snapshot = self.snapshot
+        found = standing(snapshot.refusals, key, snapshot.job.generation, self.now, snapshot.config)
+        if found is None:
+            return ""
+        self.deadlines.append(due(found, snapshot.config))
+        return explain(found, snapshot.config)
 
     def unit_report(self, unit: str, attempt: int) -> UnitReport | None:
         """What the syncer says of this very attempt."""
@@ -64,8 +72,10 @@ class World:
     @property
     def syncer_since(self) -> float:
         """Since when the syncer can have heard anybody."""
-        since = self.syncer.running_since if self.syncer is not None else None
-        return since if since is not None else self.now
+        if self.syncer is None or self.syncer.running_since is None:
+            return self.now
+        # By its node's clock; where that is ahead, its pod's creation by the API server's has to do.
+        return self.syncer.running_since if self.syncer.running_since <= self.now else min(self.syncer.created, self.now)
 
 
 def look(snapshot: Snapshot, spec: Spec, now: float) -> World:

@@ -81,13 +81,11 @@ def test_transition_rules_below_arrays_stand_in_arrays_keyed_by_name() -> None:
                 assert NODES[array]["x-kubernetes-list-type"] == "map"
 
 
-def test_lists_of_named_things_are_keyed() -> None:
+def test_lists_that_others_may_write_to_are_keyed_and_those_of_the_operator_alone_are_atomic() -> None:
     keys = {place: node["x-kubernetes-list-map-keys"] for place, node in NODES.items() if node.get("x-kubernetes-list-type") == "map"}
     assert keys == {
         "spec.pools": ["name"],
         "status.conditions": ["type"],
-        "status.units": ["name"],
-        "status.pools": ["name"],
     }
 
 

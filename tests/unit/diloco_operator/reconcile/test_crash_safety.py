@@ -79,7 +79,7 @@ def test_pods_newer_than_the_record_are_adopted_and_their_predecessor_accounted(
     stage.learner_exits("v5p-1", 1, 1, host=0)
     stage.learner_exits("v5p-1", 1, 1, host=1)
     plan = stage.look()
-    stage.step(crash_after=len(plan.creates))  # pods are made, status is not written
+    stage.step(crash_after=len(plan.certify) + len(plan.creates))  # pods are made, status is not written
     stage.restart_operator()
     plan = stage.step()
     assert plan.creates == ()

@@ -142,7 +142,7 @@ def test_refusals_that_a_restart_does_not_mend_fail_the_unit_at_once(code: int, 
         (137, {"reason": "OOMKilled"}, "OutOfMemory", "raise the limit"),
         (66, {"message": "NaN in tensor wte"}, "RefusedNonFinite", "NaN in tensor wte"),
         (67, {}, "RefusedIdentity", "newer attempt"),
-        (68, {}, "RefusedIdentity", "secret"),
+        (68, {}, "RefusedIdentity", "certificates"),
     ],
 )
 def test_failures_count_and_say_what_happened(code: int, how: dict[str, str], reason: str, text: str) -> None:
@@ -273,7 +273,7 @@ def test_next_attempt_of_a_gang_waits_for_the_last_process_of_the_one_before() -
     stage.learner_exits("v5p-0", 1, 1, host=1)
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]  # asked to go, still there
-    assert stage.unit("v5p-0")["message"] == "waits until the pod bytes-lm-v5p-0-a1-0 has gone"
+    assert stage.unit("v5p-0")["message"].endswith("; waits until the pod bytes-lm-v5p-0-a1-0 has gone")
     stage.kubelets_finish_deletions()
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-0-a2-1"]
@@ -304,10 +304,21 @@ def test_sidecar_does_not_keep_a_dead_learner_alive() -> None:
     main_container_exits(stage.pod("v5p-0", 1), 1, stage.now)
     stage.settle()
     assert len(stage.unit("v5p-0")["failures"]) == 1
-    assert stage.unit("v5p-0")["message"] == "waits until the pod bytes-lm-v5p-0-a1-0 has gone"
+    assert stage.unit("v5p-0")["message"].endswith("; waits until the pod bytes-lm-v5p-0-a1-0 has gone")
     stage.kubelets_finish_deletions()
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
+
+
+def test_the_cause_of_an_end_is_told_while_its_pod_is_still_going() -> None:
+    stage = one_unit()
+    # A real kubelet reports the end of the container a moment before it reports the end of the pod.
+    main_container_exits(stage.pod("v5p-0", 1), 137, stage.now)
+    stage.settle()
+    stage.settle()
+    (lost,) = [event.message for plan in stage.plans for event in plan.events if event.reason == "UnitLost"]
+    assert "attempt 1 ended: exit 137" in lost
+    assert stage.unit("v5p-0")["message"].count("waits until") == 1
 
 
 def test_given_up_unit_gets_a_new_chance_with_a_new_template() -> None:
@@ -315,7 +326,7 @@ def test_given_up_unit_gets_a_new_chance_with_a_new_template() -> None:
     stage.learner_exits("v5p-1", 1, 65)
     stage.settle()
     pool = stage.job["spec"]["pools"][0]
-    stage.edit(pools=[{**pool, "template": template(dnsPolicy="Default")}])
+    stage.edit(pools=[{**pool, "template": template(terminationGracePeriodSeconds=45)}])
     stage.step()
     assert stage.unit("v5p-1")["state"] == "Starting"
     assert stage.unit("v5p-1")["attempt"] == 2

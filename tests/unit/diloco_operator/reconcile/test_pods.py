@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from typing import Any
 
+import pytest
 from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
 from diloco import contract
 from diloco_operator.api import names
+from diloco_operator.fleet import Host
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.reconcile.pods import learner_pods
 
 
 def learner(stage: Stage, unit: str = "v5p-0", host: int = 0) -> dict[str, Any]:
@@ -30,7 +35,7 @@ def env(pod: dict[str, Any]) -> dict[str, Any]:
 def with_template(**spec: Any) -> Stage:
     job = a_job().with_pool(max=1).build()
     job["spec"]["pools"][0]["template"] = {
-        "metadata": {"labels": {"team": "speech", names.LABEL_UNIT: "mine"}, "annotations": {"note": "x"}},
+        "metadata": {"labels": {"team": "speech"}, "annotations": {"note": "x"}},
         "spec": {"containers": [{"name": "learner", "image": "trainer:1", **spec.pop("container", {})}, {"name": "sidecar"}], **spec},
     }
     return Stage(job, a_tpu_node("tpu-0"))
@@ -40,7 +45,7 @@ def test_learner_is_told_who_it_is_and_where_the_syncer_is() -> None:
     told = env(learner(Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))))
     assert told == {
         contract.ENV_JOB_FILE: "/etc/diloco/job/job.json",
-        contract.ENV_SECRET_FILE: "/etc/diloco/secret/token",
+        contract.ENV_TLS_DIR: "/etc/diloco/tls",
         contract.ENV_POD_IP: {"fieldRef": {"fieldPath": "status.podIP"}},
         contract.ENV_UNIT: "v5p-0",
         contract.ENV_ATTEMPT: "1",
@@ -48,13 +53,16 @@ def test_learner_is_told_who_it_is_and_where_the_syncer_is() -> None:
         contract.ENV_HOST: "0",
         contract.ENV_HOSTS: "1",
         contract.ENV_SYNCER_ADDRESS: "bytes-lm-syncer.bytes-lm.team.svc:7077",
+        "HOME": "/tmp",
     }
 
 
 def test_learner_is_pinned_to_its_host_and_asks_for_all_its_chips() -> None:
     pod = learner(Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")))
+    (term,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["tpu-0"]}]}
+    assert "nodeName" not in pod["spec"]  # the scheduler binds it
     assert pod["spec"]["nodeSelector"] == {
-        "kubernetes.io/hostname": "tpu-0",
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
         "cloud.google.com/gke-tpu-topology": "2x2x1",
     }
@@ -96,9 +104,9 @@ def test_template_wins_where_it_does_not_break_the_contract() -> None:
         nodeSelector={"disk": "fast"},
         tolerations=[{"key": "team", "operator": "Exists"}],
         volumes=[{"name": "data", "emptyDir": {}}],
-        restartPolicy="Always",
+        restartPolicy="Never",
         container={
-            "env": [{"name": "BATCH", "value": "8"}, {"name": contract.ENV_UNIT, "value": "somebody-else"}],
+            "env": [{"name": "BATCH", "value": "8"}, {"name": "HOME", "value": "/data"}],
             "resources": {"limits": {"memory": "8Gi"}},
             "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         },
@@ -109,10 +117,10 @@ def test_template_wins_where_it_does_not_break_the_contract() -> None:
     assert spec["terminationGracePeriodSeconds"] == 90
     assert spec["restartPolicy"] == "Never"
     assert spec["nodeSelector"]["disk"] == "fast"
-    assert [v["name"] for v in spec["volumes"]] == ["diloco-job", "diloco-secret", "data"]
-    assert [m["mountPath"] for m in main(pod)["volumeMounts"]] == ["/etc/diloco/job", "/etc/diloco/secret", "/data"]
+    assert [v["name"] for v in spec["volumes"]] == ["diloco-job", "diloco-tls", "diloco-tmp", "data"]
+    assert [m["mountPath"] for m in main(pod)["volumeMounts"]] == ["/etc/diloco/job", "/etc/diloco/tls", "/data", "/tmp"]
     assert main(pod)["resources"]["limits"] == {"memory": "8Gi", "google.com/tpu": "4"}
-    assert (env(pod)["BATCH"], env(pod)[contract.ENV_UNIT]) == ("8", "v5p-0")
+    assert (env(pod)["BATCH"], env(pod)["HOME"], env(pod)[contract.ENV_UNIT]) == ("8", "/data", "v5p-0")
     assert [c["name"] for c in spec["containers"]] == ["learner", "sidecar"]
     assert pod["metadata"]["labels"]["team"] == "speech"
     assert pod["metadata"]["labels"][names.LABEL_UNIT] == "v5p-0"
@@ -139,11 +147,14 @@ def test_making_pods_leaves_the_template_alone() -> None:
 def test_hosts_of_a_unit_are_told_how_to_meet() -> None:
     stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
     first, second = env(learner(stage)), env(learner(stage, host=1))
-    addresses = ["bytes-lm-v5p-0-a1-0.bytes-lm.team.svc", "bytes-lm-v5p-0-a1-1.bytes-lm.team.svc"]
-    assert first["TPU_WORKER_HOSTNAMES"] == ",".join(addresses)
-    assert first["TPU_PROCESS_ADDRESSES"] == ",".join(f"{a}:8476" for a in addresses)
+    hosts = ["bytes-lm-v5p-0-a1-0.bytes-lm", "bytes-lm-v5p-0-a1-1.bytes-lm"]
+    assert first["TPU_WORKER_HOSTNAMES"] == ",".join(hosts)
+    assert first["TPU_PROCESS_ADDRESSES"] == ",".join(f"{host}:8476" for host in hosts)
+    assert first["TPU_PROCESS_PORT"] == "8476"
     assert (first["TPU_WORKER_ID"], second["TPU_WORKER_ID"]) == ("0", "1")
-    assert (second["MASTER_ADDR"], second["RANK"], second["WORLD_SIZE"]) == (addresses[0], "1", "2")
+    address = "bytes-lm-v5p-0-a1-0.bytes-lm.team.svc"
+    assert (second["MASTER_ADDR"], second["MASTER_PORT"], second["RANK"], second["WORLD_SIZE"]) == (address, "29500", "1", "2")
+    assert (second["JAX_COORDINATOR_ADDRESS"], second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == (f"{address}:29500", "2", "1")
     assert (second[contract.ENV_HOST], second[contract.ENV_HOSTS]) == ("1", "2")
     assert not any(name.startswith("MEGASCALE") for name in first)
 
@@ -193,11 +204,23 @@ def test_job_file_says_what_to_train() -> None:
     assert (job_file.training.steps, job_file.training.fragments) == (100, 4)
 
 
-def test_secret_is_the_token_of_the_pass_that_made_it() -> None:
+def test_a_learner_mounts_its_own_certificate_and_no_other() -> None:
+    stage = Stage(a_job().with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    [volume] = [v for v in stage.pod("v5p-1", 1)["spec"]["volumes"] if v["name"] == "diloco-tls"]
+    items = [{"key": "ca.crt", "path": "ca.crt"}, {"key": "v5p-1-a1.pem", "path": "identity.pem"}]
+    # Readable by any user: a learner's image runs as whom it likes.
+    assert volume["secret"] == {"secretName": "bytes-lm-learners-v5p-0", "items": items, "defaultMode": 0o444}
+    assert {item["key"] for item in items} <= stage.secrets["bytes-lm-learners-v5p-0"]["data"].keys()
+
+
+def test_nobody_mounts_the_authority_and_no_key_is_in_plain_sight() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
-    assert stage.children["Secret"]["stringData"] == {"token": "s3cret"}
-    assert "s3cret" not in json.dumps([stage.pods, stage.status])
+    shown = json.dumps([stage.pods, stage.status]) + repr(stage.plans)
+    assert "bytes-lm-ca" not in json.dumps(stage.pods)
+    assert "PRIVATE KEY" not in shown
+    assert "PRIVATE KEY" in base64.b64decode(stage.secrets["bytes-lm-ca"]["data"]["ca.key"]).decode()
 
 
 def test_service_gives_names_before_pods_are_ready() -> None:
@@ -213,3 +236,128 @@ def test_volume_has_the_size_and_class_that_the_job_asks_for() -> None:
     stage.settle()
     claim = stage.children["PersistentVolumeClaim"]["spec"]
     assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == ("50Gi", "ssd")
+
+
+def test_slice_of_two_thousand_hosts_fits_into_environment_variables() -> None:
+    # 2,304 hosts: the largest slice of the catalogue, tpu7x 16x24x24 with 4 chips a host. Linux takes 128 KiB in one variable.
+    job = Stage(a_job("j" * 10).with_pool(max=1, accelerator="tpu7x", topology="16x24x24")).snapshot().job
+    assert job.spec is not None
+    hosts = [Host(f"host-{index}") for index in range(2304)]
+    pods = learner_pods(
+        job, job.spec, job.spec.pools[0], OperatorConfig(), unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash=""
+    )
+    told = env(pods[-1])
+    assert len(told["TPU_WORKER_HOSTNAMES"].split(",")) == 2304
+    assert told["TPU_WORKER_ID"] == "2303"
+    assert max(len(value) for value in told.values() if isinstance(value, str)) < 128 * 1024
+
+
+def security(pod: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    spec = pod["spec"]
+    return spec["securityContext"], [c["securityContext"] for c in (*spec["containers"], *spec.get("initContainers", ()))]
+
+
+def test_every_container_obeys_the_restricted_profile_unless_the_template_says_otherwise() -> None:
+    stage = with_template(initContainers=[{"name": "fetch", "image": "fetch:1"}])
+    pods = [learner(stage), stage.syncer]
+    for pod in pods:
+        whole, containers = security(pod)
+        assert whole["runAsNonRoot"] is True
+        assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+        for each in containers:
+            assert each["allowPrivilegeEscalation"] is False
+            assert each["capabilities"] == {"drop": ["ALL"]}
+        assert main(pod)["securityContext"]["readOnlyRootFilesystem"] is True
+    # The syncer's volume is the job's own, a learner's may be a data set that must not be changed.
+    assert ["fsGroup" in security(pod)[0] for pod in pods] == [False, True]
+
+
+def test_template_may_ask_for_more_rights() -> None:
+    # Whether it gets them is for the cluster's policy to say.
+    stage = with_template(
+        securityContext={"runAsUser": 0},
+        container={"securityContext": {"privileged": True, "capabilities": {"add": ["IPC_LOCK"]}, "readOnlyRootFilesystem": False}},
+    )
+    pod = learner(stage)
+    whole, (mine, _) = security(pod)
+    assert "runAsNonRoot" not in whole
+    assert mine == {"privileged": True, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}, "readOnlyRootFilesystem": False}
+    assert "HOME" not in env(pod)
+    assert "diloco-tmp" not in [v["name"] for v in pod["spec"]["volumes"]]
+
+
+def test_tmp_of_the_template_is_kept() -> None:
+    stage = with_template(
+        volumes=[{"name": "scratch", "emptyDir": {}}], container={"volumeMounts": [{"name": "scratch", "mountPath": "/tmp/"}]}
+    )
+    spec = learner(stage)["spec"]
+    assert [v["name"] for v in spec["volumes"]] == ["diloco-job", "diloco-tls", "scratch"]
+
+
+def test_pin_holds_in_every_alternative_of_the_templates_affinity() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    stage = with_template(
+        affinity={
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []},
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchExpressions": [{"key": "old", "operator": "Exists"}]}, {}]
+                }
+            },
+        }
+    )
+    stage.set_node(a_tpu_node("tpu-0", labels={"zone": "a"}))
+    affinity = learner(stage)["spec"]["affinity"]
+    pin = {"key": "metadata.name", "operator": "In", "values": ["tpu-0"]}
+    terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [
+        {"matchExpressions": [zone], "matchFields": [pin]},
+        {"matchExpressions": [{"key": "old", "operator": "Exists"}], "matchFields": [pin]},
+    ]
+    assert "podAntiAffinity" in affinity
+
+
+def test_node_without_a_hostname_label_can_be_used() -> None:
+    node = a_tpu_node("tpu-0")
+    del node["metadata"]["labels"]["kubernetes.io/hostname"]
+    assert learner(Stage(a_job().with_pool(max=1), node))["metadata"]["annotations"][names.ANNOTATION_NODE] == "tpu-0"
+
+
+def test_deleting_a_job_needs_no_right_to_its_finalizers() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    objects = [*stage.pods.values(), *stage.children.values()]
+    assert objects
+    assert not any("blockOwnerDeletion" in owner for obj in objects for owner in obj["metadata"]["ownerReferences"])
+
+
+def test_syncer_asks_for_what_the_operator_is_told_and_stays_where_it_is_steady() -> None:
+    config = OperatorConfig(syncer_cpu="2", syncer_memory="8Gi", syncer_memory_limit="16Gi")
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"), config=config)
+    stage.settle()
+    assert main(stage.syncer)["resources"] == {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "16Gi"}}
+    annotations = stage.syncer["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    (preferred,) = stage.syncer["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert {each["key"] for each in preferred["preference"]["matchExpressions"]} >= {names.NODE_SPOT, names.NODE_TPU_TYPE}
+
+
+def test_host_network_of_a_learner_still_finds_the_syncer() -> None:
+    # GPUs with several network cards need the host's network.
+    assert learner(with_template(hostNetwork=True))["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+@pytest.mark.parametrize("attempt", [1, 9_999, 1_000_000])
+@pytest.mark.parametrize("host", [0, 9_215])
+def test_pod_names_are_dns_labels_however_long_their_parts_are(attempt: int, host: int) -> None:
+    # the longest that the CRD allows: 32 for the job, 15 for the pool, 1,024 units
+    unit = names.unit_name("p" * 15, 1023)
+    found = {names.learner_pod_name(job, unit, attempt, host) for job in ("j" * 32, "j" * 31 + "k", "j" * 31)}
+    assert len(found) == 3  # jobs whose names begin alike do not meet
+    assert all(len(name) <= 63 and not name.startswith("-") and "--" not in name for name in found)
+    whole = names.pod_dns_name(max(found, key=len), "j" * 32, "n" * 63)
+    assert len(f"{whole}.cluster.local") <= 253
+
+
+def test_short_names_stay_as_they_read() -> None:
+    assert names.learner_pod_name("bytes-lm", "v5p-0", 2, 1) == "bytes-lm-v5p-0-a2-1"

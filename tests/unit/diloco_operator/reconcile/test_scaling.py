@@ -20,6 +20,20 @@ def test_raised_maximum_adds_units_without_touching_the_others() -> None:
     assert plan.deletes == ()
 
 
+def test_maximum_above_what_the_pools_may_have_fills_the_pools_and_is_no_lack() -> None:
+    stage = trained(2)
+    pool = stage.job["spec"]["pools"][0]
+    stage.edit(pools=[{**pool, "learners": {"min": 0, "max": 3}}])
+    stage.scale(max=100)
+    stage.settle()
+    stage.kubelets_start()
+    stage.everyone_contributes()
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Training"}
+    assert stage.status["learners"]["desired"] == 3
+    assert stage.condition("Degraded")["status"] == "False"
+
+
 def test_lowered_maximum_drains_the_newest_units() -> None:
     stage = trained(4)
     stage.scale(max=2)
@@ -109,7 +123,7 @@ def test_units_of_a_removed_pool_drain_and_leave_status() -> None:
 def test_changed_template_replaces_units_one_after_the_other() -> None:
     stage = trained(3)
     pool = stage.job["spec"]["pools"][0]
-    stage.edit(pools=[{**pool, "template": template(dnsPolicy="Default")}])
+    stage.edit(pools=[{**pool, "template": template(terminationGracePeriodSeconds=45)}])
     order = []
     for _ in range(3):
         stage.settle()
@@ -131,7 +145,7 @@ def test_changed_template_replaces_units_that_do_not_contribute_at_once() -> Non
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     stage.settle()
     pool = stage.job["spec"]["pools"][0]
-    stage.edit(pools=[{**pool, "template": template(dnsPolicy="Default")}])
+    stage.edit(pools=[{**pool, "template": template(terminationGracePeriodSeconds=45)}])
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a2-0"]
 
@@ -149,7 +163,8 @@ def test_suspend_drains_learners_then_the_syncer_and_gives_everything_back() -> 
     assert stage.pods == {}
     assert stage.plans[-1].holds == frozenset()
     assert set(stage.states().values()) == {"Pending"}
-    assert set(stage.children) == {"ConfigMap", "Secret", "Service", "PersistentVolumeClaim"}
+    assert set(stage.children) == {"ConfigMap", "Service", "PersistentVolumeClaim"}
+    assert set(stage.secrets) == {"bytes-lm-ca", "bytes-lm-syncer-tls", "bytes-lm-learners-v5p-0"}
 
 
 def test_resume_goes_on_with_higher_attempts() -> None:

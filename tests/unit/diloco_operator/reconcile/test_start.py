@@ -15,11 +15,15 @@ def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners(
     stage.step()
     assert [(create.wave, create.resource.kind, create.obj["metadata"]["name"]) for create in stage.plans[-1].creates] == [
         (0, "ConfigMap", "bytes-lm-job"),
-        (0, "Secret", "bytes-lm-identity"),
         (0, "Service", "bytes-lm"),
         (0, "PersistentVolumeClaim", "bytes-lm-syncer"),
-        (1, "Pod", "bytes-lm-syncer"),
-        (2, "Pod", "bytes-lm-v5p-0-a1-0"),
+        (2, "Pod", "bytes-lm-syncer"),
+        (3, "Pod", "bytes-lm-v5p-0-a1-0"),
+    ]
+    assert [(wanted.wave, wanted.obj["metadata"]["name"]) for wanted in stage.plans[-1].certify] == [
+        (0, "bytes-lm-ca"),
+        (1, "bytes-lm-syncer-tls"),
+        (1, "bytes-lm-learners-v5p-0"),
     ]
 
 
@@ -117,7 +121,7 @@ def test_unreadable_spec_is_refused_with_every_reason_and_what_runs_is_left_alon
     stage.step()
     accepted = stage.condition("Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "SpecInvalid")
-    for part in ("spec.pools[0]: tpu-v5p has no topology '3x5'", "needs a container named 'learner'", "min 3 is more than max 2"):
+    for part in ("spec.pools[0]: tpu-v5p has no topology '3x5'", "needs one container named 'learner'", "min 3 is more than max 2"):
         assert part in accepted["message"]
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
     assert stage.states() == {"v5p-0": "Training"}
@@ -150,3 +154,18 @@ def test_template_that_is_no_list_of_containers_is_a_reason_not_a_crash() -> Non
     stage = Stage(job, a_tpu_node("tpu-0"))
     stage.step()
     assert "containers" in stage.condition("Accepted")["message"]
+
+
+def test_job_as_an_older_crd_stores_it_gets_the_defaults_of_what_it_lacks() -> None:
+    job = a_job().with_pool(max=1).build()
+    job["spec"] = {
+        "learners": {"max": 1},
+        "pools": [{key: value for key, value in job["spec"]["pools"][0].items() if key in ("name", "accelerator", "topology", "template")}],
+        "training": {"steps": 10},
+        "fieldOfANewerCrd": 7,
+    }
+    job["spec"]["pools"][0]["learners"] = {"max": 1}
+    job["status"] = {"units": [{"name": "v5p-0", "pool": "v5p", "state": "Pending"}]}
+    stage = Stage(job, a_tpu_node("tpu-0")).train()
+    assert stage.condition("Accepted")["status"] == "True"
+    assert stage.states() == {"v5p-0": "Training"}

@@ -8,6 +8,7 @@ from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Status, dump_status
+from diloco_operator.reconcile.status import worth_writing
 from diloco_operator.report import UnitPhase
 
 
@@ -181,3 +182,11 @@ def test_message_of_many_missing_units_stays_short() -> None:
     message = stage.condition("Degraded")["message"]
     assert "60 more" in message
     assert len(message) < 2000
+
+
+def test_a_condition_that_somebody_else_added_causes_no_write() -> None:
+    ours = {"type": "Complete", "status": "False", "reason": "InProgress", "message": ""}
+    theirs = {"type": "example.com/Audited", "status": "True", "reason": "ByHand", "message": ""}
+    new = {"observedGeneration": 1, "conditions": [ours]}
+    assert worth_writing({"observedGeneration": 1, "conditions": [theirs, ours]}, new, 0.0, 10.0) == (None, None)
+    assert worth_writing({"observedGeneration": 1, "conditions": [theirs]}, new, 0.0, 10.0)[0] == new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders.jobs import a_job
 from builders.nodes import a_node, a_tpu_node
 from builders.pods import exits, starts
@@ -40,7 +41,7 @@ def test_syncer_is_never_forced() -> None:
     stage.settle()
     assert all(d.grace_seconds is None for plan in stage.plans for d in plan.deletes if d.name == "bytes-lm-syncer")
     assert "bytes-lm-syncer" in stage.pods
-    assert "Node object is deleted" in stage.condition("Training")["message"]
+    assert "kubectl delete node cpu-0" in stage.condition("Training")["message"]
 
 
 def test_syncer_of_a_lost_node_starts_elsewhere() -> None:
@@ -72,17 +73,6 @@ def test_edited_job_file_is_put_right() -> None:
     stage.children["ConfigMap"]["data"]["job.json"] = "{}"
     stage.settle()
     assert '"steps":100' in stage.children["ConfigMap"]["data"]["job.json"]
-
-
-def test_lost_secret_is_made_again_before_anybody_new_starts() -> None:
-    stage = trained()
-    del stage.children["Secret"]
-    stage.learner_exits("v5p-0", 1, 1)
-    waves = {create.resource.kind: create.wave for create in stage.step().creates}
-    assert waves == {"Secret": 0, "Pod": 2}
-    stage.settle()
-    assert "Secret" in stage.children
-    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
 
 
 def test_name_taken_by_somebody_else_is_said_and_nothing_is_made_over_it() -> None:
@@ -124,3 +114,40 @@ def test_restarted_syncer_that_runs_again_is_no_news() -> None:
     stage.everyone_contributes()
     stage.settle()
     assert "Training" in stage.true()
+
+
+def test_syncer_on_a_dead_node_says_what_a_person_can_do() -> None:
+    stage = trained()
+    stage.set_node(a_node("cpu-0", ready=False, taints=[{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]))
+    stage.settle()
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("False", "SyncerUnavailable")
+    assert "kubectl delete node cpu-0" in training["message"]
+    assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in training["message"]
+
+
+def test_volume_claim_that_somebody_deletes_is_said_while_work_goes_on() -> None:
+    stage = trained()
+    stage.children["PersistentVolumeClaim"]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
+    stage.settle()
+    degraded = stage.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "VolumeDeleted")
+    assert "copy what is on it" in degraded["message"]
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.unit("v5p-0")["attempt"] == 2  # learners are still replaced
+    # Nobody makes a syncer on a volume that goes.
+    del stage.pods["bytes-lm-syncer"]
+    stage.settle()
+    assert "bytes-lm-syncer" not in stage.pods
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Service", "PersistentVolumeClaim"])
+def test_lost_object_of_a_running_job_is_made_again_and_nobody_is_disturbed(kind: str) -> None:
+    stage = trained()
+    before = {name: pod["metadata"]["uid"] for name, pod in stage.pods.items()}
+    del stage.children[kind]
+    stage.settle()
+    assert kind in stage.children
+    assert {name: pod["metadata"]["uid"] for name, pod in stage.pods.items()} == before
+    assert stage.condition("Training")["status"] == "True"

@@ -1,0 +1,18 @@
+"""Metadata of the objects beside the pods. Pure."""
+
+from __future__ import annotations
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.pods import owner_reference
+from diloco_operator.reconcile.snapshot import Job
+
+
+def owned(job: Job, name: str) -> Obj:
+    """Of an object that belongs to the job, and goes with it."""
+    return {
+        "name": name,
+        "namespace": job.namespace,
+        "labels": {names.LABEL_JOB: job.name},
+        "ownerReferences": [owner_reference(job)],
+    }

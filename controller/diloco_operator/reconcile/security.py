@@ -1,0 +1,68 @@
+"""The restricted Pod Security profile under a template: what the template does not say itself is filled in, field by field. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.kube.client import Obj
+
+NONROOT = 65532
+"""User and group of our images ("nonroot")."""
+TMP_VOLUME = "diloco-tmp"
+TMP = "/tmp"  # noqa: S108 - a path in the container, where an emptyDir is mounted
+_POD = {"runAsNonRoot": True, "runAsUser": NONROOT, "runAsGroup": NONROOT, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False) -> Obj:
+    """A pod's securityContext. Whoever asks for user 0 is not refused by our own runAsNonRoot; the cluster's policy may refuse it.
+
+    `own_volumes`: its volumes are the job's own, so their group may be changed to one that can write. A user's volume is left alone:
+    changing the group of a large data set takes hours.
+    """
+    given = template.get("securityContext") or {}
+    found = {**_POD, **({"fsGroup": NONROOT, "fsGroupChangePolicy": "OnRootMismatch"} if own_volumes else {}), **given}
+    if given.get("runAsUser") == 0 and "runAsNonRoot" not in given:
+        del found["runAsNonRoot"]
+    return found
+
+
+def restricted(container: Mapping[str, Any]) -> Obj:
+    """Any container of the pod: nothing that the restricted profile forbids, unless the template asks for it."""
+    given = container.get("securityContext") or {}
+    drop = {"drop": ["ALL"], **(given.get("capabilities") or {})}
+    found: Obj = {**given, "capabilities": drop}
+    if not given.get("privileged"):  # the API server refuses the two together
+        found.setdefault("allowPrivilegeEscalation", False)
+    if given.get("runAsUser") == 0:
+        found.setdefault("runAsNonRoot", False)
+    return {**container, "securityContext": found}
+
+
+def main_container(container: Mapping[str, Any]) -> Obj:
+    """The container of the contract: restricted, its root file system read-only, with a /tmp and a home that it can write."""
+    found = restricted(container)
+    found["securityContext"].setdefault("readOnlyRootFilesystem", True)
+    if not has_tmp(found):
+        return found
+    if all(each["name"] != "HOME" for each in found.get("env") or ()):
+        found["env"] = [{"name": "HOME", "value": TMP}, *(found.get("env") or ())]
+    mounts = found.get("volumeMounts") or []
+    if all(_normal(each["mountPath"]) != TMP for each in mounts):
+        found["volumeMounts"] = [*mounts, {"name": TMP_VOLUME, "mountPath": TMP}]
+    return found
+
+
+def has_tmp(container: Mapping[str, Any]) -> bool:
+    """Whether the container needs a place to write because its root file system is read-only."""
+    return bool(container["securityContext"].get("readOnlyRootFilesystem"))
+
+
+def tmp_volumes(container: Mapping[str, Any]) -> list[Obj]:
+    """The pod's volume for what `main_container` mounts; none if it mounts none."""
+    mounted = any(each["name"] == TMP_VOLUME for each in container.get("volumeMounts") or ())
+    return [{"name": TMP_VOLUME, "emptyDir": {}}] if mounted else []
+
+
+def _normal(path: str) -> str:
+    return path.rstrip("/")

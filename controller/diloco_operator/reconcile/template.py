@@ -1,0 +1,242 @@
+"""Where a pod template would break the contract: every offending field by its path. Pure.
+
+What a cluster may or may not allow (host paths, privileged containers, users) is not looked at here: Pod Security, quotas and
+admission decide on the pods, and the unit's message tells what they said. A field that is here would make the job misbehave on any
+cluster: the operator refuses the job instead of changing the template behind its author's back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diloco import contract
+
+from diloco_operator.accelerators import CATALOGUE, Family, UnitShape
+from diloco_operator.api import names
+from diloco_operator.api.job import PodTemplate, Pool, Spec
+from diloco_operator.kube.client import Cause
+
+RESERVED_VARIABLES = frozenset(value for key, value in vars(contract).items() if key.startswith("ENV_"))
+RESERVED_PREFIXES = ("MEGASCALE_",)
+_OWN_VOLUMES = "diloco-"
+_OWN_KEYS = f"{names.GROUP}/"
+_IDENTITY = "pods are named by the operator, and found under that name by the other pods of the job"
+_FORBIDDEN = {
+    "nodeName": "placement chooses the node, and the scheduler binds the pod to it; narrow the choice with nodeSelector",
+    "hostname": _IDENTITY,
+    "hostnameOverride": _IDENTITY,
+    "subdomain": _IDENTITY,
+    "setHostnameAsFQDN": _IDENTITY,
+}
+
+type _Problems = Iterator[Cause]
+
+
+def template_problems(spec: Spec) -> list[Cause]:
+    """All of all templates; none: pods can be made from them."""
+    found: list[Cause] = []
+    for index, pool in enumerate(spec.pools):
+        found += _learner(f"spec.pools[{index}].template", pool, spec)
+    if spec.syncer.template is not None:
+        found += _syncer("spec.syncer.template", spec.syncer.template, spec)
+    return found
+
+
+def _learner(where: str, pool: Pool, spec: Spec) -> _Problems:
+    malformed = list(_malformed(f"{where}.spec", pool.template.spec))
+    if malformed:
+        yield from malformed
+        return  # what has another type than it must have cannot be looked into
+    yield from _common(where, pool.template, spec, names.LEARNER_CONTAINER, restart="Never")
+    template = pool.template.spec
+    container = main_container(template, names.LEARNER_CONTAINER)
+    if container is None:
+        yield Cause(f"{where}.spec.containers", f"needs one container named {names.LEARNER_CONTAINER!r}, the training program")
+        return
+    index = template["containers"].index(container)
+    at = f"{where}.spec.containers[{index}]"
+    for field in ("restartPolicy", "restartPolicyRules"):
+        if container.get(field):
+            yield Cause(
+                f"{at}.{field}", "must be left out: a program that ended is started again as a new attempt of its unit, not in place"
+            )
+    try:
+        unit = pool.shape
+    except ValueError:
+        return  # said elsewhere
+    yield from _devices(at, container, unit)
+    yield from _hardware_labels(f"{where}.spec.nodeSelector", template, unit)
+
+
+def _syncer(where: str, template: PodTemplate, spec: Spec) -> _Problems:
+    malformed = list(_malformed(f"{where}.spec", template.spec))
+    if malformed:
+        yield from malformed
+        return
+    yield from _common(where, template, spec, names.SYNCER_CONTAINER, restart="OnFailure")
+    container = main_container(template.spec, names.SYNCER_CONTAINER)
+    if _true(template.spec, "hostNetwork"):
+        yield Cause(f"{where}.spec.hostNetwork", f"must be false: syncers on one host would fight for port {contract.SYNCER_PORT}")
+    if container is None:
+        return
+    at = f"{where}.spec.containers[{template.spec['containers'].index(container)}]"
+    for field in ("restartPolicy", "restartPolicyRules"):
+        if container.get(field):
+            yield Cause(f"{at}.{field}", "must be left out: the pod's OnFailure holds for the syncer")
+    path = container.get("terminationMessagePath", contract.TERMINATION_LOG)
+    if path != contract.TERMINATION_LOG:
+        yield Cause(f"{at}.terminationMessagePath", f"must be {contract.TERMINATION_LOG}, where the syncer leaves the job's result")
+
+
+# --- what holds for both ----------------------------------------------------------------------------------------------
+def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart: str) -> _Problems:
+    for kind, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
+        for key in given:
+            if key.startswith(_OWN_KEYS):
+                yield Cause(f"{where}.metadata.{kind}[{key}]", f"keys of {_OWN_KEYS} are the operator's own")
+    pod = template.spec
+    at = f"{where}.spec"
+    for field, why in _FORBIDDEN.items():
+        if pod.get(field):
+            yield Cause(f"{at}.{field}", f"must be left out: {why}")
+    if pod.get("restartPolicy", restart) != restart:
+        yield Cause(f"{at}.restartPolicy", f"must be {restart} or left out, not {pod['restartPolicy']}")
+    policy = pod.get("dnsPolicy")
+    if policy == "Default" or (policy == "ClusterFirst" and _true(pod, "hostNetwork")):
+        fit = "ClusterFirstWithHostNet" if _true(pod, "hostNetwork") else "ClusterFirst"
+        yield Cause(f"{at}.dnsPolicy", f"{policy} does not find the names of the job's pods; use {fit}, or leave it out")
+    own, wanted = pod.get("priorityClassName"), spec.priority_class_name
+    if own and wanted and own != wanted:
+        yield Cause(f"{at}.priorityClassName", f"{own} is not spec.priorityClassName {wanted}; leave one of them out")
+    for index, volume in enumerate(pod.get("volumes") or ()):
+        if volume["name"].startswith(_OWN_VOLUMES):
+            yield Cause(f"{at}.volumes[{index}].name", f"names that begin with {_OWN_VOLUMES} are the operator's own; rename the volume")
+    for index, container in enumerate(pod.get("containers") or ()):
+        if container["name"] == main:
+            yield from _environment(f"{at}.containers[{index}]", container)
+            yield from _mounts(f"{at}.containers[{index}]", container)
+
+
+def _environment(at: str, container: Mapping[str, Any]) -> _Problems:
+    for index, variable in enumerate(container.get("env") or ()):
+        name = variable["name"]
+        if name in RESERVED_VARIABLES:
+            yield Cause(f"{at}.env[{index}].name", f"{name} is set by the operator; remove it")
+        elif name.startswith(RESERVED_PREFIXES):
+            yield Cause(f"{at}.env[{index}].name", f"{name} would fuse several slices into one program, but each is a unit of its own")
+
+
+def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
+    ours = [value for key, value in vars(contract).items() if key.startswith("MOUNT_")]
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        path = mount["mountPath"].rstrip("/")
+        taken = next((own for own in ours if path == own or path.startswith(f"{own}/")), None)
+        if taken is not None:
+            yield Cause(f"{at}.volumeMounts[{index}].mountPath", f"{taken} is mounted by the operator; mount the volume elsewhere")
+
+
+# --- hardware ---------------------------------------------------------------------------------------------------------
+def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problems:
+    """The pool says how many accelerators a host gives; a template may repeat it, not contradict it."""
+    for kind in ("requests", "limits"):
+        amount = ((container.get("resources") or {}).get(kind) or {}).get(unit.resource)
+        if unit.resource and amount is not None and str(amount) != str(unit.accelerators_per_host):
+            yield Cause(
+                f"{at}.resources.{kind}[{unit.resource}]",
+                f"{amount} is not the {unit.accelerators_per_host} of each host that the pool asks for; remove it, or change the pool",
+            )
+
+
+def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _Problems:
+    kind = CATALOGUE[unit.accelerator]
+    if kind.family is not Family.TPU:
+        return
+    for label, values in ((names.NODE_TPU_TYPE, kind.gke_labels), (names.NODE_TPU_TOPOLOGY, (unit.topology,))):
+        chosen = (template.get("nodeSelector") or {}).get(label)
+        if chosen is not None and chosen not in values:
+            yield Cause(f"{at}[{label}]", f"{chosen} is not the pool's {values[0]}; remove it, accelerator and topology say it")
+
+
+# --- shape ------------------------------------------------------------------------------------------------------------
+def main_container(template: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """The container of this name, or None."""
+    containers = template.get("containers")
+    found = containers if isinstance(containers, list) else ()
+    return next((c for c in found if isinstance(c, dict) and c.get("name") == name), None)
+
+
+_MAPS = ("nodeSelector", "affinity", "securityContext")
+_LISTS = {"volumes": ("name",), "tolerations": (), "containers": ("name",), "initContainers": ("name",)}
+_CONTAINER_LISTS = {"env": ("name",), "volumeMounts": ("name", "mountPath")}
+
+
+def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
+    """Of the parts that pods are made from. A template is stored as it came: only its pods are checked by the API server."""
+    for field in _MAPS:
+        yield from _is_map(f"{at}.{field}", pod.get(field))
+    for key, value in (pod.get("nodeSelector") or {}).items() if isinstance(pod.get("nodeSelector"), dict) else ():
+        if not isinstance(value, str):
+            yield Cause(f"{at}.nodeSelector[{key}]", "must be a string; put it into quotes")
+    yield from _affinity(f"{at}.affinity", pod.get("affinity"))
+    for field, keys in _LISTS.items():
+        yield from _is_list(f"{at}.{field}", pod.get(field), keys)
+    for field in ("containers", "initContainers"):
+        containers = pod.get(field)
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            if isinstance(container, dict):
+                yield from _malformed_container(f"{at}.{field}[{index}]", container)
+
+
+def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:
+    for field, keys in _CONTAINER_LISTS.items():
+        yield from _is_list(f"{at}.{field}", container.get(field), keys)
+    yield from _is_map(f"{at}.securityContext", container.get("securityContext"))
+    yield from _is_map(f"{at}.resources", container.get("resources"))
+    for owner, field in (("securityContext", "capabilities"), ("resources", "requests"), ("resources", "limits")):
+        if isinstance(container.get(owner), dict):
+            yield from _is_map(f"{at}.{owner}.{field}", container[owner].get(field))
+
+
+def _affinity(at: str, affinity: object) -> _Problems:
+    """As deep as the operator adds to it."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    for field in ("nodeAffinity", required):
+        affinity = affinity.get(field) if isinstance(affinity, dict) else None
+        at = f"{at}.{field}"
+        yield from _is_map(at, affinity)
+    terms = affinity.get("nodeSelectorTerms") if isinstance(affinity, dict) else None
+    yield from _is_list(f"{at}.nodeSelectorTerms", terms, ())
+    for index, term in enumerate(terms if isinstance(terms, list) else ()):
+        for field in ("matchExpressions", "matchFields") if isinstance(term, dict) else ():
+            yield from _is_list(f"{at}.nodeSelectorTerms[{index}].{field}", term.get(field), ("key", "operator"))
+
+
+def _is_map(at: str, value: object) -> _Problems:
+    if value is not None and not isinstance(value, dict):
+        yield Cause(at, f"must be an object, not {_kind(value)}")
+
+
+def _is_list(at: str, value: object, keys: tuple[str, ...]) -> _Problems:
+    """A list of objects, each with these keys as strings."""
+    if value is None:
+        return
+    if not isinstance(value, list):
+        yield Cause(at, f"must be a list, not {_kind(value)}")
+        return
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            yield Cause(f"{at}[{index}]", f"must be an object, not {_kind(item)}")
+            continue
+        for key in keys:
+            if not isinstance(item.get(key), str) or not item[key]:
+                yield Cause(f"{at}[{index}].{key}", "is needed, as a string")
+
+
+def _kind(value: object) -> str:
+    names_ = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", int: "a number", float: "a number"}
+    return names_.get(type(value), type(value).__name__)
+
+
+def _true(pod: Mapping[str, Any], field: str) -> bool:
+    return bool(pod.get(field))

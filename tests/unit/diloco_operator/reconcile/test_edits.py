@@ -1,0 +1,180 @@
+"""A job that is edited while something else is under way: units that drain, start or wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.jobs import a_job, template
+from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
+from builders.stage import Stage
+
+
+def trained(count: int) -> Stage:
+    job = a_job().with_learners(1, count).with_pool(max=8)
+    return Stage(job, *(a_tpu_node(f"tpu-{i}") for i in range(4))).train()
+
+
+def until_all_train(stage: Stage) -> None:
+    """The world does its part until nothing is left to do."""
+    for _ in range(6):
+        stage.kubelets_finish_deletions()
+        stage.settle()
+        stage.kubelets_start()
+        stage.everyone_contributes()
+        stage.settle()
+
+
+def counted(stage: Stage) -> list[tuple[str, int, int]]:
+    """(unit, restarts, failures): nothing that the user did himself counts."""
+    return [(unit["name"], unit["restarts"], len(unit["failures"])) for unit in stage.status["units"]]
+
+
+def new_template(stage: Stage, **spec: Any) -> None:
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(**spec)}])
+
+
+def test_template_changed_while_a_unit_drains_is_what_it_comes_back_with() -> None:
+    stage = trained(2)
+    stage.scale(max=1)
+    stage.step()
+    assert stage.states()["v5p-1"] == "Draining"
+    new_template(stage, terminationGracePeriodSeconds=45)
+    stage.scale(max=2)
+    stage.settle()
+    assert stage.pod("v5p-1", 1)["spec"]["terminationGracePeriodSeconds"] != 45  # the pod that drains is as it was
+    until_all_train(stage)
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
+    assert {pod["spec"]["terminationGracePeriodSeconds"] for name, pod in stage.pods.items() if name in stage.learner_pods()} == {45}
+    assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+
+
+def test_pool_that_goes_and_comes_back_as_other_hardware_while_its_unit_drains_waits_for_the_old_pods() -> None:
+    job = a_job().with_learners(1, 2).with_pool(max=1).with_pool("extra", max=1)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0")).train()
+    keep, extra = stage.job["spec"]["pools"]
+    stage.edit(pools=[keep])
+    stage.step()
+    assert stage.states()["extra-0"] == "Draining"
+    other = {key: value for key, value in extra.items() if key != "topology"} | {"accelerator": "nvidia-h100-80gb"}
+    stage.edit(pools=[keep, other])
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-extra-0-a1-0", "bytes-lm-v5p-0-a1-0"]
+    assert stage.plans[-1].holds >= {"tpu-0", "tpu-1"}  # an old pod's node is nobody else's
+    until_all_train(stage)
+    assert stage.learner_pods() == ["bytes-lm-extra-0-a2-0", "bytes-lm-v5p-0-a1-0"]
+    assert stage.pod("extra-0", 2)["metadata"]["annotations"]["diloco.dev/node"] == "gpu-0"
+    assert stage.plans[-1].holds == {stage.pod("v5p-0", 1)["metadata"]["annotations"]["diloco.dev/node"], "gpu-0"}
+
+
+def test_spec_that_is_refused_while_a_unit_drains_loses_nothing() -> None:
+    stage = trained(2)
+    stage.scale(max=1)
+    stage.step()
+    good = stage.job["spec"]["pools"]
+    new_template(stage, nodeName="mine")
+    stage.settle()
+    accepted = stage.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "SpecInvalid")
+    assert "nodeName" in accepted["message"]
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]  # what trains goes on
+    stage.edit(pools=good)
+    stage.scale(max=2)
+    until_all_train(stage)
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a2-0"]
+    assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+
+
+@pytest.mark.parametrize("run", [False, True], ids=["scheduling", "joining"])
+def test_suspend_while_units_start_gives_everything_back_and_blames_nobody(run: bool) -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    if run:
+        stage.kubelets_start()
+        stage.settle()
+    assert set(stage.states().values()) == {"Joining" if run else "Starting"}
+    stage.edit(suspend=True)
+    for _ in range(3):
+        stage.settle()
+        stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.pods == {}
+    assert stage.plans[-1].holds == frozenset()
+    assert "Suspended" in stage.true()
+    assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+    stage.edit(suspend=False)
+    until_all_train(stage)
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
+
+
+def test_resume_while_units_drain_starts_each_when_its_own_pods_have_gone() -> None:
+    stage = trained(2)
+    stage.edit(suspend=True)
+    stage.step()
+    assert set(stage.states().values()) == {"Draining"}
+    stage.edit(suspend=False)
+    stage.settle()
+    assert "Suspended" not in stage.true()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a1-0"]  # none beside one that still ends
+    assert "deletionTimestamp" not in stage.syncer["metadata"]
+    del stage.pods["bytes-lm-v5p-0-a1-0"]
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a1-0"]
+    until_all_train(stage)
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a2-0"]
+    assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+
+
+def test_resume_while_the_syncer_ends_waits_for_it() -> None:
+    stage = trained(1)
+    stage.edit(suspend=True)
+    stage.step()
+    stage.kubelets_finish_deletions()
+    stage.step()
+    assert "deletionTimestamp" in stage.syncer["metadata"]
+    stage.edit(suspend=False)
+    stage.settle()
+    assert "deletionTimestamp" in stage.syncer["metadata"]  # its name is taken until it has gone
+    until_all_train(stage)
+    assert stage.states() == {"v5p-0": "Training"}
+    assert counted(stage) == [("v5p-0", 0, 0)]
+
+
+def on(stage: Stage, unit: str, attempt: int) -> str:
+    node: str = stage.pod(unit, attempt)["metadata"]["annotations"]["diloco.dev/node"]
+    return node
+
+
+def test_unit_leaves_a_slice_that_its_pools_new_topology_does_not_fit() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), *a_tpu_slice("np-big", 2)).train()
+    assert on(stage, "v5p-0", 1) == "tpu-0"
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "topology": "2x2x2"}])
+    until_all_train(stage)
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-0-a2-1"]
+    assert "tpu-0" not in stage.plans[-1].holds
+    assert stage.unit("v5p-0")["slice"] == "np-big"
+
+
+def test_unit_leaves_a_node_that_its_templates_new_selector_does_not_choose() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1", labels={"disk": "fast"})).train()
+    assert on(stage, "v5p-0", 1) == "tpu-0"
+    new_template(stage, nodeSelector={"disk": "fast"})
+    until_all_train(stage)
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
+    assert on(stage, "v5p-0", 2) == "tpu-1"
+
+
+def test_unit_whose_new_shape_nobody_has_waits_without_a_slice_and_says_so() -> None:
+    stage = trained(1)
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "topology": "2x2x2"}])
+    for _ in range(2):
+        stage.settle()
+        stage.kubelets_finish_deletions()
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"], unit.get("slice", "")) == ("Pending", "NoCapacity", "")
+    assert "2x2x2" in unit["message"]
+    assert stage.plans[-1].holds == frozenset()
+    assert counted(stage) == [("v5p-0", 0, 0)]
