@@ -14,22 +14,25 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
-from diloco.contract import SYNCER_PORT
+from diloco.contract import SYNCER_PORT, operator_identity
 from diloco.protocol import diloco_pb2
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
+from diloco_operator.certificates.authority import Authority
+from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.backoff import Backoff
+from diloco_operator.plan import Leaf
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
 log = logging.getLogger(__name__)
 
-TOKEN_METADATA = "diloco-token"
-"""Metadata key of the job's secret, see diloco.proto."""
+CERTIFICATE_LIFETIME = 3600.0
+"""Of the operator's own certificate, made anew for each connection; it is looked at once, when the connection begins. Seconds."""
 
 type JobKey = tuple[str, str]
 """(namespace, name)."""
-type ChannelFactory = Callable[[str], grpc.aio.Channel]
-"""Address to channel. The one place where encryption will be added."""
+type ChannelFactory = Callable[[Endpoint, float], grpc.aio.Channel]
+"""Endpoint and the time (seconds since the epoch) to a channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,13 @@ class Endpoint:
     pod_uid: str
     """Another syncer pod may come up on the same address."""
     host: str
-    token: str
+    job_uid: str
+    host_name: str
+    """What the syncer's certificate must say, whatever its address is."""
+    authority: Authority
+    """Who signs for the job."""
+    roots: str = ""
+    """Authorities that the syncer's certificate may come from, PEM; "": only the one that signs now."""
     port: int = SYNCER_PORT
 
     @property
@@ -89,11 +98,21 @@ class StreamTiming:
             raise ValueError(f"telemetry needs 0 < interval < read_timeout, not {self.interval} s and {self.read_timeout} s")
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel of its own to each syncer: reconnects are paced by us, and a proxy in the environment must not see them."""
-    return grpc.aio.insecure_channel(
-        address,
-        options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 16 << 20)],
+def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
+    """A channel of its own to each syncer, with a fresh certificate: reconnects are paced by us, and a proxy in the environment must not
+    see them."""
+    issuer = Issuer(lambda: now, CERTIFICATE_LIFETIME)
+    pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
+    roots = (endpoint.roots or endpoint.authority.root.pem).encode()
+    return grpc.aio.secure_channel(
+        endpoint.address,
+        grpc.ssl_channel_credentials(roots, private_key=pem, certificate_chain=pem),
+        options=[
+            ("grpc.ssl_target_name_override", endpoint.host_name),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", 16 << 20),
+        ],
     )
 
 
@@ -155,8 +174,8 @@ class SyncerWatcher:
         failures = 0
         while True:
             try:
-                async with self._channel(endpoint.address) as channel:
-                    async for report in self._reports_of(channel, endpoint):
+                async with self._channel(endpoint, self._now()) as channel:
+                    async for report in self._reports_of(channel):
                         failures = 0
                         self._take(key, report)
                 why = "the stream ended"
@@ -179,9 +198,9 @@ class SyncerWatcher:
             )
             await asyncio.sleep(delay)
 
-    async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
+    async def _reports_of(self, channel: grpc.aio.Channel) -> AsyncIterator[Report]:
         request = diloco_pb2.WatchRequest(interval_seconds=self._timing.interval)
-        call = SyncerStub(channel).Watch(request, metadata=((TOKEN_METADATA, endpoint.token),))
+        call = SyncerStub(channel).Watch(request)
         while True:
             async with asyncio.timeout(self._timing.read_timeout):
                 wire = await call.read()

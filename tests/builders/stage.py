@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import datetime
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from builders.jobs import JobBuilder
@@ -16,8 +17,11 @@ from builders.nodes import a_node, signs
 from builders.pods import exits, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from diloco_operator.api.timestamps import parse_timestamp
+from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
-from diloco_operator.plan import Create, Delete, Plan
+from diloco_operator.placement.matching import WantClass
+from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
     Children,
     Job,
@@ -29,10 +33,11 @@ from diloco_operator.reconcile import (
     project_pod,
     reconcile,
 )
+from diloco_operator.reconcile.refusals import Refusal, RefusalKey, refusal_key
 from diloco_operator.report import Report, UnitPhase
 
 START = parse_timestamp("2026-11-20T12:00:00Z")
-_CHILDREN = {"ConfigMap": "config_map", "Secret": "secret", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
+_CHILDREN = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
 
 
 class Stage:
@@ -47,8 +52,13 @@ class Stage:
             self.inventory.update_node(project_node(node))
         self.pods: dict[str, dict[str, Any]] = {}
         self.children: dict[str, dict[str, Any]] = {}
+        self.secrets: dict[str, dict[str, Any]] = {}
+        self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
+        self.refusals: dict[RefusalKey, Refusal] = {}
+        self.claims: dict[WantClass, int] = {}
         self.job_gone = False
+        self._unsure = False
         self.plans: list[Plan] = []
         self._uids = itertools.count(1)
         self._parsed: Job | None = None
@@ -60,14 +70,26 @@ class Stage:
             job=self._parsed,
             fleet=self.inventory,
             config=self.config,
-            secret_token="s3cret",
             pods=tuple(project_pod(pod) for pod in self.pods.values()),
-            children=Children(**{_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}),
+            children=self._children(),
             report=self.report,
+            refusals=self.refusals,
+            claims=self.claims,
         )
+
+    def _children(self) -> Children:
+        found = {name: project_certificates(obj) for name, obj in self.secrets.items()}
+        authority = found.pop(f"{self.job['metadata']['name']}-ca", None)
+        others = {_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}
+        return Children(**others, authority=authority, certificates=found)
 
     def look(self) -> Plan:
         """One pass, nothing carried out."""
+        self.inventory.advance(self.now)
+        if self._unsure:  # as the operator does after a plan that was not carried out in full
+            snapshot = self.snapshot()
+            self.inventory.set_holds(snapshot.job.key, holds(snapshot.job, snapshot.pods, self.inventory))
+        self._unsure = False
         plan = reconcile(self.snapshot(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
         self.plans.append(plan)
         return plan
@@ -76,20 +98,54 @@ class Stage:
         """One pass, carried out; only the first `crash_after` writes if told so."""
         plan = self.look()
         self.inventory.set_holds(self.snapshot().job.key, plan.holds)
-        writes: list[Any] = [*plan.creates, *([plan.status] if plan.status else []), *plan.deletes]
+        made = plan.filled(self.issuer.writes(plan.certify))
+        changes = sorted([*made.creates, *made.patches], key=lambda write: write.wave)
+        writes: list[Any] = [*changes, *([plan.status] if plan.status else []), *plan.deletes]
         for write in writes if crash_after is None else writes[:crash_after]:
             if isinstance(write, Create):
                 self._create(write)
+            elif isinstance(write, Patch):
+                self._patch(write)
             elif isinstance(write, Delete):
                 self._delete(write)
             else:
                 self.job["status"] = copy.deepcopy(write.status)
         return plan
 
+    def step_refused(self, refuses: Callable[[dict[str, Any]], str], code: int = 403) -> Plan:
+        """One pass of which the API server refuses to make some objects: `refuses` tells why, "" lets one pass. As the executor does it,
+        the rest of that wave is made, and nothing after it."""
+        plan = self.look()
+        self.inventory.set_holds(self.snapshot().job.key, plan.holds)
+        for wave in sorted({create.wave for create in plan.creates}):
+            refused = {}
+            for create in (each for each in plan.creates if each.wave == wave):
+                key = refusal_key(create.resource, create.obj)
+                if message := refuses(create.obj):
+                    before = self.refusals.get(key)
+                    count = before.count + 1 if before else 1
+                    generation = self.job["metadata"]["generation"]
+                    refused[key] = Refusal(code, message, self.now, generation, transient=code >= 500, count=count)
+                else:
+                    self._create(create)
+            self.refusals |= refused
+            if refused:
+                self._unsure = True
+                return plan
+        self._finish(plan)
+        return plan
+
+    def _finish(self, plan: Plan) -> None:
+        if plan.status is not None:
+            self.job["status"] = copy.deepcopy(plan.status.status)
+        for delete in plan.deletes:
+            self._delete(delete)
+
     def restart_operator(self) -> None:
         """Everything that was only in memory is gone."""
         self._parsed = None
         self.report = None
+        self.refusals = {}
         self.inventory = Inventory(signs())
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node))
@@ -106,6 +162,10 @@ class Stage:
     def _create(self, create: Create) -> None:
         obj = copy.deepcopy(create.obj)
         obj["metadata"]["uid"] = f"uid-{next(self._uids)}"
+        if create.resource.kind == "Secret":
+            assert create.obj["metadata"]["name"] not in self.secrets, "the plan was made from what there is"
+            self.secrets[create.obj["metadata"]["name"]] = obj
+            return
         if create.resource.kind in _CHILDREN:
             self.children.setdefault(create.resource.kind, obj)
             return
@@ -113,8 +173,17 @@ class Stage:
         obj["status"] = {"phase": "Pending"}
         self.pods.setdefault(obj["metadata"]["name"], obj)
 
+    def _patch(self, patch: Patch) -> None:
+        secret = self.secrets[patch.name]
+        meta = patch.body["metadata"]
+        assert (secret["metadata"]["uid"], secret["metadata"].get("resourceVersion", "")) == (meta["uid"], meta["resourceVersion"])
+        secret["data"] = {key: value for key, value in {**secret["data"], **patch.body["data"]}.items() if value is not None}
+        secret["metadata"]["resourceVersion"] = str(next(self._uids))
+
     def _delete(self, delete: Delete) -> None:
-        if delete.resource.kind == "DiLoCoJob":
+        if delete.resource.kind == "Secret":
+            assert self.secrets.pop(delete.name)["metadata"]["uid"] == delete.uid
+        elif delete.resource.kind == "DiLoCoJob":
             self.job_gone = True
         elif delete.resource.kind in _CHILDREN:
             assert self.children[delete.resource.kind]["metadata"]["uid"] == delete.uid

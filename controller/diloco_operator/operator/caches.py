@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from diloco.contract import SECRET_KEY
-
 from diloco_operator.api import names
+from diloco_operator.certificates.authority import Authority
+from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.fleet import NodeView, project_node
 from diloco_operator.kube.client import Client, Obj, Resource
-from diloco_operator.kube.reflector import Cache, Held, Indexer, Projection, Reflector, Timing
+from diloco_operator.kube.reflector import Cache, Handler, Held, Indexer, Projection, Reflector, Timing
 from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
 
 type JobKey = tuple[str, str]
@@ -25,44 +24,114 @@ _BY_JOB = "job"
 
 @dataclass(frozen=True, slots=True)
 class JobObject:
-    """A ConfigMap, Secret, Service or volume claim that carries a job's label."""
+    """A ConfigMap, Service or volume claim that carries a job's label."""
 
     job: str
     """Name of the job, by the label."""
     child: Child
-    token: str = ""
-    """A Secret's token."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSecret:
+    """A Secret that carries a job's label."""
+
+    job: str
+    """Name of the job, by the label."""
+    certificates: CertificateSecret
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    value: int
+    default: bool
+    """Of pods that name none."""
+
+
+class _Followed[T]:
+    """One resource: its cache, and the reflectors that fill it, one for each namespace."""
+
+    def __init__(self, cache: Cache[T], reflectors: Sequence[Reflector[T]]) -> None:
+        self.cache = cache
+        self.reflectors = reflectors
+
+    def on_change(self, handler: Handler[T]) -> None:
+        for reflector in self.reflectors:
+            reflector.on_change(handler)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedJob:
+    """A job between two looks at it. Its status is kept as JSON: as objects it takes five times the memory, 1.7 KB for each unit."""
+
+    bare: Job
+    """Without status."""
+    status: bytes
+
+    @staticmethod
+    def of(obj: Obj, previous: CachedJob | None) -> CachedJob:
+        job = parse_job(obj, previous.bare if previous is not None else None)
+        return CachedJob(replace(job, status={}), json.dumps(job.status, separators=(",", ":")).encode())
+
+    def whole(self) -> Job:
+        """The job with its status, the caller's own."""
+        return replace(self.bare, status=json.loads(self.status))
 
 
 class Caches:
-    """Every reflector of an operator. `namespace` is "" for all."""
+    """Every reflector of an operator. `namespaces`: only jobs of these and what they own; none: of all. Nodes are the whole cluster's."""
 
-    def __init__(self, client: Client, *, chance: Callable[[], float], namespace: str = "", timing: Timing | None = None) -> None:
+    def __init__(
+        self, client: Client, *, chance: Callable[[], float], namespaces: Sequence[str] = (), timing: Timing | None = None
+    ) -> None:
         def reflect[T](
             resource: Resource, project: Projection[T], *, ours: bool = True, indexers: Mapping[str, Indexer[T]] | None = None
-        ) -> Reflector[T]:
-            return Reflector(
-                client,
-                resource,
-                project,
-                chance=chance,
-                namespace=namespace if resource.namespaced else "",
-                label_selector=names.LABEL_JOB if ours else "",
-                indexers=indexers,
-                timing=timing,
-            )
+        ) -> _Followed[T]:
+            cache: Cache[T] = Cache(indexers)
+            where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces else ("",)
+            reflectors = [
+                Reflector(
+                    client,
+                    resource,
+                    project,
+                    chance=chance,
+                    namespace=namespace,
+                    cache=cache,
+                    label_selector=names.LABEL_JOB if ours else "",
+                    timing=timing,
+                )
+                for namespace in where
+            ]
+            return _Followed(cache, reflectors)
 
-        self._jobs = reflect(names.DILOCO_JOBS, parse_job, ours=False)
+        self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False)
         self._pods = reflect(names.PODS, lambda obj, _: project_pod(obj), indexers={_BY_JOB: _job_of_pod})
         self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj), ours=False)
+        self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: _project_priority(obj), ours=False)
         self._objects = {
-            resource: reflect(resource, _project_object)
-            for resource in (names.CONFIG_MAPS, names.SECRETS, names.SERVICES, names.VOLUME_CLAIMS)
+            resource: reflect(resource, _project_object) for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
-        self.reflectors: tuple[Reflector[Any], ...] = (self._jobs, self._pods, self._nodes, *self._objects.values())
+        self._secrets = reflect(names.SECRETS, _project_secret, indexers={_BY_JOB: lambda held: (f"{held.namespace}/{held.value.job}",)})
+        self._all: tuple[_Followed[Any], ...] = (
+            self._jobs,
+            self._pods,
+            self._nodes,
+            self._priorities,
+            self._secrets,
+            *self._objects.values(),
+        )
 
     @property
-    def jobs(self) -> Cache[Job]:
+    def reflectors(self) -> list[Reflector[Any]]:
+        """All of them. Each must run."""
+        return [reflector for followed in self._all for reflector in followed.reflectors]
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been listed once."""
+        return all(reflector.synced for reflector in self.reflectors)
+
+    @property
+    def jobs(self) -> Cache[CachedJob]:
         return self._jobs.cache
 
     @property
@@ -78,23 +147,24 @@ class Caches:
         """Call `handler` with the key of the job at every change of it or of something that it owns."""
         self._jobs.on_change(lambda old, new: handler(_either(old, new).key))
         self._pods.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
-        for reflector in self._objects.values():
-            reflector.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
+        self._secrets.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
+        for followed in self._objects.values():
+            followed.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
 
     def on_node_change(self, handler: Callable[[NodeView | None, str], None]) -> None:
         """Call `handler` with a node (None: it is gone) and its name at every change."""
         self._nodes.on_change(lambda old, new: handler(new.value if new else None, _either(old, new).name))
 
     def on_object_change(self, handler: Callable[[Resource, Held[Any] | None, Held[Any] | None], None]) -> None:
-        """Call `handler` at every change of anything but a node, before the handlers of `on_job_change` that are added later."""
+        """Call `handler` at every change of what belongs to a job, before the handlers of `on_job_change` that are added later."""
         for reflector in self.reflectors:
-            if reflector is not self._nodes:
+            if reflector.resource not in (names.NODES, names.PRIORITY_CLASSES):
                 reflector.on_change(functools.partial(handler, reflector.resource))
 
     def job(self, key: JobKey) -> Job | None:
         """The job, or None."""
         held = self.jobs.get(*key)
-        return held.value if held is not None else None
+        return held.value.whole() if held is not None else None
 
     def pods(self, key: JobKey) -> tuple[PodView, ...]:
         """Every pod in the job's namespace with the job's label."""
@@ -111,17 +181,35 @@ class Caches:
 
     def children(self, key: JobKey) -> Children:
         """What there is under the names that the job uses for its objects."""
+        secrets = {held.name: held.value.certificates for held in self._secrets.cache.by_index(_BY_JOB, "/".join(key))}
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
-            secret=self._child(names.SECRETS, key, names.secret_name),
             service=self._child(names.SERVICES, key, names.service_name),
             volume_claim=self._child(names.VOLUME_CLAIMS, key, names.volume_claim_name),
+            authority=secrets.pop(names.authority_secret_name(key[1]), None),
+            certificates=secrets,
         )
 
-    def token(self, key: JobKey) -> str:
-        """The job's secret, "" when there is none."""
-        held = self._objects[names.SECRETS].cache.get(key[0], names.secret_name(key[1]))
-        return held.value.token if held is not None else ""
+    def priority(self, name: str) -> int:
+        """The value of a PriorityClass; "": of the cluster's default. 0 where there is none, as for pods without one."""
+        if name:
+            held = self._priorities.cache.get("", name)
+            return held.value.value if held is not None else 0
+        return next((held.value.value for held in self._priorities.cache if held.value.default), 0)
+
+    def authority(self, key: JobKey, owner: str) -> Authority | None:
+        """Who signs for the job with uid `owner`, if there is one already."""
+        held = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))
+        return held.value.certificates.authority if held is not None and held.value.certificates.owner == owner else None
+
+    def roots(self, key: JobKey) -> str:
+        """The authorities that the job's syncer may have its certificate from, PEM; "" when there is none."""
+        held = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
+        return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
+
+    def secret(self, namespace: str, name: str) -> Held[JobSecret] | None:
+        """The Secret as the cache has it, or None."""
+        return self._secrets.cache.get(namespace, name)
 
     def _child(self, resource: Resource, key: JobKey, name: Callable[[str], str]) -> Child | None:
         held = self._objects[resource].cache.get(key[0], name(key[1]))
@@ -138,15 +226,14 @@ def _job_of_pod(held: Held[PodView]) -> Iterable[str]:
     return (f"{held.namespace}/{held.value.job}",)
 
 
+def _project_priority(obj: Obj) -> PriorityClass:
+    return PriorityClass(int(obj.get("value", 0)), bool(obj.get("globalDefault")))
+
+
 def _project_object(obj: Obj, _previous: JobObject | None) -> JobObject:
     job = obj["metadata"]["labels"][names.LABEL_JOB]
-    return JobObject(job, project_child(obj), _token(obj))
+    return JobObject(job, project_child(obj))
 
 
-def _token(obj: Obj) -> str:
-    """A Secret's token; "" when it has none that can be read, which the syncer will refuse and reconcile then sees as silence."""
-    data = obj.get("data") or {}
-    try:
-        return base64.b64decode(data.get(SECRET_KEY, ""), validate=True).decode() if obj.get("kind") == names.SECRETS.kind else ""
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
+def _project_secret(obj: Obj, _previous: JobSecret | None) -> JobSecret:
+    return JobSecret(obj["metadata"]["labels"][names.LABEL_JOB], project_certificates(obj))

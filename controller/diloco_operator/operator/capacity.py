@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 
 from diloco_operator.fleet import Fleet, Shape
 
-type Order = tuple[float, tuple[str, str]]
-"""When the job was created, and its key: the oldest is asked first."""
+type Order = tuple[int, float, tuple[str, str]]
+"""The job's priority, negative, when it was created, and its key: the highest is asked first, among equals the oldest."""
 
 
 class CapacityQueue:
-    """Jobs in the order of their age, for each shape that they lack.
+    """Jobs in the order of their priority and age, for each shape that they lack.
 
     When slices of a shape are free, the first job waiting for it is woken; when it has been looked at and slices of that shape are
     still free, the next is. So a free slice costs as many passes as it takes to find a taker, not one for every waiting job.
@@ -27,12 +27,12 @@ class CapacityQueue:
         self._asked: set[tuple[str, str]] = set()
         """Woken and not looked at yet. Only their passes ask the next, or every pass of a waiting job would ask all after it."""
 
-    def set_wants(self, key: tuple[str, str], created: float, shapes: Iterable[Shape]) -> None:
+    def set_wants(self, key: tuple[str, str], created: float, shapes: Iterable[Shape], *, priority: int = 0) -> None:
         """The job `key` waits for slices of these shapes from now on; none: it does not wait."""
         wanted = frozenset(shapes)
-        order: Order = (created, key)
+        order: Order = (-priority, created, key)
         old_order, old = self._wants.get(key, (order, frozenset()))
-        if old_order != order:  # another job under the same name
+        if old_order != order:  # another job under the same name, or of another priority
             self._withdraw(old_order, old)
             old = frozenset()
         self._withdraw(order, old - wanted)
@@ -47,7 +47,7 @@ class CapacityQueue:
         """Slices may have become free: wake the first job that waits for each shape of which there are enough for a unit."""
         for shape, waiting in self._waiting.items():
             if self._enough(shape):
-                self._wake(waiting[0][1])
+                self._wake(waiting[0][2])
 
     def looked_at(self, key: tuple[str, str]) -> None:
         """After a pass over `key`: what it was offered and left free is offered to the next."""
@@ -62,7 +62,7 @@ class CapacityQueue:
             waiting = self._waiting[shape]
             after = bisect.bisect_right(waiting, order)
             if after < len(waiting) and self._enough(shape):
-                self._wake(waiting[after][1])
+                self._wake(waiting[after][2])
 
     def _wake(self, key: tuple[str, str]) -> None:
         self._asked.add(key)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from diloco.contract import syncer_host_name
 
 from diloco_operator.api import names
-from diloco_operator.api.conditions import POOL_NO_FREE_SLICE, POOL_NO_MATCHING_NODES, REASON_NAME_TAKEN, REASON_WRITE_REFUSED
+from diloco_operator.api.conditions import POOL_NO_FREE_SLICE, POOL_NO_MATCHING_NODES
+from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.kinds import shape_of
-from diloco_operator.kube.client import AlreadyExists
 from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.executor import Executor, Outcome
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
-from diloco_operator.plan import Event, Plan
+from diloco_operator.operator.lending import Lending
+from diloco_operator.operator.refused import Refusals, refusal_events
+from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job, OperatorConfig, PodView, Snapshot, holds, reconcile
 from diloco_operator.telemetry import Endpoint, Telemetry
+
+if TYPE_CHECKING:
+    from diloco_operator.operator.metrics import JobMetrics
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +43,18 @@ class Next:
 
     failed: bool = False
     """Soon, with a delay that grows with each failure in a row."""
+    defect: bool = False
+    """It failed for a reason that is the operator's own."""
     after: float | None = None
     """Seconds; None: when something changes."""
+    deciding: float = 0.0
+    """Seconds during which nothing else could be done, since a decision is taken in one go."""
 
 
 class Passes:
     """Carries passes out. The caller sees to it that no job has two at once, and that the caches are synced.
 
-    `now` is the wall clock in seconds since the epoch, `token` makes a new random secret.
+    `now` is the wall clock in seconds since the epoch, `issuer` makes certificates, `wake` has a job looked at soon.
     """
 
     def __init__(
@@ -57,8 +69,10 @@ class Passes:
         config: OperatorConfig,
         *,
         now: Callable[[], float],
-        token: Callable[[], str],
+        issuer: Issuer,
+        wake: Callable[[JobKey], None],
         decide: Decide = reconcile,
+        jobs: JobMetrics | None = None,
     ) -> None:
         self._caches = caches
         self._inventory = inventory
@@ -69,8 +83,13 @@ class Passes:
         self._telemetry = telemetry
         self._config = config
         self._now = now
-        self._token = token
+        self._issuer = issuer
         self._reconcile = decide
+        self._jobs = jobs
+        self._lending = Lending(inventory, wake)
+        self._refusals = Refusals()
+        self._unsure: set[JobKey] = set()
+        """Jobs whose last plan was not carried out in full. They hold what it took until the next pass: part of it may have been made."""
         self._holding: dict[JobKey, set[str]] = {}
         """Under which keys of the inventory the jobs of this name hold nodes: more than one while an earlier one still has pods."""
 
@@ -86,40 +105,60 @@ class Passes:
 
     async def run(self, key: JobKey) -> Next:
         """Look at the job `key` and do what is to be done about it."""
-        job = self._caches.job(key)
+        held = self._caches.jobs.get(*key)
+        bare = held.value.bare if held is not None else None
         pods = self._caches.pods(key)
-        self._release_strangers(key, job, pods)
-        if job is None:
+        self._release_strangers(key, bare, pods)
+        if held is None or bare is None:
             self._forget(key)
             return Next()
-        if job.managed_by != names.MANAGER:
+        if bare.managed_by != names.MANAGER:
             self._forget(key)
-            self._set_holds(key, job.key, _nodes_of(pods, job.uid))
+            self._set_holds(key, bare.key, _nodes_of(pods, bare.uid))
             return Next()
-        self._telemetry.follow(key, self._endpoint(key, job))
+        self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
             return Next(after=wait)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        job = held.value.whole()
         plan = self._decide(key, job, pods)
+        deciding = loop.time() - begun
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
-        outcome = await self._executor.execute(subject, plan, unsent=lambda *what: self._expectations.cancel(key, *what))
-        return self._conclude(key, subject, plan, outcome)
+        self._log(plan)
+        certificates = []
+        for write in self._issuer.writes(plan.certify):
+            certificates.append(write)
+            await asyncio.sleep(0)  # others first: thousands of certificates take a second
+        made = plan.filled(certificates)
+        outcome = await self._executor.execute(
+            subject, made, version=held.version, unsent=lambda *what: self._expectations.cancel(key, *what)
+        )
+        return replace(self._conclude(key, job, made, outcome), deciding=deciding)
 
     def _decide(self, key: JobKey, job: Job, pods: tuple[PodView, ...]) -> Plan:
         """No await in here: what the plan takes is taken before any other job is looked at."""
+        now = self._now()
+        self._inventory.advance(now)  # whoever stands on a node that has to be left then has asked to be looked at
         snapshot = Snapshot(
             job=job,
             fleet=self._inventory,
             config=self._config,
-            secret_token=self._token(),
             pods=pods,
             children=self._caches.children(key),
+            refusals=self._refusals.of(key),
+            priority=self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0,
+            claims=self._lending.claims(key),
             report=self._telemetry.latest(key),
         )
-        plan = self._reconcile(snapshot, datetime.fromtimestamp(self._now(), tz=UTC))
+        if key in self._unsure:  # what a plan took that was not carried out is ours to take again
+            self._inventory.set_holds(job.key, holds(job, pods, self._inventory))
+        plan = self._reconcile(snapshot, datetime.fromtimestamp(now, tz=UTC))
         self._set_holds(key, job.key, plan.holds)
         status = plan.status.status if plan.status is not None else job.status
-        self._capacity.set_wants(key, job.created, lacking(job, status))
+        self._capacity.set_wants(key, job.created, lacking(job, status), priority=snapshot.priority)
+        self._lending.set(key, priority=snapshot.priority, created=job.created, lacks=plan.lacks, lends=plan.lends)
         self._capacity.looked_at(key)
         return plan
 
@@ -127,33 +166,56 @@ class Passes:
         for create in plan.creates:
             meta = create.obj["metadata"]
             self._expectations.expect_create(key, create.resource, meta.get("namespace", ""), meta["name"])
+        for wanted in plan.certify:
+            if not wanted.uid:
+                meta = wanted.obj["metadata"]
+                self._expectations.expect_create(key, names.SECRETS, meta["namespace"], meta["name"])
         for delete in plan.deletes:
             self._expectations.expect_delete(key, delete.resource, delete.namespace, delete.name, delete.uid)
 
-    def _conclude(self, key: JobKey, subject: Subject, plan: Plan, outcome: Outcome) -> Next:
+    def _log(self, plan: Plan) -> None:
+        for event in plan.events:
+            log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
+
+    def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: Outcome) -> Next:
+        subject = Subject(job.namespace, job.name, job.uid)
         if outcome.written is not None:
+            if self._jobs is not None:
+                self._jobs.on_record(key, job.status, plan)
             self._expectations.expect_version(key, names.DILOCO_JOBS, self._caches.jobs.get(*key), outcome.written)
+        for resource, written in outcome.patched:
+            shown = self._caches.secret(written["metadata"]["namespace"], written["metadata"]["name"])
+            self._expectations.expect_version(key, resource, shown, written)
+        self._refusals.note(key, job.generation, plan, outcome, self._now())
         if outcome.ok:
+            self._unsure.discard(key)
             return Next(after=plan.requeue_after)
+        self._unsure.add(key)
         for failure in outcome.failures:
             log.warning("job %s: %s", subject, failure)
-            if not failure.transient:
-                taken = isinstance(failure.error, AlreadyExists)
-                reason = REASON_NAME_TAKEN if taken else REASON_WRITE_REFUSED
-                self._events.tell(subject, Event("Warning", reason, str(failure)))
+        for event in refusal_events(outcome):
+            self._events.tell(subject, event)
         return Next(failed=True)
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
-        """Where the job's syncer listens now; None while it does not run, or has no secret yet to ask it with."""
+        """Where the job's syncer listens now; None while it does not run, or there is nobody yet who signs a certificate to ask it with."""
         pod = self._caches.pod(job.namespace, names.syncer_pod_name(job.name))
-        token = self._caches.token(key)
-        if pod is None or pod.owner != job.uid or pod.phase != "Running" or not pod.ip or not token:
+        authority = self._caches.authority(key, job.uid)
+        if pod is None or pod.owner != job.uid or pod.phase != "Running" or not pod.ip or authority is None:
             return None
-        return Endpoint(pod_uid=pod.uid, host=pod.ip, token=token)
+        host_name = syncer_host_name(job.name, job.namespace)
+        return Endpoint(
+            pod_uid=pod.uid, host=pod.ip, job_uid=job.uid, host_name=host_name, authority=authority, roots=self._caches.roots(key)
+        )
 
     def _forget(self, key: JobKey) -> None:
+        if self._jobs is not None:
+            self._jobs.forget(key)
+        self._refusals.forget(key)
+        self._unsure.discard(key)
         self._telemetry.forget(key)
         self._expectations.forget(key)
+        self._lending.set(key, priority=0, created=0.0, lacks={}, lends=())
         self._capacity.set_wants(key, 0.0, ())
         self._capacity.looked_at(key)
 

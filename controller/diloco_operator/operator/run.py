@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
-from diloco_operator.fleet.health import DisruptionSigns
 from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import Client, Resource
 from diloco_operator.kube.events import EventRecorder
-from diloco_operator.kube.executor import DEFAULT_CONCURRENCY, Executor
+from diloco_operator.kube.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.kube.expectations import EXPIRY_SECONDS, Expectations
 from diloco_operator.kube.reflector import Held, Timing
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
-from diloco_operator.operator.passes import Decide, Passes
+from diloco_operator.operator.logs import about_job
+from diloco_operator.operator.passes import Decide, Next, Passes
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
+
+if TYPE_CHECKING:  # `diloco up` has nobody to tell its metrics to, and need not load the library
+    from diloco_operator.operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -31,18 +35,29 @@ log = logging.getLogger(__name__)
 class RunConfig:
     """How the operator runs, as opposed to what it decides (`OperatorConfig`). Seconds."""
 
-    namespace: str = ""
-    """Only jobs of this namespace; "": all."""
+    namespaces: tuple[str, ...] = ()
+    """Only jobs of these namespaces; none: of all."""
     workers: int = 16
     """Passes under way at once. A pass decides in one go and then waits for its writes."""
     concurrency: int = DEFAULT_CONCURRENCY
     """Writes under way at once, over all passes."""
+    job_concurrency: int = JOB_CONCURRENCY
+    """Writes under way at once for one job, so that others always find a place."""
+    deciding_share: float = 0.25
+    """A job whose decision takes long (it is big, and decided in one go) is decided on for this share of the time at most."""
     stop_grace: float = 10.0
     """When told to stop, passes under way may take this long to end their writes."""
     expectation_expiry: float = EXPIRY_SECONDS
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.5, ceiling=60.0))
     """Between passes of a job whose writes fail."""
     reflectors: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.concurrency < 1 or self.job_concurrency < 1 or not 0 < self.deciding_share <= 1:
+            raise ValueError(
+                "an operator needs workers, concurrency and jobConcurrency of 1 or more and a decidingShare above 0 and at most 1, not "
+                f"{self.workers}, {self.concurrency}, {self.job_concurrency} and {self.deciding_share}"
+            )
 
 
 @dataclass(slots=True)
@@ -59,8 +74,8 @@ class Counters:
 class Operator:
     """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several in one process do not share anything.
 
-    `now` is the wall clock in seconds since the epoch; `chance` draws jitter from [0, 1); `token` makes a job's secret. Timers and
-    time-outs are those of the event loop.
+    `now` is the wall clock in seconds since the epoch; `chance` draws jitter from [0, 1); `metrics` is where
+    to count, one for each operator. Timers and time-outs are those of the event loop.
     """
 
     def __init__(
@@ -71,23 +86,17 @@ class Operator:
         telemetry: Telemetry,
         now: Callable[[], float],
         chance: Callable[[], float],
-        token: Callable[[], str],
         run: RunConfig | None = None,
         decide: Decide = reconcile,
+        metrics: Metrics | None = None,
     ) -> None:
         self._run = run or RunConfig()
         self._telemetry = telemetry
+        self._metrics = metrics
         self.counters = Counters()
-        self.caches = Caches(client, chance=chance, namespace=self._run.namespace, timing=self._run.reflectors)
-        self.inventory = Inventory(
-            DisruptionSigns(
-                taints=config.disruption_taints,
-                labels=config.disruption_labels,
-                dead_taints=config.dead_taints,
-                not_ready_tolerance=config.not_ready_tolerance,
-            )
-        )
-        self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, chance)
+        self.caches = Caches(client, chance=chance, namespaces=self._run.namespaces, timing=self._run.reflectors)
+        self.inventory = Inventory(config.signs)
+        self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, chance, observer=metrics.queue if metrics else None)
         self._capacity = CapacityQueue(self.inventory, self._queue.add)
         self._expectations: Expectations[JobKey] = Expectations(
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
@@ -98,14 +107,17 @@ class Operator:
             self.inventory,
             self._capacity,
             self._expectations,
-            Executor(client, events, concurrency=self._run.concurrency),
+            Executor(client, events, concurrency=self._run.concurrency, per_job=self._run.job_concurrency),
             events,
             telemetry,
             config,
             now=now,
-            token=token,
+            issuer=Issuer(now, config.certificate_lifetime),
+            wake=self._queue.add,
             decide=decide,
+            jobs=metrics.jobs if metrics else None,
         )
+        self._now = now
         self._started = False
         self._stopping = False
         self.caches.on_object_change(self._on_object)
@@ -118,24 +130,32 @@ class Operator:
         """Every change that the operator has seen is dealt with. What it has not seen yet, and what comes later, does not count."""
         return self._started and self._queue.idle
 
-    async def run(self) -> None:
+    async def run(self, *, lead: Callable[[], Awaitable[None]] | None = None) -> None:
         """Work until cancelled; then end the passes under way, and return. Any other end is an error that the process should not
-        survive: it starts again from what the API server has."""
+        survive: it starts again from what the API server has.
+
+        `lead` returns when this operator may decide and write; until then it only keeps its caches, so that it can take over at once.
+        """
         following = [
             asyncio.create_task(reflector.run(), name=f"reflector of {reflector.resource.plural}") for reflector in self.caches.reflectors
         ]
         following.append(asyncio.create_task(self._events.run(), name="events"))
         syncing = asyncio.create_task(self.caches.wait_synced())
         workers: list[asyncio.Task[None]] = []
+        leading: list[asyncio.Future[None]] = []
         try:
             await _first_end([*following, syncing])
+            log.info("caches are synced: %d jobs, %d nodes", len(self.caches.jobs), len(self.caches.nodes))
+            if lead is not None:
+                leading.append(asyncio.ensure_future(lead()))
+                await _first_end([*following, *leading])
             self._passes.begin()
             self._started = True
-            log.info("caches are synced: %d jobs, %d nodes", len(self.caches.jobs), len(self.caches.nodes))
+            self._tell_metrics()
             workers = [asyncio.create_task(self._work(), name=f"worker {index}") for index in range(self._run.workers)]
             await _first_end([*following, *workers])
         finally:
-            await self._stop(workers, [syncing, *following])
+            await self._stop(workers, [syncing, *following, *leading])
 
     async def _work(self) -> None:
         while True:
@@ -143,28 +163,49 @@ class Operator:
                 key = await self._queue.get()
             except ShutDown:
                 return
+            rest = 0.0
             try:
                 if not self._stopping:
-                    await self._pass(key)
+                    with about_job(*key):
+                        rest = await self._pass(key)
             finally:
-                self._queue.done(key)
+                self._queue.done(key, rest=rest)
 
-    async def _pass(self, key: JobKey) -> None:
+    async def _pass(self, key: JobKey) -> float:
+        """Gives for how many seconds the job must not be looked at again, for the sake of the others."""
+        loop = asyncio.get_running_loop()
         self.counters.passes += 1
+        begun = loop.time()
+        following = await self._look(key)
+        if following.failed:
+            self._queue.add_rate_limited(key)
+        else:
+            self._queue.forget(key)
+            if following.after is not None:
+                self._queue.add_after(key, following.after)
+        if self._metrics is not None:
+            later = following.after is not None
+            self._metrics.pass_done(loop.time() - begun, failed=following.failed, defect=following.defect, later=later)
+        return max(0.0, following.deciding / self._run.deciding_share - (loop.time() - begun))  # its writes left the others their time
+
+    async def _look(self, key: JobKey) -> Next:
         try:
             following = await self._passes.run(key)
         except Exception:  # a defect that one job brings to light must not stop the others; it is told, and tried again
             self.counters.defects += 1
             log.exception("pass over job %s/%s: this is a defect of the operator, please report it", *key)
-            self._queue.add_rate_limited(key)
-            return
+            return Next(failed=True, defect=True)
         if following.failed:
             self.counters.failed += 1
-            self._queue.add_rate_limited(key)
+        return following
+
+    def _tell_metrics(self) -> None:
+        if self._metrics is None:
             return
-        self._queue.forget(key)
-        if following.after is not None:
-            self._queue.add_after(key, following.after)
+        self._metrics.max_workers.set(self._run.workers)
+        self._metrics.active_workers.set_function(lambda: len(self._queue.being_worked_on))
+        self._metrics.queue.follow(lambda: self._queue.depth, lambda: self._queue.being_worked_on)
+        self._metrics.jobs.follow(lambda: (held.value.whole() for held in self.caches.jobs), self._telemetry.latest, self._now)
 
     def _on_object(self, resource: Resource, old: Held[Any] | None, new: Held[Any] | None) -> None:
         self._expectations.observe(resource, old, new)
@@ -180,7 +221,7 @@ class Operator:
         if self._started:
             self._capacity.freed()
 
-    async def _stop(self, workers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
+    async def _stop(self, workers: list[asyncio.Task[None]], others: Sequence[asyncio.Future[None]]) -> None:
         self._stopping = True
         self._queue.shut_down()
         if workers:
@@ -193,7 +234,7 @@ class Operator:
         await self._telemetry.close()
 
 
-async def _first_end(tasks: list[asyncio.Task[None]]) -> None:
+async def _first_end(tasks: Sequence[asyncio.Future[None]]) -> None:
     """Returns when one of `tasks` ends; raises what it raised."""
     ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in ended:

@@ -1,6 +1,7 @@
 """The operator dies after each single write of a job's whole life, and the end is the same.
 
-The scenario: a job is applied; its units start; one crashes; one loses its node; the job is scaled up, suspended, resumed, and completes.
+The scenario: a job is applied; its units start; one crashes; one loses its node; the job is scaled up, which a quota
+forbids for a while; it is suspended, resumed, and completes.
 An operator that dies at write n is replaced at once by one that knows nothing; between two writes there is nothing else to die at,
 since an operator keeps no state but what the API server has.
 """
@@ -21,7 +22,7 @@ from builders.job_manifests import job, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Forbidden, Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -34,8 +35,9 @@ WRITES = ("create", "update", "patch", "delete", "bind")
 class MortalClient:
     """An operator's connection. After `lives` writes the operator is dead: nothing that it still asks for is heard."""
 
-    def __init__(self, api: MemoryApi, lives: int | None, on_death: Callable[[], None]) -> None:
+    def __init__(self, api: MemoryApi, lives: int | None, on_death: Callable[[], None], refuses: Callable[[Obj], bool]) -> None:
         self._api = api
+        self._refuses = refuses
         self._lives = lives
         self._on_death = on_death
         self.writes: list[str] = []
@@ -58,6 +60,8 @@ class MortalClient:
     def _counted(self, verb: str, request: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
             await self._alive()
+            if verb == "create" and self._refuses(args[1]):
+                raise Forbidden(403, "Forbidden", "exceeded quota: pods")
             if self._lives is not None:
                 self._lives -= 1  # taken before the request, so that of many at once no more than these are carried out
             answer = await request(*args, **kwargs)
@@ -82,6 +86,8 @@ class World:
         self.api = api
         self.cluster = cluster
         self.deaths = 0
+        self.refused: tuple[str, ...] = ()
+        """Beginnings of the names that the API server refuses to make."""
         self._lives = lives
         self._operators: list[Operator] = []
         self.clients: list[MortalClient] = []
@@ -92,7 +98,7 @@ class World:
         lives = self._lives
         while True:
             self._died.clear()
-            client: Any = MortalClient(self.api, lives, self._died.set)
+            client: Any = MortalClient(self.api, lives, self._died.set, lambda obj: obj["metadata"]["name"].startswith(self.refused))
             self.clients.append(client)
             seed = random.Random(7)
             operator = Operator(
@@ -101,7 +107,6 @@ class World:
                 telemetry=FakeTelemetry(self.cluster),
                 now=wall_clock,
                 chance=seed.random,
-                token=lambda seed=seed: f"{seed.getrandbits(256):064x}",
                 run=RunConfig(stop_grace=0),
             )
             self._operators.append(operator)
@@ -165,7 +170,12 @@ async def scenario(world: World) -> None:
         lambda status: training(status, 3) and {u["name"]: u["slice"] for u in status["units"]}["v5p-0"] not in ("", victim["slice"]),
     )
 
+    world.refused = ("lm-v6e-2-",)
     await world.patch_spec(learners={"max": 4})
+    await world.until(
+        "the fourth unit is refused", lambda status: {u["name"]: u["reason"] for u in status["units"]}.get("v6e-2") == "PodsRefused"
+    )
+    world.refused = ()
     await world.until("a fourth unit trains", lambda status: training(status, 4))
 
     await world.patch_spec(suspend=True)

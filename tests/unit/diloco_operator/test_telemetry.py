@@ -1,35 +1,48 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from builders.certificates import JobCertificates
+from builders.exchange import job_file
 from builders.virtual_time import until
+from diloco.contract import operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
 from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
+from diloco.protocol.tls import peer_identity, server_credentials
+from diloco_operator.certificates.authority import Authority
+from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.backoff import Backoff
 from diloco_operator.report import Report, UnitPhase
 from diloco_operator.telemetry import Endpoint, StreamTiming, SyncerWatcher, UnreadableReport, matters, report_of
 
 KEY = ("ns", "lm")
+JOB = job_file()
+NOW = time.time()
+"""The operator's clock: it stands still, but TLS is real."""
+AUTHORITY = Issuer(lambda: NOW, 3600).authority(JOB.uid)
 FAST = StreamTiming(interval=0.05, notify_interval=3600, read_timeout=0.5, backoff=Backoff(initial=0.02, ceiling=0.1))
 
 
 class FakeSyncer(SyncerServicer):
-    """Sends what is put into `reports`; knows who asked, and with which secret."""
+    """Sends what is put into `reports`; knows who asked."""
 
     def __init__(self) -> None:
         self.reports: asyncio.Queue[pb.Report | None] = asyncio.Queue()
-        self.tokens: list[Any] = []
+        self.callers: list[str] = []
         self.intervals: list[float] = []
         self.watching = 0
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802
-        self.tokens.append(dict(context.invocation_metadata()).get("diloco-token"))
+        self.callers.append(peer_identity(context.auth_context()))
         self.intervals.append(request.interval_seconds)
         self.watching += 1
         try:
@@ -40,21 +53,25 @@ class FakeSyncer(SyncerServicer):
 
 
 @asynccontextmanager
-async def serving(syncer: FakeSyncer, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
-    server = grpc.aio.server()
-    add_SyncerServicer_to_server(syncer, server)
-    port = server.add_insecure_port(f"{host}:{port}")
-    await server.start()
-    try:
-        yield port
-    finally:
-        await server.stop(grace=None)
+async def serving(
+    syncer: FakeSyncer, host: str = "127.0.0.1", port: int = 0, authority: Authority = AUTHORITY, roots: str = ""
+) -> AsyncIterator[int]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = grpc.aio.server()
+        add_SyncerServicer_to_server(syncer, server)
+        files = JobCertificates(Path(folder), JOB, authority=authority).syncer(roots=roots)
+        port = server.add_secure_port(f"{host}:{port}", server_credentials(files))
+        await server.start()
+        try:
+            yield port
+        finally:
+            await server.stop(grace=None)
 
 
 class Watched:
     def __init__(self, timing: StreamTiming = FAST) -> None:
         self.told: list[tuple[str, str]] = []
-        self.watcher = SyncerWatcher(now=lambda: 1000.0, chance=lambda: 0.0, timing=timing)
+        self.watcher = SyncerWatcher(now=lambda: NOW, chance=lambda: 0.0, timing=timing)
         self.watcher.on_change(self.told.append)
 
     @property
@@ -69,25 +86,26 @@ async def watched() -> AsyncIterator[Watched]:
     await it.watcher.close()
 
 
-def endpoint(port: int, pod_uid: str = "pod-1", token: str = "secret", host: str = "127.0.0.1") -> Endpoint:
-    return Endpoint(pod_uid=pod_uid, host=host, token=token, port=port)
+def endpoint(port: int, pod_uid: str = "pod-1", host: str = "127.0.0.1", **changes: Any) -> Endpoint:
+    usual = {"job_uid": JOB.uid, "host_name": syncer_host_name(JOB.name, JOB.namespace), "authority": AUTHORITY}
+    return Endpoint(pod_uid=pod_uid, host=host, port=port, **(usual | changes))
 
 
 def report(t: int, *units: tuple[str, int, Any], **fields: Any) -> pb.Report:
     return pb.Report(t=t, steps=100, units=[pb.UnitReport(unit=u, attempt=a, state=s) for u, a, s in units], **fields)
 
 
-async def test_a_report_arrives_with_the_jobs_secret_and_the_operators_clock(watched: Watched):
+async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock(watched: Watched):
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
         syncer.reports.put_nowait(report(7, ("v5p-0", 2, pb.UnitReport.CONTRIBUTING), tokens=512, loss=2.5))
         await until(lambda: watched.latest)
         assert watched.latest is not None
-        assert (watched.latest.t, watched.latest.tokens, watched.latest.loss, watched.latest.received_at) == (7, 512, 2.5, 1000.0)
+        assert (watched.latest.t, watched.latest.tokens, watched.latest.loss, watched.latest.received_at) == (7, 512, 2.5, NOW)
         assert watched.latest.units["v5p-0"].phase is UnitPhase.CONTRIBUTING
         assert watched.latest.units["v5p-0"].attempt == 2
-        assert syncer.tokens == ["secret"]
+        assert syncer.callers == [operator_identity(JOB.uid)]
         assert syncer.intervals == [0.05]
         assert watched.told == [KEY]
 
@@ -123,7 +141,7 @@ async def test_a_stream_that_ends_is_opened_again(watched: Watched):
         syncer.reports.put_nowait(None)
         syncer.reports.put_nowait(report(2))
         await until(lambda: watched.latest and watched.latest.t == 2)
-        assert len(syncer.tokens) == 2
+        assert len(syncer.callers) == 2
 
 
 async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_kept(watched: Watched):
@@ -131,7 +149,7 @@ async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_k
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
         syncer.reports.put_nowait(report(1))
-        await until(lambda: len(syncer.tokens) >= 2)
+        await until(lambda: len(syncer.callers) >= 2)
         assert watched.latest is not None
         assert watched.latest.t == 1
 
@@ -165,7 +183,7 @@ async def test_following_the_same_syncer_again_changes_nothing(watched: Watched)
             watched.watcher.follow(KEY, endpoint(port))
         syncer.reports.put_nowait(report(1))
         await until(lambda: watched.latest)
-        assert len(syncer.tokens) == 1
+        assert len(syncer.callers) == 1
 
 
 async def test_a_job_that_is_gone_is_no_longer_watched_and_its_report_is_forgotten(watched: Watched):
@@ -226,9 +244,30 @@ def test_what_reconcile_must_see_at_once(change: dict[str, Any]):
 
 
 def test_an_ipv6_address_stands_in_brackets():
-    assert Endpoint(pod_uid="p", host="fd00::1", token="", port=7077).address == "[fd00::1]:7077"
+    assert endpoint(7077, host="fd00::1").address == "[fd00::1]:7077"
 
 
 def test_an_interval_longer_than_the_patience_is_refused():
     with pytest.raises(ValueError, match="interval < read_timeout"):
         StreamTiming(interval=20, read_timeout=15)
+
+
+async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog: pytest.LogCaptureFixture):
+    syncer = FakeSyncer()
+    stranger = Issuer(lambda: NOW, 3600).authority(JOB.uid)
+    async with serving(syncer, authority=stranger) as port:
+        syncer.reports.put_nowait(report(7))
+        watched.watcher.follow(KEY, endpoint(port))
+        await until(lambda: any("CERTIFICATE_VERIFY_FAILED" in record.message for record in caplog.records))
+        assert watched.latest is None
+        assert syncer.callers == []
+
+
+async def test_a_syncer_that_has_its_certificate_from_the_authority_before_is_heard(watched: Watched):
+    syncer = FakeSyncer()
+    former = Issuer(lambda: NOW, 3600).authority(JOB.uid)
+    both = AUTHORITY.root.pem + former.root.pem
+    async with serving(syncer, authority=former, roots=both) as port:
+        syncer.reports.put_nowait(report(7))
+        watched.watcher.follow(KEY, endpoint(port, roots=both))
+        await until(lambda: watched.latest)

@@ -54,6 +54,16 @@ def test_the_oldest_job_is_asked_first_and_alone(world: World):
     assert world.woken == ["old"]
 
 
+def test_priority_comes_before_age(world: World):
+    world.queue.set_wants(("ns", "urgent"), 40.0, [V5P], priority=100)
+    world.queue.set_wants(("ns", "idle"), 5.0, [V5P], priority=-1)
+    world.fleet.free_slices[V5P] = 1
+    world.queue.freed()
+    for name in ("urgent", "old", "middle", "young"):
+        world.passes(name)
+    assert world.woken == ["urgent", "old", "middle", "young", "idle"]
+
+
 def test_what_the_first_leaves_is_offered_to_the_next(world: World):
     world.fleet.free_slices[V5P] = 1
     world.queue.freed()

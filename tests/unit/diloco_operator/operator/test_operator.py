@@ -16,11 +16,12 @@ from builders.job_manifests import job, tpu_pool
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
+from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.plan import ApplyStatus, Create, Delete, Event, Plan
+from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Plan
 from diloco_operator.reconcile import OperatorConfig, Snapshot
 from diloco_operator.report import Report
 from diloco_operator.telemetry import Endpoint
@@ -66,7 +67,6 @@ class World:
             telemetry=self.telemetry,
             now=lambda: asyncio.get_running_loop().time(),
             chance=lambda: 0.0,
-            token=lambda: "token",
             run=RunConfig(workers=4),
             decide=self._decide,
         )
@@ -210,6 +210,7 @@ def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowl
             times = [at for at, _ in world.seen]
             gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
             assert [round(gap, 1) for gap in gaps] == [0.5, 1, 2]
+            await asyncio.sleep(11)  # a repeated event is written every 10 s
             [event] = (await world.api.list(names.EVENTS, NS)).items
             assert event["reason"] == "WriteRefused"
             assert "exceeded quota: pods=0" in event["message"]
@@ -353,6 +354,16 @@ def _as_snapshot(obj: Obj) -> Any:
     return SimpleNamespace(job=SimpleNamespace(name=obj["metadata"]["name"], uid=obj["metadata"]["uid"]))
 
 
+def _controller(job: Obj) -> Obj:
+    return {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
+
+
 def test_the_syncer_is_followed_where_its_pod_runs():
     async def scenario(world: World) -> None:
         async with world.operating():
@@ -360,19 +371,20 @@ def test_the_syncer_is_followed_where_its_pod_runs():
             pod = a_pod(_as_snapshot(made), "lm-syncer").obj
             pod["metadata"]["labels"][names.LABEL_COMPONENT] = names.COMPONENT_SYNCER
             await world.api.create(names.PODS, pod)
-            secret = {
-                "metadata": {"namespace": NS, "name": "lm-identity", "labels": {names.LABEL_JOB: "lm"}},
-                "data": {"token": "c2VjcmV0"},
-            }
-            await world.api.create(names.SECRETS, secret)
-            await world.settle()
-            assert world.telemetry.followed == {(NS, "lm"): None}
             status = {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
             await world.api.patch(names.PODS, NS, "lm-syncer", status, type=PatchType.MERGE, subresource="status")
             await world.settle()
+            assert world.telemetry.followed == {(NS, "lm"): None}
+            uid = made["metadata"]["uid"]
+            meta = {"namespace": NS, "name": "lm-ca", "labels": {names.LABEL_JOB: "lm"}, "ownerReferences": [_controller(made)]}
+            [authority] = Issuer(lambda: 0.0, 60.0).writes([Certify({"metadata": meta}, uid, found_authority=True)])
+            assert isinstance(authority, Create)
+            await world.api.create(names.SECRETS, authority.obj)
+            await world.settle()
             endpoint = world.telemetry.followed[NS, "lm"]
             assert endpoint is not None
-            assert (endpoint.address, endpoint.token) == ("10.1.2.3:7077", "secret")
+            assert (endpoint.address, endpoint.job_uid, endpoint.host_name) == ("10.1.2.3:7077", uid, f"lm-syncer.lm.{NS}.svc")
+            assert "BEGIN CERTIFICATE" in endpoint.authority.root.pem
 
     play(scenario)
 

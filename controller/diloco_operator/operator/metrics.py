@@ -1,0 +1,263 @@
+"""What /metrics tells: how the operator works, under the names that Kubernetes' controllers share, and how the jobs are.
+
+Everything lives in the registry of one `Metrics`; nothing is global. docs/metrics.md lists every metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.kube.client import Obj
+from diloco_operator.operator.caches import JobKey
+from diloco_operator.plan import Plan
+from diloco_operator.reconcile import Job
+from diloco_operator.report import Report
+
+CONTROLLER = "dilocojob"
+"""Label value of the one controller and its queue."""
+
+_RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_QUEUE_BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_RECOVERY_BUCKETS = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+
+_JOB = ("namespace", "job")
+_SHORT = frozenset({"NoFreeSlice", "NoMatchingNodes"})
+"""status.pools[].reason: a placement that failed, as opposed to a pool that is as big as it may be."""
+
+
+class Metrics:
+    """Everything that is counted, for one process."""
+
+    def __init__(self, *, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry = registry or CollectorRegistry()
+        ProcessCollector(registry=registry)
+        name = ("name", "controller")
+        self._reconciles = Counter("controller_runtime_reconcile_total", "Passes by result", ("controller", "result"), registry=registry)
+        self._errors = Counter("controller_runtime_reconcile_errors_total", "Passes that failed", ("controller",), registry=registry)
+        self._panics = Counter(
+            "controller_runtime_reconcile_panics_total", "Passes that ended in a defect of the operator", ("controller",), registry=registry
+        )
+        self._seconds = Histogram(
+            "controller_runtime_reconcile_time_seconds",
+            "Seconds of a pass, its writes included",
+            ("controller",),
+            buckets=_RECONCILE_BUCKETS,
+            registry=registry,
+        )
+        self.active_workers = Gauge("controller_runtime_active_workers", "Passes under way", ("controller",), registry=registry).labels(
+            CONTROLLER
+        )
+        self.max_workers = Gauge(
+            "controller_runtime_max_concurrent_reconciles", "Passes that may be under way at once", ("controller",), registry=registry
+        ).labels(CONTROLLER)
+        self.queue = QueueMetrics(registry, name)
+        self._requests = Counter(
+            "rest_client_requests_total",
+            "Requests to the API server by status code, method and host",
+            ("code", "method", "host"),
+            registry=registry,
+        )
+        self._leading = Gauge("leader_election_master_status", "1: this replica leads", ("name",), registry=registry)
+        self.jobs = JobMetrics(registry)
+        for result in ("success", "error", "requeue_after"):
+            self._reconciles.labels(CONTROLLER, result)
+        self._errors.labels(CONTROLLER)
+        self._panics.labels(CONTROLLER)
+
+    def request_done(self, method: str, code: str, host: str) -> None:
+        """A request to the API server ended; `code` is its status, or "<error>" when no answer came."""
+        self._requests.labels(code, method, host).inc()
+
+    def watch_leading(self, lease: str, leads: Callable[[], bool]) -> None:
+        """From now on tell whether this replica holds the lease of this name."""
+        self._leading.labels(lease).set_function(lambda: 1.0 if leads() else 0.0)
+
+    def pass_done(self, seconds: float, *, failed: bool = False, defect: bool = False, later: bool = False) -> None:
+        """A pass ended. `later`: it asked to be repeated after a while."""
+        self._seconds.labels(CONTROLLER).observe(seconds)
+        if defect:
+            self._panics.labels(CONTROLLER).inc()
+        if failed or defect:
+            self._errors.labels(CONTROLLER).inc()
+        result = "error" if failed or defect else "requeue_after" if later else "success"
+        self._reconciles.labels(CONTROLLER, result).inc()
+
+
+class QueueMetrics:
+    """A `kube.workqueue.QueueObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, labels: tuple[str, str]) -> None:
+        values = (CONTROLLER, CONTROLLER)
+        self._adds = Counter("workqueue_adds_total", "Keys added", labels, registry=registry).labels(*values)
+        self._retries = Counter("workqueue_retries_total", "Keys added again after a failure", labels, registry=registry).labels(*values)
+        self._waited = Histogram(
+            "workqueue_queue_duration_seconds", "Seconds that a key waits for a worker", labels, buckets=_QUEUE_BUCKETS, registry=registry
+        ).labels(*values)
+        self._worked = Histogram(
+            "workqueue_work_duration_seconds", "Seconds that a worker holds a key", labels, buckets=_QUEUE_BUCKETS, registry=registry
+        ).labels(*values)
+        self._depth = Gauge("workqueue_depth", "Keys that wait for a worker", labels, registry=registry).labels(*values)
+        self._unfinished = Gauge(
+            "workqueue_unfinished_work_seconds", "Seconds so far of all passes under way together", labels, registry=registry
+        ).labels(*values)
+        self._longest = Gauge(
+            "workqueue_longest_running_processor_seconds", "Seconds so far of the longest pass under way", labels, registry=registry
+        ).labels(*values)
+
+    def follow(self, depth: Callable[[], int], being_worked_on: Callable[[], list[float]]) -> None:
+        """Where the figures of now come from."""
+        self._depth.set_function(depth)
+        self._unfinished.set_function(lambda: sum(being_worked_on()))
+        self._longest.set_function(lambda: max(being_worked_on(), default=0.0))
+
+    def added(self) -> None:
+        self._adds.inc()
+
+    def retried(self) -> None:
+        self._retries.inc()
+
+    def taken(self, waited: float) -> None:
+        self._waited.observe(waited)
+
+    def finished(self, worked: float) -> None:
+        self._worked.observe(worked)
+
+
+class JobMetrics(Collector):
+    """How the jobs are, as their status says; what happened to them, as this process has put it on record.
+
+    Only the replica that leads tells of jobs, or every sum over replicas would count them twice. Series end with their job.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._restarts = Counter(
+            "diloco_job_restarts_total",
+            "Attempts of units that ended and are followed by another, by why they ended",
+            (*_JOB, "reason"),
+            registry=registry,
+        )
+        self._failures = Counter(
+            "diloco_job_placement_failures_total",
+            "Times that a pool came to have units without hardware, by why",
+            (*_JOB, "pool", "reason"),
+            registry=registry,
+        )
+        self._recovery = Histogram(
+            "diloco_job_recovery_seconds",
+            "Seconds from the end of a unit's attempt until its successor contributes",
+            _JOB,
+            buckets=_RECOVERY_BUCKETS,
+            registry=registry,
+        )
+        self._jobs: Callable[[], Iterable[Job]] = lambda: ()
+        self._report: Callable[[JobKey], Report | None] = lambda _: None
+        self._now: Callable[[], float] = lambda: 0.0
+        registry.register(self)
+
+    def follow(self, jobs: Callable[[], Iterable[Job]], report: Callable[[JobKey], Report | None], now: Callable[[], float]) -> None:
+        """From now on tell of what `jobs` gives; `report` is the last one of a job's syncer, `now` the clock of its `received_at`."""
+        self._jobs, self._report, self._now = jobs, report, now
+
+    def on_record(self, key: JobKey, before: Mapping[str, Any], plan: Plan) -> None:
+        """The status of `plan` was written over `before`: count what it says happened."""
+        if plan.status is None:
+            return
+        after = plan.status.status
+        for restart in plan.restarts:
+            self._restarts.labels(*key, restart.reason or "Unknown").inc()
+        for seconds in recoveries(before, after):
+            self._recovery.labels(*key).observe(seconds)
+        for pool, reason in placement_failures(before, after):
+            self._failures.labels(*key, pool, reason).inc()
+
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        labels = dict(zip(_JOB, key, strict=True))
+        for metric in (self._restarts, self._failures, self._recovery):
+            metric.remove_by_labels(labels)
+
+    def describe(self) -> Iterable[Metric]:
+        """Names without values, so that registering does not ask for the jobs."""
+        return _families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        families = _families()
+        for job in self._jobs():
+            _add_job(families, job, self._report((job.namespace, job.name)), self._now())
+        yield from families.values()
+
+
+def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[float]:
+    """Seconds to recover of each unit that, by these two statuses, contributes again. Pure."""
+    lost = {unit["name"] for unit in before.get("units") or () if "endedAt" in unit}
+    for unit in after.get("units") or ():
+        if unit["name"] in lost and "endedAt" not in unit and unit["state"] == UnitState.TRAINING and "recoverSeconds" in unit:
+            yield unit["recoverSeconds"]
+
+
+def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(pool, reason) for each pool that lacks hardware now and did not, or not for this reason, before. Pure."""
+    was = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
+    for pool in after.get("pools") or ():
+        reason = pool.get("reason", "")
+        if reason in _SHORT and was.get(pool["name"]) != reason:
+            yield pool["name"], reason
+
+
+_GAUGES = {
+    "learners_desired": "Learners wanted now",
+    "learners_placed": "Learners that have hardware",
+    "learners_contributing": "Learners that contribute",
+    "learners_min": "Learners below which the job is degraded",
+    "outer_step": "Outer steps done",
+    "outer_steps": "Outer steps in all",
+    "tokens_per_second": "Tokens per second over all learners",
+    "loss": "Training loss",
+}
+
+
+def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
+    def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"diloco_job_{name}", text, labels=(*_JOB, *labels))
+
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {name: gauge(name, text) for name, text in _GAUGES.items()}
+    families["units"] = gauge("units", "Learner units by state", "state")
+    families["condition"] = gauge("condition", "1 for the status (True, False, Unknown) that each condition has", "condition", "status")
+    families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
+    families["tokens"] = CounterMetricFamily("diloco_job_tokens", "Tokens trained, as committed by the syncer", labels=_JOB)
+    families["refused"] = CounterMetricFamily(
+        "diloco_job_refused_contributions", "Contributions that the syncer refused, by why", labels=(*_JOB, "reason")
+    )
+    return families
+
+
+def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], job: Job, report: Report | None, now: float) -> None:
+    key = (job.namespace, job.name)
+    status: Obj = dict(job.status)
+    learners, progress, units = status.get("learners") or {}, status.get("progress") or {}, status.get("units") or ()
+    for field in ("desired", "placed", "contributing", "min"):
+        families[f"learners_{field}"].add_metric(key, learners.get(field, 0))
+    families["outer_step"].add_metric(key, progress.get("step", 0))
+    families["outer_steps"].add_metric(key, progress.get("steps", 0))
+    families["tokens_per_second"].add_metric(key, progress.get("tokensPerSecond", 0.0))
+    families["tokens"].add_metric(key, progress.get("tokens", 0))
+    if "loss" in progress:
+        families["loss"].add_metric(key, progress["loss"])
+    for state in UnitState:
+        families["units"].add_metric((*key, state.value), sum(1 for unit in units if unit["state"] == state))
+    for condition in status.get("conditions") or ():
+        families["condition"].add_metric((*key, condition["type"], condition["status"]), 1)
+    refused: dict[str, int] = {}
+    for unit in units:
+        for reason, count in (unit.get("refused") or {}).items():
+            refused[reason] = refused.get(reason, 0) + count
+    for reason, count in sorted(refused.items()):
+        families["refused"].add_metric((*key, reason), count)
+    if report is not None:
+        families["report_age_seconds"].add_metric(key, max(0.0, now - report.received_at))

@@ -1,0 +1,66 @@
+"""What the API server refused to make, kept between the passes of a job. Only in memory: a new operator simply tries once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diloco_operator.api.conditions import REASON_NAME_TAKEN, REASON_WRITE_REFUSED
+from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
+from diloco_operator.kube.executor import Failure, Outcome
+from diloco_operator.operator.caches import JobKey
+from diloco_operator.plan import Create, Event, Patch, Plan
+from diloco_operator.reconcile.refusals import Refusal, RefusalKey, refusal_key
+
+
+class Refusals:
+    """Of all jobs."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobKey, dict[RefusalKey, Refusal]] = {}
+
+    def of(self, job: JobKey) -> Mapping[RefusalKey, Refusal]:
+        return self._known.get(job, {})
+
+    def note(self, job: JobKey, generation: int, plan: Plan, outcome: Outcome, now: float) -> None:
+        """After a plan: what was refused, and what was not any more."""
+        failed = {_key(f.write): f for f in outcome.failures if f.write is not None}
+        if not failed and job not in self._known:
+            return
+        known = dict(self._known.get(job, {}))
+        if outcome.ok:  # a plan that failed may not have come to all that it had to make
+            for create in plan.creates:
+                known.pop(_key(create), None)
+            for patch in plan.patches:
+                known.pop(_key(patch), None)
+        for key, failure in failed.items():
+            if isinstance(failure.error, Unavailable | Conflict):
+                continue  # nothing was refused: nobody heard it, or it was decided on something old
+            before = known.get(key)
+            count = before.count + 1 if before is not None and before.generation == generation else 1
+            known[key] = Refusal(failure.error.code, failure.error.message, now, generation, failure.transient, count)
+        if known:
+            self._known[job] = known
+        else:
+            self._known.pop(job, None)
+
+    def forget(self, job: JobKey) -> None:
+        self._known.pop(job, None)
+
+
+def _key(write: Create | Patch) -> RefusalKey:
+    return refusal_key(write.resource, write.obj) if isinstance(write, Create) else (write.resource.kind, write.name)
+
+
+def refusal_events(outcome: Outcome) -> list[Event]:
+    """One for each kind of refusal, however many objects met it; none for what goes with a namespace that is being deleted."""
+    first: dict[tuple[str, int], tuple[Failure, int]] = {}
+    for failure in outcome.failures:
+        if failure.transient or "being terminated" in failure.error.message:
+            continue
+        reason = REASON_NAME_TAKEN if isinstance(failure.error, AlreadyExists) else REASON_WRITE_REFUSED
+        told, count = first.get((reason, failure.error.code), (failure, 0))
+        first[reason, failure.error.code] = (told, count + 1)
+    return [
+        Event("Warning", reason, f"{told}" + (f" (and {count - 1} more)" if count > 1 else ""))
+        for (reason, _), (told, count) in first.items()
+    ]

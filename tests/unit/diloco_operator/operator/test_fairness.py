@@ -1,0 +1,116 @@
+"""One job's thousand failures must not hold up another job. On virtual time: a request takes 10 ms, and deciding as long as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.job_manifests import job, tpu_pool
+from builders.scripted_api import ScriptedApi
+from builders.virtual_time import VirtualLoop, run_virtual
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import PatchType
+from diloco_operator.kube.events import EventRecorder, Subject
+from diloco_operator.kube.executor import Executor
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
+from diloco_operator.reconcile import OperatorConfig, Snapshot
+
+REQUEST = 0.01
+
+
+def replacement(name: str, pods: int) -> Plan:
+    """What follows failures: a successor for each pod, the record, the old pods' end."""
+    creates = tuple(Create(names.PODS, {"metadata": {"namespace": "ns", "name": f"{name}-{i}-a2"}}) for i in range(pods))
+    deletes = tuple(Delete(names.PODS, "ns", f"{name}-{i}-a1", uid=f"{name}-{i}") for i in range(pods))
+    return Plan(creates=creates, status=ApplyStatus(names.DILOCO_JOBS, "ns", name, f"uid-{name}", {}), deletes=deletes)
+
+
+def seconds_of_replacement(crowd: int) -> list[float]:
+    """How long each of 20 replacements of one pod takes while another job replaces `crowd` pods."""
+
+    async def run() -> list[float]:
+        client: Any = ScriptedApi()
+        executor = Executor(client, EventRecorder(client, lambda: datetime(2026, 1, 1, tzinfo=UTC)))
+        loop = asyncio.get_running_loop()
+        big = asyncio.create_task(executor.execute(Subject("ns", "big", "uid-big"), replacement("big", crowd)))
+        taken = []
+        for index in range(20):
+            begun = loop.time()
+            await executor.execute(Subject("ns", "small", "uid-small"), replacement(f"small-{index}", 1))
+            taken.append(loop.time() - begun)
+        assert crowd == 0 or not big.done()  # else there was no crowd for all of them
+        await big
+        return taken
+
+    return run_virtual(run())
+
+
+def test_the_writes_of_a_thousand_failures_do_not_delay_those_of_one_of_another_job():
+    quiet, noisy = seconds_of_replacement(0), seconds_of_replacement(2000)
+    assert max(quiet) < 3 * REQUEST + 0.001  # a create, the status, a delete
+    assert max(noisy) <= 2 * max(quiet)
+
+
+def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time():
+    deciding = 0.2  # seconds for the big job
+    seconds = 20
+    decided: dict[str, list[float]] = {"big": [], "small": []}
+    asked: list[float] = []
+
+    def decide(snapshot: Snapshot, now: datetime) -> Plan:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if snapshot.job.name == "big":
+            loop._jumping.now += deciding
+        decided[snapshot.job.name].append(loop.time())
+        return Plan()
+
+    async def touch(api: MemoryApi, name: str, until: float, pause: float, note: Callable[[float], None]) -> None:
+        loop = asyncio.get_running_loop()
+        count = 0
+        while loop.time() < until:
+            count += 1
+            note(loop.time())
+            patch = {"metadata": {"annotations": {"touched": str(count)}}}
+            await api.patch(names.DILOCO_JOBS, "default", name, patch, type=PatchType.MERGE)
+            await asyncio.sleep(pause)
+
+    async def run() -> None:
+        api = MemoryApi(random=random.Random(1))
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        loop = asyncio.get_running_loop()
+        async with FakeCluster(api, loop.time) as cluster:
+            telemetry = FakeTelemetry(cluster)
+            operator = Operator(
+                api,
+                config=OperatorConfig(),
+                telemetry=telemetry,
+                now=loop.time,
+                chance=lambda: 0.5,
+                decide=decide,
+                run=RunConfig(stop_grace=0),
+            )
+            task = asyncio.create_task(operator.run())
+            for name in decided:
+                manifest = job(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=6)])
+                manifest["metadata"]["namespace"] = "default"
+                await api.create(names.DILOCO_JOBS, manifest)
+            await asyncio.sleep(1)
+            end = loop.time() + seconds
+            await asyncio.gather(touch(api, "big", end, 0.005, lambda _: None), touch(api, "small", end, 0.7, asked.append))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(run())
+    begun = asked[0]
+    share = sum(deciding for at in decided["big"] if at >= begun) / seconds
+    assert 0.2 <= share <= 0.25 + deciding / seconds + 1e-9  # a quarter, and one decision more or less at the edges
+    waits = [min(at for at in decided["small"] if at >= moment) - moment for moment in asked]
+    assert max(waits) <= deciding + 0.01  # at most one decision on the big job is under way

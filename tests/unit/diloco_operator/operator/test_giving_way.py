@@ -1,0 +1,78 @@
+"""Two jobs and too few slices: the scavenger gives way, and comes back when the other is done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime
+
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.fleet_manifests import cpu_node, tpu_nodes
+from builders.job_manifests import job, tpu_pool
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.reconcile import OperatorConfig
+
+EPOCH = 1_763_672_400.0
+
+
+def wall_clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def the_job(name: str, most: int, **pool: str) -> Obj:
+    manifest = job(name, least=1, most=most, pools=[{**tpu_pool("v6e", "tpu-v6e", "2x2", most=most), **pool}], spec={"syncer": {}})
+    manifest["metadata"]["namespace"] = "default"
+    return manifest
+
+
+async def states(api: MemoryApi, name: str) -> list[str]:
+    found = await api.get(names.DILOCO_JOBS, "default", name)
+    return sorted(unit["state"] for unit in found.get("status", {}).get("units", ()))
+
+
+async def until(api: MemoryApi, name: str, wanted: list[str]) -> None:
+    for _ in range(1000):
+        if await states(api, name) == wanted:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"{name} is {await states(api, name)}, not {wanted}")
+
+
+def test_scavenger_gives_one_slice_for_one_want_and_takes_it_again_later() -> None:
+    async def run() -> None:
+        api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        async with FakeCluster(api, wall_clock) as cluster:
+            await cluster.add([cpu_node("cpu-0")])
+            for slice_ in ("a", "b", "c"):
+                await cluster.add(tpu_nodes(f"np-{slice_}", "tpu-v6e-slice", "2x2"))
+            operator = Operator(
+                api,
+                config=OperatorConfig(),
+                telemetry=FakeTelemetry(cluster),
+                now=wall_clock,
+                chance=random.Random(7).random,
+                run=RunConfig(stop_grace=0),
+            )
+            operating = asyncio.create_task(operator.run())
+            try:
+                await api.create(names.DILOCO_JOBS, the_job("scavenger", 3, capacity="Scavenged"))
+                await until(api, "scavenger", ["Training"] * 3)
+                await api.create(names.DILOCO_JOBS, the_job("paid", 1))
+                await until(api, "paid", ["Training"])
+                assert await states(api, "scavenger") == ["Pending", "Training", "Training"]
+                await asyncio.sleep(600)
+                assert await states(api, "scavenger") == ["Pending", "Training", "Training"]
+                await api.delete(names.DILOCO_JOBS, "default", "paid")
+                await until(api, "scavenger", ["Training"] * 3)
+                assert operator.counters.defects == 0
+            finally:
+                operating.cancel()
+                await asyncio.gather(operating, return_exceptions=True)
+
+    run_virtual(run())

@@ -1,0 +1,361 @@
+"""What GET /metrics tells while a job lives: trains, crashes, lacks hardware, is deleted. On virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from aiohttp.test_utils import make_mocked_request
+from aiohttp.web import Response
+from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey
+from builders.fleet_manifests import cpu_node, tpu_nodes
+from builders.job_manifests import job, tpu_pool
+from builders.operator_process import series
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator.endpoints import metrics_app
+from diloco_operator.operator.metrics import Metrics, placement_failures, recoveries
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.report import Report
+
+EPOCH = 1_763_672_400.0
+KEY = ("default", "lm")
+
+
+class Cluster(FakeCluster):
+    """Its syncers also tell of speed, loss and refusals."""
+
+    def report(self, job: JobKey) -> Report:
+        report = super().report(job)
+        units = {name: replace(unit, refused={"Stale": 2, "NonFinite": 1}) for name, unit in report.units.items()}
+        return replace(report, t=812, tokens=41_574_400, tokens_per_second=51_200.0, loss=2.31, units=units)
+
+
+class World:
+    def __init__(self, api: MemoryApi, cluster: Cluster) -> None:
+        self.api = api
+        self.cluster = cluster
+        self.metrics = Metrics()
+        self.operator = Operator(
+            api,
+            config=OperatorConfig(),
+            telemetry=FakeTelemetry(cluster),
+            now=wall_clock,
+            chance=random.Random(1).random,
+            run=RunConfig(workers=4, stop_grace=0),
+            metrics=self.metrics,
+        )
+
+    async def apply(self, name: str = "lm", *, most: int = 3) -> None:
+        pools = [tpu_pool("v5p", least=1, most=1), tpu_pool("v6e", "tpu-v6e", "2x2", most=3)]
+        manifest = job(name, least=2, most=most, pools=pools, spec={"syncer": {}})
+        manifest["metadata"]["namespace"] = "default"
+        await self.api.create(names.DILOCO_JOBS, manifest)
+
+    async def until(self, what: str, condition: Callable[[Obj], object]) -> None:
+        for _ in range(1000):
+            status = (await self.api.get(names.DILOCO_JOBS, *KEY)).get("status", {})
+            if condition(status):
+                return
+            await asyncio.sleep(0.5)
+        raise AssertionError(f"the job never came to: {what}; status: {status}")
+
+    async def trains(self, units: int) -> None:
+        await self.until(f"{units} units train", lambda status: [u["state"] for u in status.get("units", ())].count("Training") == units)
+
+    async def scrape(self) -> Scrape:
+        app = metrics_app(self.metrics.registry)
+        app.freeze()
+        answer = await app._handle(make_mocked_request("GET", "/metrics", app=app))
+        assert isinstance(answer, Response)
+        assert answer.status == 200
+        assert isinstance(answer.body, bytes)
+        return Scrape(answer.body.decode())
+
+
+class Scrape:
+    def __init__(self, text: str) -> None:
+        self.series = series(text)
+
+    def __call__(self, series_name: str, /, **labels: str) -> float | None:
+        """The value of a series of the controller (no job label given) or of the job."""
+        return self.series.get((series_name, frozenset(labels.items())))
+
+    def of_job(self, series_name: str, /, **labels: str) -> float | None:
+        return self(f"diloco_job_{series_name}", namespace=KEY[0], job=KEY[1], **labels)
+
+    @property
+    def jobs(self) -> set[str]:
+        return {value for _, labels in self.series for key, value in labels if key == "job"}
+
+
+def wall_clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        api = MemoryApi(random=random.Random(1))
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        async with Cluster(api, wall_clock) as cluster:
+            await cluster.add(
+                [
+                    cpu_node("cpu-0"),
+                    *tpu_nodes("np-v5p", "tpu-v5p-slice", "2x2x2", hosts=2),
+                    *tpu_nodes("np-a", "tpu-v6e-slice", "2x2"),
+                    *tpu_nodes("np-b", "tpu-v6e-slice", "2x2"),
+                ]
+            )
+            world = World(api, cluster)
+            task = asyncio.create_task(world.operator.run())
+            try:
+                await scenario(world)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(run())
+
+
+def test_a_job_that_trains():
+    async def scenario(world: World) -> None:
+        await world.apply()
+        await world.trains(3)
+        await asyncio.sleep(30)
+        seen = await world.scrape()
+        assert seen.of_job("units", state="Training") == 3
+        assert seen.of_job("units", state="Pending") == 0
+        assert seen.of_job("learners_desired") == 3
+        assert seen.of_job("learners_placed") == 3
+        assert seen.of_job("learners_contributing") == 3
+        assert seen.of_job("learners_min") == 2
+        assert seen.of_job("outer_step") == 812
+        assert seen.of_job("outer_steps") == 2400
+        assert seen.of_job("tokens_per_second") == 51_200
+        assert seen.of_job("tokens_total") == 41_574_400
+        assert seen.of_job("loss") == 2.31
+        assert seen.of_job("condition", condition="Training", status="True") == 1
+        assert seen.of_job("condition", condition="Training", status="False") is None
+        assert seen.of_job("refused_contributions_total", reason="Stale") == 6  # three units, two each
+        assert seen.of_job("refused_contributions_total", reason="NonFinite") == 3
+        assert seen.of_job("report_age_seconds") == 0
+
+    play(scenario)
+
+
+def test_a_unit_that_crashes_and_comes_back():
+    async def scenario(world: World) -> None:
+        await world.apply()
+        await world.trains(3)
+        assert (await world.scrape()).of_job("recovery_seconds_count") is None
+        await world.cluster.crash("lm-v6e-0-a1-0")
+        await world.until("it is down", lambda status: any(u["state"] == "BackingOff" for u in status["units"]))
+        assert (await world.scrape()).of_job("units", state="BackingOff") == 1
+        await world.trains(3)
+        seen = await world.scrape()
+        assert seen.of_job("restarts_total", reason="Crashed") == 1
+        assert seen.of_job("recovery_seconds_count") == 1
+        # 5 s of back-off, and then pods start and the syncer is heard; well below a minute.
+        assert seen.of_job("recovery_seconds_bucket", le="5.0") == 0
+        assert seen.of_job("recovery_seconds_bucket", le="60.0") == 1
+
+    play(scenario)
+
+
+def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end():
+    """Its status says Starting before anybody could read that it was lost."""
+
+    async def scenario(world: World) -> None:
+        await world.apply()
+        await world.trains(3)
+        await world.api.evict("default", "lm-v6e-0-a1-0")
+        await world.until("it is back", lambda status: {u["name"]: u["attempt"] for u in status["units"]}["v6e-0"] == 2)
+        await world.trains(3)
+        seen = await world.scrape()
+        assert seen.of_job("restarts_total", reason="Disrupted") == 1
+        assert seen.of_job("recovery_seconds_count") == 1
+
+    play(scenario)
+
+
+def test_a_pool_without_free_hardware():
+    async def scenario(world: World) -> None:
+        await world.apply(most=4)
+        await world.trains(3)
+        seen = await world.scrape()
+        assert seen.of_job("placement_failures_total", pool="v6e", reason="NoFreeSlice") == 1
+        await world.api.patch(names.DILOCO_JOBS, *KEY, {"metadata": {"annotations": {"touched": "1"}}}, type=PatchType.MERGE)
+        await asyncio.sleep(100)
+        again = await world.scrape()
+        assert again.of_job("placement_failures_total", pool="v6e", reason="NoFreeSlice") == 1  # it is one failure, however long it lasts
+
+    play(scenario)
+
+
+def test_series_end_with_their_job():
+    async def scenario(world: World) -> None:
+        await world.apply(most=4)
+        await world.trains(3)
+        await world.cluster.crash("lm-v6e-0-a1-0")
+        await asyncio.sleep(60)
+        await world.trains(3)
+        assert (await world.scrape()).jobs == {"lm"}
+        await world.api.delete(names.DILOCO_JOBS, *KEY)
+        await asyncio.sleep(60)
+        assert (await world.scrape()).jobs == set()
+
+    play(scenario)
+
+
+def test_a_standby_tells_of_no_job():
+    async def scenario(world: World) -> None:
+        await world.apply()
+        await world.trains(3)
+        standby = Metrics()
+        operator = Operator(
+            world.api,
+            config=OperatorConfig(),
+            telemetry=FakeTelemetry(world.cluster),
+            now=wall_clock,
+            chance=lambda: 0.5,
+            metrics=standby,
+        )
+        task = asyncio.create_task(operator.run(lead=asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(10)
+        assert operator.caches.synced
+        world.metrics = standby
+        assert (await world.scrape()).jobs == set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    play(scenario)
+
+
+def test_passes_and_their_queue():
+    async def scenario(world: World) -> None:
+        refused = 3
+
+        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+            nonlocal refused
+            if verb == "create" and resource == names.CONFIG_MAPS and refused:
+                refused -= 1
+                raise ApiError(403, "Forbidden", "exceeded quota")
+
+        world.api.before = refuse
+        await world.apply()
+        await world.trains(3)
+        seen = await world.scrape()
+        queue = {"name": "dilocojob", "controller": "dilocojob"}
+        assert seen("controller_runtime_reconcile_total", controller="dilocojob", result="error") == 3
+        assert seen("controller_runtime_reconcile_errors_total", controller="dilocojob") == 3
+        assert seen("controller_runtime_reconcile_panics_total", controller="dilocojob") == 0
+        later = seen("controller_runtime_reconcile_total", controller="dilocojob", result="requeue_after")
+        done = seen("controller_runtime_reconcile_total", controller="dilocojob", result="success")
+        assert later is not None
+        assert done is not None
+        assert later + done > 3
+        assert seen("controller_runtime_reconcile_time_seconds_count", controller="dilocojob") == later + done + 3
+        assert seen("controller_runtime_max_concurrent_reconciles", controller="dilocojob") == 4
+        assert seen("workqueue_retries_total", **queue) == 3
+        adds = seen("workqueue_adds_total", **queue)
+        assert adds is not None
+        assert adds >= later + done + 3
+        assert seen("workqueue_queue_duration_seconds_count", **queue) == later + done + 3
+        assert seen("workqueue_work_duration_seconds_count", **queue) == later + done + 3
+
+    play(scenario)
+
+
+def test_a_pass_that_takes_long_shows_while_it_does():
+    async def scenario(world: World) -> None:
+        original = world.api.create
+
+        async def slow(resource: Resource, *args: Any, **kwargs: Any) -> Obj:
+            if resource == names.CONFIG_MAPS:
+                await asyncio.sleep(20)
+            return await original(resource, *args, **kwargs)
+
+        world.api.create = slow  # type: ignore[method-assign]
+        for name in ("lm", "second", "third", "fourth", "fifth"):
+            await world.apply(name)
+        await asyncio.sleep(10)
+        seen = await world.scrape()
+        queue = {"name": "dilocojob", "controller": "dilocojob"}
+        assert seen("controller_runtime_active_workers", controller="dilocojob") == 4
+        assert seen("workqueue_depth", **queue) == 1  # four workers, five jobs
+        longest = seen("workqueue_longest_running_processor_seconds", **queue)
+        assert longest is not None
+        assert 9 < longest < 11
+        together = seen("workqueue_unfinished_work_seconds", **queue)
+        assert together is not None
+        assert 36 < together < 44
+
+    play(scenario)
+
+
+def test_a_defect_is_counted_as_one():
+    async def scenario(world: World) -> None:
+        def broken(*_: Any) -> None:
+            raise RuntimeError("a defect")
+
+        world.operator._passes._reconcile = broken  # type: ignore[assignment]
+        await world.apply()
+        await asyncio.sleep(1)
+        panics = (await world.scrape())("controller_runtime_reconcile_panics_total", controller="dilocojob")
+        assert panics is not None
+        assert panics >= 1
+
+    play(scenario)
+
+
+def test_the_process_itself_and_its_requests():
+    async def scenario(world: World) -> None:
+        world.metrics.request_done("GET", "200", "kubernetes.default.svc")
+        world.metrics.request_done("POST", "<error>", "kubernetes.default.svc")
+        leads = True
+        world.metrics.watch_leading("diloco-operator", lambda: leads)
+        seen = await world.scrape()
+        assert seen("rest_client_requests_total", code="200", method="GET", host="kubernetes.default.svc") == 1
+        assert seen("rest_client_requests_total", code="<error>", method="POST", host="kubernetes.default.svc") == 1
+        assert seen("leader_election_master_status", name="diloco-operator") == 1
+        leads = False
+        assert (await world.scrape())("leader_election_master_status", name="diloco-operator") == 0
+        resident = seen("process_resident_memory_bytes")
+        assert resident is not None
+        assert resident > 10 << 20
+
+    play(scenario)
+
+
+def test_two_metrics_in_one_process_share_nothing():
+    one, other = Metrics(), Metrics()
+    one.request_done("GET", "200", "a")
+    wanted = {"code": "200", "method": "GET", "host": "a"}
+    assert one.registry.get_sample_value("rest_client_requests_total", wanted) == 1
+    assert other.registry.get_sample_value("rest_client_requests_total", wanted) is None
+
+
+def test_a_recovery_is_counted_when_the_unit_contributes_again_and_only_then():
+    def unit(**fields: Any) -> Obj:
+        return {"name": "v5p-0", "state": "Training", "recoverSeconds": 7.5, **fields}
+
+    lost = {"units": [unit(endedAt="t")]}
+    assert list(recoveries(lost, {"units": [unit()]})) == [7.5]
+    assert list(recoveries({"units": [unit()]}, {"units": [unit()]})) == []
+    assert list(recoveries(lost, lost)) == []
+    assert list(recoveries({}, {"units": [unit()]})) == []
+
+
+def test_a_pool_that_is_as_big_as_it_may_be_is_no_failure():
+    full = {"pools": [{"name": "v5p", "reason": "AtMaximum"}]}
+    short = {"pools": [{"name": "v5p", "reason": "NoFreeSlice"}]}
+    assert list(placement_failures({}, full)) == []
+    assert list(placement_failures(full, short)) == [("v5p", "NoFreeSlice")]
+    assert list(placement_failures(short, short)) == []

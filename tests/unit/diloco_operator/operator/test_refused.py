@@ -1,0 +1,170 @@
+"""An operator whose writes are refused: by a quota, by a namespace that goes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.fleet_manifests import cpu_node, tpu_nodes
+from builders.job_manifests import job, tpu_pool
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import Forbidden, Obj
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.reconcile import OperatorConfig
+
+EPOCH = 1_763_672_400.0
+
+
+def wall_clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+class Guarded:
+    """The API server behind an admission that `refuses` objects with a message. Counts the operator's creates."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        self._api = api
+        self.refuses: Callable[[Obj], str] = lambda _: ""
+        self.tried: list[str] = []
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def create(self, resource: Any, obj: Obj, **rest: Any) -> Obj:
+        if resource == names.EVENTS:
+            self.told.append(obj["reason"])
+        else:
+            self.tried.append(obj["metadata"]["name"])
+        if message := self.refuses(obj):
+            raise Forbidden(403, "Forbidden", message)
+        return await self._api.create(resource, obj, **rest)
+
+
+def play(scenario: Callable[[MemoryApi, Guarded], Awaitable[None]]) -> Guarded:
+    """With an operator over a small fleet."""
+
+    async def run() -> Guarded:
+        api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        guarded: Any = Guarded(api)
+        async with FakeCluster(api, wall_clock) as cluster:
+            await cluster.add([cpu_node("cpu-0")])
+            await cluster.add(tpu_nodes("np-v5p-a", "tpu-v5p-slice", "2x2x2", hosts=2))
+            await cluster.add(tpu_nodes("np-v6e-a", "tpu-v6e-slice", "2x2"))
+            operator = Operator(
+                guarded,
+                config=OperatorConfig(),
+                telemetry=FakeTelemetry(cluster),
+                now=wall_clock,
+                chance=random.Random(7).random,
+                run=RunConfig(stop_grace=0),
+            )
+            operating = asyncio.create_task(operator.run())
+            try:
+                playing = asyncio.ensure_future(scenario(api, guarded))
+                await asyncio.wait([operating, playing], return_when=asyncio.FIRST_COMPLETED)
+                if operating.done():
+                    operating.result()
+                await playing
+                assert operator.counters.defects == 0
+                return guarded  # type: ignore[no-any-return]
+            finally:
+                operating.cancel()
+                await asyncio.gather(operating, return_exceptions=True)
+
+    return run_virtual(run())
+
+
+def the_job(namespace: str = "default") -> Obj:
+    manifest = job("lm", least=1, most=2, pools=[tpu_pool("v5p", most=1), tpu_pool("v6e", "tpu-v6e", "2x2", most=1)], spec={"syncer": {}})
+    manifest["metadata"]["namespace"] = namespace
+    return manifest
+
+
+async def until(api: MemoryApi, condition: Callable[[Obj], bool], namespace: str = "default") -> None:
+    for _ in range(2000):
+        found = await api.get(names.DILOCO_JOBS, namespace, "lm")
+        if condition(found.get("status", {})):
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"it never came to that; status: {found.get('status')}")
+
+
+def units(status: Obj) -> dict[str, Obj]:
+    return {unit["name"]: unit for unit in status.get("units", ())}
+
+
+def test_pool_whose_pods_are_refused_does_not_hold_up_the_other_and_starts_when_it_may() -> None:
+    async def scenario(api: MemoryApi, guarded: Guarded) -> None:
+        # the second host of the v5p slice only, so that half of a gang is made again and again
+        guarded.refuses = lambda obj: (
+            "exceeded quota: pods" if obj["metadata"]["name"].startswith("lm-v5p") and obj["metadata"]["name"].endswith("-1") else ""
+        )
+        await api.create(names.DILOCO_JOBS, the_job())
+        await until(api, lambda s: units(s).get("v6e-0", {}).get("state") == "Training")
+        await until(api, lambda s: units(s).get("v5p-0", {}).get("reason") == "PodsRefused")
+        begun = len(guarded.tried)
+        await asyncio.sleep(3600)
+        # Two pods a try, the pauses 5, 10, … 160 s and then 300 s: at most 6 + 12 tries in an hour.
+        assert len(guarded.tried) - begun <= 2 * 18
+        found = units((await api.get(names.DILOCO_JOBS, "default", "lm"))["status"])
+        assert (found["v6e-0"]["state"], found["v6e-0"]["attempt"]) == ("Training", 1)
+        assert found["v5p-0"]["restarts"] == 0
+        guarded.refuses = lambda _: ""
+        await until(api, lambda s: units(s)["v5p-0"]["state"] == "Training")
+
+    play(scenario)
+
+
+def test_namespace_that_is_being_deleted_is_left_in_peace() -> None:
+    async def scenario(api: MemoryApi, guarded: Guarded) -> None:
+        await api.create(names.DILOCO_JOBS, the_job())
+        await until(api, lambda s: {unit["state"] for unit in units(s).values()} == {"Training"})
+        # As a namespace goes: nothing new may be made in it, and its pods are deleted before the job is.
+        guarded.refuses = lambda obj: (
+            "unable to create new content in namespace default because it is being terminated" if obj["kind"] != "Node" else ""
+        )
+        for pod in (await api.list(names.PODS, "default")).items:
+            await api.delete(names.PODS, "default", pod["metadata"]["name"], grace_seconds=0)
+        begun, told = len(guarded.tried), len(guarded.told)
+        await asyncio.sleep(600)
+        # Of the syncer, without which no learner is made: 5, 15, 35, 75, 155, 315 s after the first try, 600 s at the latest.
+        assert 1 <= len(guarded.tried) - begun <= 12
+        assert guarded.told[told:].count("WriteRefused") == 1  # of the condition that turned; not one for every try
+        await api.delete(names.DILOCO_JOBS, "default", "lm")
+        begun = len(guarded.tried)
+        await asyncio.sleep(600)
+        assert len(guarded.tried) == begun
+
+    play(scenario)
+
+
+def test_namespace_that_goes_under_a_running_job_costs_a_bounded_number_of_requests() -> None:
+    """Deleted as kubectl does it, by an API server that refuses what is new; one finalizer holds the job, and so the namespace, back."""
+
+    async def scenario(api: MemoryApi, guarded: Guarded) -> None:
+        await api.create(names.NAMESPACES, {"metadata": {"name": "team"}})
+        manifest = the_job("team")
+        manifest["metadata"]["finalizers"] = ["example.com/audit"]
+        await api.create(names.DILOCO_JOBS, manifest)
+
+        await until(api, lambda s: {unit["state"] for unit in units(s).values()} == {"Training"}, namespace="team")
+        writes = api.writes
+        await api.delete(names.NAMESPACES, "", "team")
+        await asyncio.sleep(60)
+        quiet = api.writes
+        # The namespace, 4 pods that end (syncer, two hosts, one) and 7 other objects; the rest is room for what the job says meanwhile.
+        assert quiet - writes <= 2 * 12
+        tried = len(guarded.tried)
+        await asyncio.sleep(3600)
+        assert (api.writes, len(guarded.tried)) == (quiet, tried)
+
+    play(scenario)
