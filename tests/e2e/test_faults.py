@@ -128,7 +128,7 @@ async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Pa
 async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_its_account(tmp_path: Path, processes: Processes) -> None:
     timing = LocalTiming(eviction=0.5)
     async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT, timing=timing) as cluster:
-        await cluster.apply(a_quadratic_job(steps=500))
+        await cluster.apply(a_quadratic_job(steps=1200))
         await cluster.job("quad", lambda job: all_train(job, 3))
         lost = await cluster.node_of("quad", "v5p-0")
         await cluster.fail_node(lost, processes)

@@ -1,15 +1,17 @@
-"""The `diloco` command, and `kubectl diloco` where the same program is called kubectl-diloco."""
+"""The `diloco` command. What kubectl runs as `kubectl diloco` is `cli.kubectl`."""
 
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
-from typing import Any
 
 import click
 
-_COMMANDS = {"up": "diloco_operator.cli.up", "validate": "diloco_operator.cli.validate", "crd": "diloco_operator.cli.crd"}
+_COMMANDS = {
+    "up": "diloco_operator.cli.up",
+    "validate": "diloco_operator.cli.validate",
+    "crd": "diloco_operator.cli.crd",
+    "local": "diloco_operator.cli.local_nodes",
+}
 """Command by the module that holds it under the same name; imported when needed, so that `diloco crd` does not load the control plane."""
 
 
@@ -23,11 +25,6 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        if Path(sys.argv[0]).name == "kubectl-diloco":
-            kwargs.setdefault("prog_name", "kubectl diloco")
-        return super().main(*args, **kwargs)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

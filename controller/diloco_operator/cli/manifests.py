@@ -18,6 +18,7 @@ from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.kube import schema as kube_schema
 from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.template import template_problems
 
 STDIN = "-"
 _METADATA = [
@@ -118,7 +119,7 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
         found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
         if not found:
             try:
-                load(obj)
+                found = [_problem(manifest, cause.field, cause.message) for cause in template_problems(load(obj).spec)]
             except InvalidJob as error:
                 found = [_problem(manifest, cause.field, cause.message) for cause in error.causes]
         problems += found

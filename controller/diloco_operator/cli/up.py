@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import click
 
-from diloco_operator.api.durations import parse_duration
 from diloco_operator.api.job import load
-from diloco_operator.api.names import MANAGER, NODES
-from diloco_operator.cli.manifests import ManifestError, load_manifests
+from diloco_operator.api.names import MANAGER
+from diloco_operator.cli.duration import Duration
+from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.up_run import Options, Run
 from diloco_operator.cli.validate import EXIT_BAD_INPUT, check
 from diloco_operator.cli.view import JsonView, LiveView, PlainView, View
@@ -24,19 +24,8 @@ from diloco_operator.fleet.node import project_node
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.local.addresses import NoAddressLeft
 from diloco_operator.local.faults import BadFault, Fault, parse, unknown_units
-from diloco_operator.local.nodes import BadNode, complete, this_machine
 from diloco_operator.local.processes import UnsupportedPlatform
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
-
-
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return value if isinstance(value, float) else parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class _Fault(click.ParamType[Fault]):
@@ -60,7 +49,7 @@ class _Fault(click.ParamType[Fault]):
     "--fault", "faults", type=_Fault(), multiple=True, metavar="unit=NAME,step=N,signal=KILL",
     help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be given several times.",
 )  # fmt: skip
-@click.option("--timeout", type=_Duration(), metavar="DURATION", help="Drain and fail if it is not complete by then, such as 10m.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if it is not complete by then, such as 10m.")
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
     files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], timeout: float | None, output: str | None
@@ -71,7 +60,10 @@ def up(
     all complete, 1 a job failed or time is up, 2 bad input, 130 interrupted.
     """
     jobs = _jobs(files)
-    nodes = _nodes(fleet)
+    try:
+        nodes = load_fleet(fleet)
+    except BadFleet as error:
+        _refuse(error.sentences)
     if sentences := unknown_units(faults, jobs):
         _refuse(sentences)
     view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
@@ -98,24 +90,6 @@ def _jobs(files: Sequence[str]) -> list[Obj]:
         metadata = {"namespace": "default", **manifest.obj["metadata"]}
         jobs.append({key: value for key, value in manifest.obj.items() if key != "status"} | {"metadata": metadata})
     return jobs
-
-
-def _nodes(fleet: str | None) -> list[Obj]:
-    if fleet is None:
-        return [complete(node) for node in this_machine()]
-    try:
-        manifests = load_manifests([fleet], kinds=(NODES.kind,))
-    except ManifestError as error:
-        _refuse([str(problem) for problem in error.problems])
-    nodes, wrong = [], []
-    for manifest in manifests:
-        try:
-            nodes.append(complete(manifest.obj))
-        except BadNode as error:
-            wrong.append(f"{manifest.file}: document {manifest.document}: {error}")
-    if wrong:
-        _refuse(wrong)
-    return nodes
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:

@@ -59,6 +59,8 @@ class Container:
         self._killing = False
         self._streak = 0
         """Restarts since the last long run."""
+        self.logs: list[tuple[Path, int]] = []
+        """Of each run here: its file, and where in it the run begins. A pod of the same name before may have written to that file."""
 
     async def run(self) -> None:
         """Until it is over for good: ended and not restarted, or stopped."""
@@ -137,15 +139,10 @@ class Container:
     async def _configure(self) -> Command:
         pod = self._pod()
         client, namespace = self._machine.client, pod["metadata"]["namespace"]
-        sources = Sources(
-            {
-                name: (obj.get("data") or {})
-                for name, obj in (await _fetch(client, CONFIG_MAPS, namespace, _named(pod, _CONFIG_MAP_NAMES))).items()
-            },
-            {name: _decoded(obj) for name, obj in (await _fetch(client, SECRETS, namespace, _named(pod, _SECRET_NAMES))).items()},
-        )
+        sources = await mounted_sources(client, pod)
         claims = await _fetch(client, VOLUME_CLAIMS, namespace, _named(pod, {("persistentVolumeClaim", "claimName")}))
-        mounts = self._folder.mounts(pod, self._spec, sources, claims)
+        folders = {name: await self._machine.folder_of(claim) for name, claim in claims.items()}
+        mounts = self._folder.mounts(pod, self._spec, sources, folders)
         speed = (
             {ENV_RELATIVE_SPEED: self._node.relative_speed} if self._node.relative_speed and self._spec["name"] == LEARNER_CONTAINER else {}
         )
@@ -162,6 +159,7 @@ class Container:
     async def _launch(self, configured: Command) -> tuple[Process, Path, int] | None:
         self._folder.fresh_termination_file(self._spec["name"])
         output = self._folder.log(self._spec["name"], self.state.restarts)
+        self.logs.append((output, output.stat().st_size if output.exists() else 0))
         memory_kills = out_of_memory_kills()
         program, *arguments = configured.argv
         argv = [sys.executable if program in ("python", "python3") else program, *arguments]
@@ -259,6 +257,20 @@ async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set
     return found
 
 
-def _decoded(secret: Obj) -> dict[str, str]:
-    data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
-    return data | (secret.get("stringData") or {})
+async def mounted_sources(client: Client, pod: Obj) -> Sources:
+    """What there is of the ConfigMaps and Secrets that a pod refers to. Raises ApiError."""
+    namespace = pod["metadata"]["namespace"]
+    config_maps = await _fetch(client, CONFIG_MAPS, namespace, _named(pod, _CONFIG_MAP_NAMES))
+    secrets = await _fetch(client, SECRETS, namespace, _named(pod, _SECRET_NAMES))
+    return Sources(
+        {name: _plain(obj.get("data")) | _decoded(obj.get("binaryData")) for name, obj in config_maps.items()},
+        {name: _decoded(obj.get("data")) | _plain(obj.get("stringData")) for name, obj in secrets.items()},
+    )
+
+
+def _plain(data: Mapping[str, str] | None) -> dict[str, bytes]:
+    return {key: value.encode() for key, value in (data or {}).items()}
+
+
+def _decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (data or {}).items()}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +22,13 @@ from diloco_operator.local.faults import Fault, Fired, Injector
 from diloco_operator.local.kubelet import Kubelet
 from diloco_operator.local.machine import Machine, base_environment
 from diloco_operator.local.nodes import NodeLifecycle
+from diloco_operator.local.parts import Parts
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry import StreamTiming, SyncerWatcher
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class LocalTiming:
     eviction: float = 300.0
     """From a node's failure to the eviction of its pods."""
     heartbeat: float = 300.0
+    volume_sync: float = 10.0
+    """How often changed ConfigMaps and Secrets are brought to the pods that mount them."""
     streams: StreamTiming = field(default_factory=lambda: StreamTiming(interval=1.0, notify_interval=1.0))
 
 
@@ -66,7 +65,6 @@ class LocalControlPlane:
         self._timing = timing or LocalTiming()
         self._sleep = sleep
         self._stack = contextlib.AsyncExitStack()
-        self._parts: list[asyncio.Task[None]] = []
         self.client: Client
         self.kubelet: Kubelet
         self.nodes: NodeLifecycle
@@ -80,12 +78,13 @@ class LocalControlPlane:
             stack.enter_context(self.state_dir)
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
             stack.callback(network.close)
-            self.failed = asyncio.get_running_loop().create_future()
+            parts = Parts()
+            self.failed = parts.failed
             self.supervisor = await stack.enter_async_context(Supervisor())
             self.client = client = MemoryApi()
             machine = Machine(
                 client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
-                environment={**base_environment(), **self._environment}, sleep=self._sleep,
+                environment={**base_environment(), **self._environment}, sleep=self._sleep, volume_sync=self._timing.volume_sync,
             )  # fmt: skip
             self.kubelet = Kubelet(machine)
             self.nodes = NodeLifecycle(
@@ -93,14 +92,14 @@ class LocalControlPlane:
                 eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
             )  # fmt: skip
             self.injector = Injector(client, self.kubelet, self._faults, self._on_fault)
-            stack.push_async_callback(self._stop)
+            stack.push_async_callback(parts.stop)
             await self._prepare()
-            self._run("scheduler", Scheduler(client).run)
-            self._run("claims", Claims(client).run)
-            self._run("kubelet", self.kubelet.run)
-            self._run("nodes", self.nodes.run)
-            self._run("operator", self._operator().run)
-            self._run("faults", self.injector.run, may_end=True)
+            parts.run("scheduler", Scheduler(client).run)
+            parts.run("claims", Claims(client).run)
+            parts.run("kubelet", self.kubelet.run)
+            parts.run("nodes", self.nodes.run)
+            parts.run("operator", self._operator().run)
+            parts.run("faults", self.injector.run, may_end=True)
             self._stack = stack.pop_all()
         return self
 
@@ -110,34 +109,8 @@ class LocalControlPlane:
     def _operator(self) -> Operator:
         chance = random.random
         telemetry = SyncerWatcher(now=time.time, chance=chance, timing=self._timing.streams)
-        return Operator(
-            self.client, config=self._config, telemetry=telemetry, now=time.time, chance=chance, token=lambda: secrets.token_urlsafe(32)
-        )
+        return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, chance=chance)
 
     async def _prepare(self) -> None:
         await self.client.create(CUSTOM_RESOURCES, build_crd())
         await self.nodes.register()
-
-    def _run(self, name: str, work: Callable[[], Awaitable[None]], *, may_end: bool = False) -> None:
-        async def part() -> None:
-            await work()
-            if not may_end:
-                raise RuntimeError(f"the {name} ended though it must not")
-
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()):
-                log.error("the %s failed", name, exc_info=error)
-                if not self.failed.done():
-                    self.failed.set_exception(error)
-
-        task = asyncio.create_task(part(), name=name)
-        task.add_done_callback(ended)
-        self._parts.append(task)
-
-    async def _stop(self) -> None:
-        for task in reversed(self._parts):
-            task.cancel()
-        await asyncio.gather(*self._parts, return_exceptions=True)
-        if self.failed.done() and not self.failed.cancelled():
-            self.failed.exception()  # whoever had to know has awaited it
-        self.failed.cancel()

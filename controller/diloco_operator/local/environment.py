@@ -17,6 +17,7 @@ from diloco_operator.kube.client import Obj
 _REFERENCE = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_.-][\w.-]*)\)")
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['(.+)'\]$")
 _PATH_END = r"(?=$|[/\s:;,\"'])"
+TEMPORARY = "/tmp"  # noqa: S108 - the container's, not this machine's
 _PATH_START = r"(?:(?<![\w./-])|(?<=file://))"
 
 LIBRARY_THREADS = {
@@ -40,8 +41,8 @@ class ConfigError(Exception):
 class Sources:
     """ConfigMaps and Secrets of the pod's namespace, decoded, by name; what does not exist is left out."""
 
-    config_maps: Mapping[str, Mapping[str, str]]
-    secrets: Mapping[str, Mapping[str, str]]
+    config_maps: Mapping[str, Mapping[str, bytes]]
+    secrets: Mapping[str, Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def declared_environment(pod: Obj, container: Mapping[str, Any], sources: Source
         for kind, known in (("configMapRef", sources.config_maps), ("secretRef", sources.secrets)):
             if reference := source.get(kind):
                 data = _data(known, kind.removesuffix("Ref"), reference)
-                declared |= {prefix + key: value for key, value in data.items()}
+                declared |= {prefix + key: _text(value, kind.removesuffix("Ref"), reference["name"], key) for key, value in data.items()}
     for item in container.get("env") or ():
         name = item["name"]
         if source := item.get("valueFrom"):
@@ -115,13 +116,24 @@ def declared_environment(pod: Obj, container: Mapping[str, Any], sources: Source
     return declared
 
 
-def _data(known: Mapping[str, Mapping[str, str]], kind: str, reference: Mapping[str, Any]) -> Mapping[str, str]:
+def _data(known: Mapping[str, Mapping[str, bytes]], kind: str, reference: Mapping[str, Any]) -> Mapping[str, bytes]:
     data = known.get(reference["name"])
     if data is None:
         if reference.get("optional"):
             return {}
         raise ConfigError(f"{kind.lower()} {reference['name']!r} not found")
     return data
+
+
+def _text(value: bytes, kind: str, name: str, key: str) -> str:
+    """A value as an environment variable can hold it. Raises ConfigError."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ConfigError(f"key {key} of {kind.lower()} {name!r} is not text, so it cannot be an environment variable; mount it as a file")
+    return text
 
 
 def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | None:
@@ -131,7 +143,7 @@ def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | 
         if reference := source.get(kind):
             data = _data(known, kind.removesuffix("KeyRef"), reference)
             if reference["key"] in data:
-                return data[reference["key"]]
+                return _text(data[reference["key"]], kind.removesuffix("KeyRef"), reference["name"], reference["key"])
             if reference.get("optional"):
                 return None
             raise ConfigError(f"couldn't find key {reference['key']} in {kind.removesuffix('KeyRef').lower()} {reference['name']!r}")
@@ -143,9 +155,10 @@ def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str])
     """`text` with paths under a mount and names of pods replaced by what stands for them here.
 
     Paths count where a path can begin (not inside a longer one); the longest mount wins, and what was replaced is not looked at again.
+    A mount on /tmp itself is left out: a program that writes "/tmp/x" gets this machine's, so a word that says it must mean the same.
     """
-    if mounts:
-        local = {mount.container_path.rstrip("/"): mount.local_path for mount in mounts}
+    local = {path: mount.local_path for mount in mounts if (path := mount.container_path.rstrip("/")) != TEMPORARY}
+    if local:
         longest_first = sorted(local, key=len, reverse=True)
         pattern = _PATH_START + "(?P<path>" + "|".join(map(re.escape, longest_first)) + ")" + _PATH_END
         text = re.sub(pattern, lambda found: local[found["path"]], text)
@@ -165,10 +178,13 @@ def command(
     """What to run for a container.
 
     `base` is the machine's part of the environment (PATH, HOME), in this machine's own paths; `defaults` are ours. What the pod
-    declares wins over both. Raises ConfigError.
+    declares wins over both. A mount on /tmp becomes TMPDIR. Raises ConfigError.
     """
     declared = declared_environment(pod, container, sources)
     variables = {name: translate(value, mounts, resolve) for name, value in declared.items()}
+    if declared.get("HOME") == TEMPORARY:  # of a container whose root is read-only; here the home is the machine's
+        del variables["HOME"]
+    temporary = [("TMPDIR", mount.local_path) for mount in mounts if mount.container_path.rstrip("/") == TEMPORARY]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if not container.get("command"):
         raise ConfigError(
@@ -177,4 +193,5 @@ def command(
         )
     argv = [translate(expand(str(word), declared), mounts, resolve) for word in words]
     directory = container.get("workingDir")
-    return Command(tuple(argv), {**base, **defaults, **variables}, PurePath(translate(directory, mounts, resolve)) if directory else None)
+    cwd = PurePath(translate(directory, mounts, resolve)) if directory else None
+    return Command(tuple(argv), {**base, **dict(temporary), **defaults, **variables}, cwd)

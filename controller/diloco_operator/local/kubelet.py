@@ -10,12 +10,13 @@ import contextlib
 import enum
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.reflector import Held, ObjectKey, Reflector, as_it_is
-from diloco_operator.local.machine import Machine, PretendNode
+from diloco_operator.local.machine import WATCHES, Machine, PretendNode
 from diloco_operator.local.pod_worker import PodWorker
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,11 @@ class Kubelet:
         """By pod uid."""
         self._last: dict[ObjectKey, asyncio.Task[None]] = {}
         """The newest worker's task under a name: its successor begins when it is over."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Likewise."""
+        self._closing = False
         self._failed: asyncio.Future[None] | None = None
-        self._reflector = Reflector(machine.client, PODS, as_it_is, chance=random.random)
+        self._reflector = Reflector(machine.client, PODS, as_it_is, chance=random.random, timing=WATCHES)
         self._reflector.on_change(self._changed)
 
     def serve(self, name: str, *, relative_speed: str = "") -> PretendNode:
@@ -63,9 +66,9 @@ class Kubelet:
                     task.result()
         finally:
             following.cancel()
-            for task in self._tasks:
+            for task in self._tasks.values():
                 task.cancel()
-            await asyncio.gather(following, *self._tasks, return_exceptions=True)
+            await asyncio.gather(following, *self._tasks.values(), return_exceptions=True)
             self._failed.cancel()
 
     async def disconnect(self, name: str, processes: Processes) -> None:
@@ -83,11 +86,38 @@ class Kubelet:
         self._nodes[name].powered.set()
         self._nodes[name].connected.set()
 
+    async def shut_down(self, which: Callable[[Obj], bool] = lambda _: True) -> None:
+        """All nodes that can be reached go off in good order: pods (`which` of them) end within their grace periods and say why. No pod is
+        begun any more."""
+        self._closing = True
+        ending = []
+        for uid, worker in self._workers.items():
+            if worker.node.connected.is_set() and which(worker.pod):
+                worker.shut_down()
+                ending.append(self._tasks[uid])
+        if ending:
+            await asyncio.wait(ending)
+
     async def signal(self, namespace: str, pod: str, number: int) -> bool:
         """A signal to every process of a pod, as if from outside. False: none runs."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
         return await worker.signal(number) if worker else False
+
+    def runs(self, namespace: str, pod: str, container: str) -> tuple[list[tuple[Path, int]], bool]:
+        """Of each run of a container of a pod its log and where it begins there, oldest first; and whether it has a process now. Of a
+        pod that was over when this kubelet began only the last run is known."""
+        found = self._reflector.cache.get(namespace, pod)
+        worker = self._workers.get(found.uid) if found else None
+        if found is None or worker is None:
+            return [], False
+        logs, running = worker.logs(container)
+        if not logs:
+            statuses = found.value.get("status", {}).get("containerStatuses") or ()
+            counts = [status["restartCount"] for status in statuses if status["name"] == container]
+            files = [self._machine.state_dir / "logs" / namespace / pod / f"{container}-{count}.log" for count in counts]
+            logs = [(file, 0) for file in files if file.exists()]
+        return logs, running
 
     def logs(self, namespace: str, pod: str) -> list[Path]:
         """The logs of a pod's containers, oldest first."""
@@ -101,12 +131,12 @@ class Kubelet:
             return
         if worker := self._workers.get(new.uid):
             worker.update(new.value)
-        elif node := self._nodes.get(new.value["spec"].get("nodeName") or ""):
+        elif not self._closing and (node := self._nodes.get(new.value["spec"].get("nodeName") or "")):
             uid, key = new.uid, new.key
             self._workers[uid] = PodWorker(self._machine, node, new.value)
             task = asyncio.create_task(self._work(uid, self._last.get(key)), name=f"pod {'/'.join(key)}")
             self._last[key] = task
-            self._tasks.add(task)
+            self._tasks[uid] = task
             task.add_done_callback(lambda done: self._worked(uid, key, done))
 
     async def _work(self, uid: str, predecessor: asyncio.Task[None] | None) -> None:
@@ -115,7 +145,7 @@ class Kubelet:
         await self._workers[uid].run()
 
     def _worked(self, uid: str, key: ObjectKey, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(uid, None)
         self._workers.pop(uid, None)
         if self._last.get(key) is task:
             del self._last[key]

@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from diloco_operator.kube.client import Client
+from diloco_operator.kube.backoff import Backoff
+from diloco_operator.kube.client import Client, Obj
+from diloco_operator.kube.reflector import Timing
 from diloco_operator.local.addresses import Addresses
 from diloco_operator.local.processes import Supervisor
 
+WATCHES = Timing(backoff=Backoff(initial=0.5, ceiling=5.0))
+"""Of everything here that watches: one machine does the API server no harm by coming back soon after an outage."""
 _INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -63,5 +67,18 @@ class Machine:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits between restarts and retries go through this."""
+    volume_sync: float = 10.0
+    """Seconds between two looks at the ConfigMaps and Secrets that a running pod has mounted."""
+    claim_folder: Callable[[Obj], Awaitable[Path]] | None = None
+    """The folder of a volume claim. Raises ConfigError as long as it has none. None: `volumes/<namespace>/<claim>` of the state
+    directory, so that the next control plane on it finds what the last one's syncer has written."""
+    refuses: Callable[[Obj], str] = lambda _: ""
+    """Why a pod that is bound to a node of ours is not run all the same; "": it is run."""
     memory_kills_told: int = 0
     """Kills for want of memory that some container's status tells of already."""
+
+    async def folder_of(self, claim: Obj) -> Path:
+        """The folder of a volume claim. Raises ConfigError, ApiError."""
+        if self.claim_folder is not None:
+            return await self.claim_folder(claim)
+        return self.state_dir / "volumes" / str(claim["metadata"]["namespace"]) / str(claim["metadata"]["name"])

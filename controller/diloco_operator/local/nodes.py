@@ -83,6 +83,22 @@ def check_speed(node: str, text: object) -> None:
         )
 
 
+def set_ready(node: Obj, ready: str, reason: str, message: str, *, now: str) -> None:
+    """Write the conditions of a node's status as a kubelet does: `ready` is True, False or Unknown, times move with what changed."""
+    status = node.setdefault("status", {})
+    before: dict[str, Obj] = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    pressures = dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure"), "False") if ready == "True" else {}
+    for kind, value in {**pressures, "Ready": ready}.items():
+        old = before.get(kind)
+        since = old["lastTransitionTime"] if old and old["status"] == value else now
+        said = (reason, message) if kind == "Ready" else ("KubeletHasSufficientResources", "")
+        before[kind] = {
+            "type": kind, "status": value, "reason": said[0], "message": said[1],
+            "lastHeartbeatTime": now if ready == "True" or not old else old.get("lastHeartbeatTime", now), "lastTransitionTime": since,
+        }  # fmt: skip
+    status["conditions"] = [*before.values()]
+
+
 class NodeLifecycle:
     """Registers nodes and keeps them Ready; lets them fail on request."""
 
@@ -217,19 +233,7 @@ class NodeLifecycle:
         await self._change(name, fill)
 
     def _set_ready(self, node: Obj, ready: str, reason: str = "KubeletReady", message: str = "kubelet is posting ready status") -> None:
-        now = timestamp(self._machine.now())
-        status = node.setdefault("status", {})
-        before: dict[str, Obj] = {condition["type"]: condition for condition in status.get("conditions") or ()}
-        pressures = dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure"), "False") if ready == "True" else {}
-        for kind, value in {**pressures, "Ready": ready}.items():
-            old = before.get(kind)
-            since = old["lastTransitionTime"] if old and old["status"] == value else now
-            said = (reason, message) if kind == "Ready" else ("KubeletHasSufficientResources", "")
-            before[kind] = {
-                "type": kind, "status": value, "reason": said[0], "message": said[1],
-                "lastHeartbeatTime": now if ready == "True" or not old else old.get("lastHeartbeatTime", now), "lastTransitionTime": since,
-            }  # fmt: skip
-        status["conditions"] = [*before.values()]
+        set_ready(node, ready, reason, message, now=timestamp(self._machine.now()))
 
     async def _change(self, name: str, change: Callable[[Obj], None], *, status: bool = True) -> None:
         """Read, change, write, until nobody wrote in between. A node that is gone is left alone."""

@@ -13,6 +13,7 @@ RESTART_FIRST, RESTART_CEILING = 10.0, 300.0
 """Seconds. A kubelet's back-off between restarts of one container."""
 RESTART_FORGOTTEN_AFTER = 600.0
 """Seconds that a container must have run for its next restart to count as the first again."""
+_SHUT_DOWN = "Pod was terminated in response to imminent node shutdown."
 MESSAGE_BYTES = 4096
 """What a kubelet keeps of a termination message."""
 
@@ -102,9 +103,14 @@ def pod_status(
     host_ip: str,
     started_at: datetime,
     now: datetime,
+    shut_down: bool = False,
 ) -> Obj:
-    """The whole status to write. Of `current` it keeps foreign conditions and the times of what has not changed."""
+    """The whole status to write. Of `current` it keeps foreign conditions and the times of what has not changed. `shut_down`: what ended
+    did so because its node goes."""
     what = phase(init, main)
+    shut_down = shut_down and what != "Succeeded"
+    if shut_down:
+        what = "Failed"
     over = what in ("Succeeded", "Failed")
     ready = what == "Running" and all(isinstance(state.now, Running) for state in main)
     initialized = all(_succeeded(state) for state in init)
@@ -117,6 +123,7 @@ def pod_status(
         "Ready": (ready, "" if ready else unready, message),
         "ContainersReady": (ready, "" if ready else unready, message),
         "PodScheduled": (True, "", ""),
+        **({"DisruptionTarget": (True, "TerminationByKubelet", _SHUT_DOWN)} if shut_down else {}),
     }
     status: Obj = {key: value for key, value in current.items() if key not in ("reason", "message")}
     status |= {
@@ -130,6 +137,8 @@ def pod_status(
         "conditions": _conditions(current.get("conditions") or [], conditions, timestamp(now)),
         "containerStatuses": [_container(state) for state in main],
     }
+    if shut_down:
+        status |= {"reason": "Terminated", "message": _SHUT_DOWN}
     if init:
         status["initContainerStatuses"] = [_container(state) for state in init]
     return status

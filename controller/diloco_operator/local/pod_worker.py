@@ -6,15 +6,18 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
-from diloco_operator.local.containers import Container, first_of
+from diloco_operator.local.containers import Container, first_of, mounted_sources
+from diloco_operator.local.environment import ConfigError
 from diloco_operator.local.machine import Machine, PretendNode
-from diloco_operator.local.pod_status import initial_states, phase, pod_status
-from diloco_operator.local.volumes import PodFolder
+from diloco_operator.local.pod_status import Running, Waiting, initial_states, phase, pod_status
+from diloco_operator.local.volumes import CHANGING, PodFolder
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class PodWorker:
         self._node = node
         self._pod: Obj = pod
         self._gone = False
+        self._shutting_down = False
         self._moved = asyncio.Event()
         """Set by every update from the API."""
         self._dirty = asyncio.Event()
@@ -37,11 +41,17 @@ class PodWorker:
         self._init: list[Container] = []
         self._main: list[Container] = []
         self._started_at = machine.now()
+        self._refusal = ""
         self._address = self._own_address()
 
     @property
     def node(self) -> PretendNode:
         return self._node
+
+    @property
+    def pod(self) -> Obj:
+        """As the API had it last."""
+        return self._pod
 
     def update(self, pod: Obj | None) -> None:
         """What the API has of the pod now; None: nothing any more."""
@@ -55,26 +65,49 @@ class PodWorker:
         """A signal to every process of the pod, as if from outside. False: none runs."""
         return any([await container.signal(number) for container in self._containers])
 
+    def logs(self, container: str) -> tuple[list[tuple[Path, int]], bool]:
+        """Of each run of a container its file and where it begins there, oldest first; and whether it has a process now."""
+        found = next((each for each in self._containers if each.state.name == container), None)
+        return (found.logs, isinstance(found.state.now, Running)) if found else ([], False)
+
     async def power_off(self) -> None:
         """The node went off: everything dies, nothing is told."""
         for container in self._containers:
             await container.kill(for_good=False)
 
+    def shut_down(self) -> None:
+        """The node is about to go: end the pod as if it were deleted, and say why in its status. `run` returns then."""
+        self._shutting_down = True
+        self._moved.set()
+
     async def run(self) -> None:
-        """Until the pod is gone from the API and from here."""
+        """Until the pod is gone from the API and from here, or its node was shut down."""
         if not self._over(self._pod):
             self._prepare()
-            async with asyncio.TaskGroup() as group:
-                publishing = group.create_task(self._publish(), name=f"status of {self._name}")
-                containers = group.create_task(self._run_containers(), name=f"containers of {self._name}")
-                await first_of(_ended(containers), self._until_deletion())
-                if not containers.done():
-                    await self._terminate(containers)
-                publishing.cancel()
-            await self._node.connected.wait()
-            await self._write_status()
+            if self._refusal:
+                await self._write_status()
+            else:
+                await self._run()
         await self._until_deletion()
-        await self._finish()
+        if self._deleted:
+            await self._remove()
+        self._folder.remove()
+        self._machine.addresses.release(self._pod["metadata"]["uid"])
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            others = [
+                group.create_task(self._publish(), name=f"status of {self._name}"),
+                group.create_task(self._refresh_volumes(), name=f"volumes of {self._name}"),
+            ]
+            containers = group.create_task(self._run_containers(), name=f"containers of {self._name}")
+            await first_of(_ended(containers), self._until_deletion())
+            if not containers.done():
+                await self._terminate(containers)
+            for task in others:
+                task.cancel()
+        await self._node.connected.wait()
+        await self._write_status()
 
     @property
     def _name(self) -> str:
@@ -107,9 +140,13 @@ class PodWorker:
                 for spec, state in zip(specs, states, strict=True)
             ]
 
+        self._refusal = self._machine.refuses(self._pod)
         init_policy = "Never" if policy == "Never" else "OnFailure"
         self._init = containers(spec.get("initContainers") or (), status.get("initContainerStatuses") or (), init_policy)
         self._main = containers(spec["containers"], status.get("containerStatuses") or (), policy)
+        if self._refusal:
+            for container in self._main:
+                container.state = replace(container.state, now=Waiting("NotAdmitted", self._refusal))
         self._dirty.set()
 
     def _own_view(self) -> Obj:
@@ -130,9 +167,10 @@ class PodWorker:
         return self._gone or "deletionTimestamp" in self._pod["metadata"]
 
     async def _until_deletion(self) -> None:
+        """Or until the node is shut down."""
         while True:
             await self._node.connected.wait()
-            if self._deleted:
+            if self._deleted or self._shutting_down:
                 return
             self._moved.clear()
             await self._moved.wait()
@@ -170,6 +208,18 @@ class PodWorker:
             self._dirty.clear()
             await self._write_status()
 
+    async def _refresh_volumes(self) -> None:
+        """Bring changed ConfigMaps and Secrets to a pod that has them mounted."""
+        if not any(kind in volume for volume in self._pod["spec"].get("volumes") or () for kind in CHANGING):
+            return
+        while True:
+            await asyncio.sleep(self._machine.volume_sync)
+            await self._node.connected.wait()
+            try:
+                self._folder.refresh(self._own_view(), await mounted_sources(self._machine.client, self._pod))
+            except (ApiError, ConfigError, OSError) as error:
+                log.warning("volumes of pod %s stay as they are: %s", self._name, error)
+
     async def _write_status(self) -> None:
         """Bring the status in the API up to date; again and again until it is or the pod is gone."""
         failures = 0
@@ -183,6 +233,7 @@ class PodWorker:
                 host_ip=self._node.address,
                 started_at=self._started_at,
                 now=self._machine.now(),
+                shut_down=self._shutting_down and not self._deleted,
             )
             if status == pod.get("status"):
                 return
@@ -210,22 +261,20 @@ class PodWorker:
             raise NotFound(404, "NotFound", f"pod {self._name} is another one now")
         return pod
 
-    async def _finish(self) -> None:
-        """Nothing runs any more: let the API forget the pod, and clear up."""
+    async def _remove(self) -> None:
+        """Nothing runs any more: let the API forget the pod."""
         metadata = self._pod["metadata"]
         failures = 0
         while not self._gone:
             try:
                 await self._machine.client.delete(PODS, metadata["namespace"], metadata["name"], grace_seconds=0, uid=metadata["uid"])
-                break
+                return
             except (NotFound, Conflict):
-                break  # gone, or another pod under this name
+                return  # gone, or another pod under this name
             except ApiError as error:
                 failures += 1
                 log.warning("deletion of pod %s: %s", self._name, error)
                 await self._machine.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
-        self._folder.remove()
-        self._machine.addresses.release(metadata["uid"])
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ class StateDirUnusable(RuntimeError):
 
 
 class StateDir:
-    """Layout: `volumes/` (claims; they outlive the command), `logs/`, `pods/` (of this run only), `lock`."""
+    """Layout: `volumes/` (claims; they outlive the command), `logs/`, `pods/` (of this run only), `identity`, `lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -32,6 +33,13 @@ class StateDir:
     @property
     def operator_log(self) -> Path:
         return self.logs / "operator.log"
+
+    def identity(self) -> str:
+        """A name that this directory has to itself, the same in every run: by it a command knows again what it made in a cluster."""
+        file = self.path / "identity"
+        if not file.exists():
+            file.write_text(secrets.token_hex(6))
+        return file.read_text()
 
     def __enter__(self) -> Self:
         """Take it. Raises StateDirBusy, StateDirUnusable."""
@@ -49,13 +57,13 @@ class StateDir:
             os.close(lock)
             whose = f" (process {holder})" if holder else ""
             raise StateDirBusy(
-                f"another `diloco up`{whose} works on the state directory {self.path}; "
-                "wait for it, stop it, or choose another with --state-dir"
+                f"another command{whose} works on the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
         shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
+        (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

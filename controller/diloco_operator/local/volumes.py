@@ -1,14 +1,17 @@
 """A pod's volumes as folders under the state directory.
 
-What a pod owns (`pods/<uid>`) goes with the pod; a claim's folder (`volumes/<namespace>/<claim>`) stays, so that the next control
-plane on this state directory finds what the last one's syncer has written.
+What a pod owns (`pods/<uid>`) goes with the pod. A claim's folder is another's to choose (`Machine.claim_folder`) and stays.
+Files of ConfigMaps, Secrets and the like lie as a kubelet lays them: in a folder behind the link `..data`, which is replaced when
+one of them changes, so that all change at once.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,15 @@ from diloco_operator.local.pod_status import MESSAGE_BYTES
 
 TERMINATION_LOG = "/dev/termination-log"
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
+_DATA = "..data"
+CHANGING = ("configMap", "secret", "downwardAPI", "projected")
+"""Kinds of volumes whose files follow what they come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    content: bytes
+    mode: int = 0o644
 
 
 class PodFolder:
@@ -35,21 +47,35 @@ class PodFolder:
         self._logs.mkdir(parents=True, exist_ok=True)
         return self._logs / f"{container}-{restarts}.log"
 
-    def mounts(self, pod: Obj, container: Mapping[str, Any], sources: Sources, claims: Iterable[str]) -> list[Mount]:
-        """Bring the volumes of a container up to date. Raises ConfigError for what is missing or not supported; OSError."""
+    def mounts(self, pod: Obj, container: Mapping[str, Any], sources: Sources, claims: Mapping[str, Path]) -> list[Mount]:
+        """Bring the volumes of a container up to date. `claims`: the folder of each that exists. Raises ConfigError for what is missing
+        or not supported; OSError."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
         found: list[Mount] = []
         for mount in container.get("volumeMounts") or ():
             volume = volumes.get(mount["name"])
             if volume is None:
                 raise ConfigError(f"volumeMount {mount['name']!r} of container {container['name']!r}: the pod has no such volume")
-            folder = self._materialise(pod, volume, sources, set(claims))
+            folder = self._materialise(pod, volume, sources, claims)
             local = folder / mount["subPath"] if mount.get("subPath") else folder
             if mount.get("subPath") and not local.exists():
                 local.mkdir(parents=True)
             found.append(Mount(mount["mountPath"], str(local)))
         found.append(Mount(container.get("terminationMessagePath") or TERMINATION_LOG, str(self._termination_file(container["name"]))))
         return found
+
+    def refresh(self, pod: Obj, sources: Sources) -> None:
+        """Bring the files of a running pod up to date. Raises ConfigError for what is missing, when all else is done; OSError."""
+        missing: ConfigError | None = None
+        for volume in pod["spec"].get("volumes") or ():
+            folder = self._volume(volume)
+            if folder.is_dir() and any(kind in volume for kind in CHANGING):
+                try:
+                    publish(folder, _files(pod, volume, sources))
+                except ConfigError as error:
+                    missing = error
+        if missing:
+            raise missing
 
     def fresh_termination_file(self, container: str) -> None:
         """An empty one for the next run."""
@@ -75,24 +101,27 @@ class PodFolder:
     def _termination_file(self, container: str) -> Path:
         return self._folder / "termination" / container
 
-    def _materialise(self, pod: Obj, volume: Mapping[str, Any], sources: Sources, claims: set[str]) -> Path:
-        folder = self._folder / "volumes" / str(volume["name"])
+    def _volume(self, volume: Mapping[str, Any]) -> Path:
+        return self._folder / "volumes" / str(volume["name"])
+
+    def _materialise(self, pod: Obj, volume: Mapping[str, Any], sources: Sources, claims: Mapping[str, Path]) -> Path:
+        folder = self._volume(volume)
         if claim := volume.get("persistentVolumeClaim"):
             if claim["claimName"] not in claims:
                 raise ConfigError(f'persistentvolumeclaim "{claim["claimName"]}" not found')
-            folder = self._state_dir / "volumes" / self._namespace / str(claim["claimName"])
+            folder = claims[claim["claimName"]]
             folder.mkdir(parents=True, exist_ok=True)
         elif host_path := volume.get("hostPath"):
             return Path(host_path["path"])
         elif "emptyDir" in volume:
             folder.mkdir(parents=True, exist_ok=True)
         else:
-            _fill(folder, _files(pod, volume, sources))
+            publish(folder, _files(pod, volume, sources))
         return folder
 
 
-def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    files: dict[str, str] = {}
+def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, File]:
+    files: dict[str, File] = {}
     known = False
     for kind, name_field, data in (("configMap", "name", sources.config_maps), ("secret", "secretName", sources.secrets)):
         if source := volume.get(kind):
@@ -104,41 +133,68 @@ def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, s
             files |= _selected(found or {}, source, f"{kind.lower()} {name!r}")
     if source := volume.get("downwardAPI"):
         known = True
-        files |= {item["path"]: field_value(pod, item["fieldRef"]["fieldPath"]) for item in source.get("items") or ()}
+        items = source.get("items") or ()
+        files |= {item["path"]: File(field_value(pod, item["fieldRef"]["fieldPath"]).encode(), _mode(item, source)) for item in items}
     if source := volume.get("projected"):
         known = True
+        default = {"defaultMode": source["defaultMode"]} if "defaultMode" in source else {}
         for part in source.get("sources") or ():
-            files |= _files(pod, {"name": volume["name"], **part}, sources)
+            files |= _files(pod, {"name": volume["name"], **{kind: {**default, **content} for kind, content in part.items()}}, sources)
     if not known:
         kinds = ", ".join(key for key in volume if key != "name") or "without a source"
         raise ConfigError(
-            f"volume {volume['name']!r} ({kinds}) is not supported by the embedded control plane; "
+            f"volume {volume['name']!r} ({kinds}) is not supported by pretend nodes; "
             "use configMap, secret, downwardAPI, projected, emptyDir, hostPath or persistentVolumeClaim"
         )
     return files
 
 
-def _selected(data: Mapping[str, str], source: Mapping[str, Any], what: str) -> dict[str, str]:
+def _selected(data: Mapping[str, bytes], source: Mapping[str, Any], what: str) -> dict[str, File]:
     items = source.get("items")
     if not items:
-        return dict(data)
+        return {key: File(content, _mode({}, source)) for key, content in data.items()}
     missing = [item["key"] for item in items if item["key"] not in data]
     if missing and not source.get("optional"):
         raise ConfigError(f"{what} has no key {', '.join(missing)}")
-    return {item["path"]: data[item["key"]] for item in items if item["key"] in data}
+    return {item["path"]: File(data[item["key"]], _mode(item, source)) for item in items if item["key"] in data}
 
 
-def _fill(folder: Path, files: Mapping[str, str]) -> None:
+def _mode(item: Mapping[str, Any], source: Mapping[str, Any]) -> int:
+    return int(item.get("mode", source.get("defaultMode", 0o644))) & 0o777
+
+
+def publish(folder: Path, files: Mapping[str, File]) -> None:
+    """Make `folder` show exactly these files, by path in it. A reader who opens `..data` once sees the old ones or the new ones, never a
+    mixture. Nothing is touched when nothing changed."""
+    link = folder / _DATA
+    if link.exists() and _read(link) == files:
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    for path, text in files.items():
-        target = folder / path
+    fresh = Path(tempfile.mkdtemp(prefix="..", dir=folder))
+    for path, file in files.items():
+        target = fresh / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f".{target.name}.new")
-        fresh.write_text(text)
-        os.replace(fresh, target)  # noqa: PTH105 - a reader sees the old or the new file, never half of one
-    for old in folder.rglob("*"):
-        if old.is_file() and str(old.relative_to(folder)) not in files:
-            old.unlink()
+        target.write_bytes(file.content)
+        target.chmod(file.mode)
+    pending = folder / f"{_DATA}_tmp"
+    pending.unlink(missing_ok=True)
+    pending.symlink_to(fresh.name)
+    pending.replace(link)
+    shown = {path.partition("/")[0] for path in files}
+    for name in shown:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"{_DATA}/{name}")
+    for entry in list(folder.iterdir()):
+        if entry.name.startswith(".."):
+            if entry not in (link, fresh):
+                shutil.rmtree(entry)
+        elif entry.name not in shown:
+            entry.unlink()
+
+
+def _read(folder: Path) -> dict[str, File]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): File(path.read_bytes(), path.stat().st_mode & 0o777) for path in found}
 
 
 def tail(file: Path, limit: int) -> bytes:

@@ -59,7 +59,7 @@ def test_a_variable_sees_only_those_before_it():
 
 
 def test_env_from_takes_all_keys_with_a_prefix_and_env_wins():
-    sources = Sources({"c": {"A": "1", "B": "2"}}, {"s": {"T": "3"}})
+    sources = Sources({"c": {"A": b"1", "B": b"2"}}, {"s": {"T": b"3"}})
     container = {
         "envFrom": [{"configMapRef": {"name": "c"}, "prefix": "P_"}, {"secretRef": {"name": "s"}}],
         "env": [{"name": "P_A", "value": "own"}],

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import uuid
 from datetime import datetime
 from pathlib import Path
 
@@ -305,14 +306,19 @@ async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes
 
 
 async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_gone(local: LocalNodes):
-    container = {"env": [{"name": "PREDECESSOR", "value": "yes"}]}
+    mark = f"PREDECESSOR={uuid.uuid4()}"  # other runs of this test may be under way on this machine
+    container = {"env": [{"name": mark.split("=")[0], "value": mark.split("=")[1]}]}
     await local.create(PODS, sh("exec sleep 100", hostname="pod", subdomain="job", container=container))
     await local.pod("pod", is_true("Ready"))
     await local.client.delete(PODS, "default", "pod", grace_seconds=0)
     script = (
-        "import pathlib, sys\n"
-        "sleepers = [p.parent for p in pathlib.Path('/proc').glob('[0-9]*/comm') if p.read_text() == 'sleep\\n']\n"
-        "sys.exit(sum(b'PREDECESSOR=yes' in (p / 'environ').read_bytes() for p in sleepers))"
+        "import contextlib, pathlib, sys\n"
+        "alive = []\n"
+        "for process in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    with contextlib.suppress(OSError):\n"  # it ended while it was looked at
+        "        if (process / 'comm').read_text() == 'sleep\\n' and sys.argv[1].encode() in (process / 'environ').read_bytes():\n"
+        "            alive.append(process)\n"
+        "sys.exit(len(alive))"
     )
-    pod = await local.run(a_pod("pod", "python", "-c", script, hostname="pod", subdomain="job"))
+    pod = await local.run(a_pod("pod", "python", "-c", script, mark, hostname="pod", subdomain="job"))
     assert pod["status"]["phase"] == "Succeeded"

@@ -18,7 +18,8 @@ def test_volumes_and_logs_stay_and_what_belonged_to_pods_goes(tmp_path: Path):
     for folder in ("volumes/default/claim", "logs/default/pod", "pods/uid"):
         (tmp_path / folder).mkdir(parents=True)
     with StateDir(tmp_path):
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "logs", "volumes"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "logs", "pods", "volumes"]
+        assert list((tmp_path / "pods").iterdir()) == []
 
 
 def test_directory_that_cannot_be_made_says_why(tmp_path: Path):

@@ -1,0 +1,94 @@
+"""Finding jobs and units by name, and following a job's status until something holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from diloco_operator.api.job import UnitStatus
+from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.cli.cluster import Trouble, no_such_resource
+from diloco_operator.cli.view_model import JobView
+from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable
+
+_WATCH_SECONDS = 300.0
+_RETRY_SECONDS = 1.0
+_SHOWN = 10
+"""How many names a message lists."""
+
+
+async def find_job(client: Client, namespace: str, name: str) -> Obj:
+    """Raises `Trouble` that tells which jobs there are."""
+    try:
+        return await client.get(DILOCO_JOBS, namespace, name)
+    except NotFound as error:
+        found = [obj["metadata"]["name"] for obj in await list_jobs(client, namespace)]
+        there = f"there are: {_listed(found)}" if found else "there are none in it; look in another one with -n"
+        raise Trouble(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {there}') from error
+
+
+async def list_jobs(client: Client, namespace: str) -> list[Obj]:
+    """Of a namespace, "": of all, sorted by namespace and name. Raises `Trouble` where the CRD is not installed."""
+    try:
+        items = (await client.list(DILOCO_JOBS, namespace)).items
+    except NotFound as error:
+        raise no_such_resource() from error
+    return sorted(items, key=lambda obj: (obj["metadata"]["namespace"], obj["metadata"]["name"]))
+
+
+def unit_of(view: JobView, name: str) -> UnitStatus:
+    """Raises `Trouble` that tells which units there are."""
+    for unit in view.status.units:
+        if unit.name == name:
+            return unit
+    units = [unit.name for unit in view.status.units]
+    there = f"its units are: {_listed(units)}" if units else "it has none yet"
+    raise Trouble(f'job "{view.name}" has no unit "{name}"; {there}')
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:
+    """The job now, and again whenever it changed, through restarts of the API server. Raises `Trouble` once it is deleted."""
+    obj = await find_job(client, namespace, name)
+    yield JobView.of(obj)
+    uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
+    deleted = Trouble(f'job "{name}" was deleted')
+    while True:
+        events = client.watch(
+            DILOCO_JOBS, namespace, resource_version=version, field_selector=f"metadata.name={name}", timeout_seconds=_WATCH_SECONDS
+        )
+        try:
+            async with contextlib.aclosing(events) as changes:  # type: ignore[type-var]
+                async for event in changes:
+                    version = event.object["metadata"]["resourceVersion"]
+                    if event.type is EventType.DELETED:
+                        raise deleted
+                    if event.type is not EventType.BOOKMARK:
+                        yield JobView.of(event.object)
+        except (Gone, Unavailable):
+            await asyncio.sleep(_RETRY_SECONDS)
+            try:
+                obj = await client.get(DILOCO_JOBS, namespace, name)
+            except NotFound as error:
+                raise deleted from error
+            except Unavailable:
+                continue  # the watch will say the same, and wait again
+            if obj["metadata"]["uid"] != uid:
+                raise deleted from None
+            version = obj["metadata"]["resourceVersion"]
+            yield JobView.of(obj)
+
+
+async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:
+    """The job as soon as `holds` says so of it; None: it did not within the time. `holds` may raise to give up."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), contextlib.aclosing(follow(client, namespace, name)) as views:  # type: ignore[type-var]
+            async for view in views:
+                if holds(view):
+                    return view
+    return None

@@ -1,0 +1,185 @@
+"""`kubectl diloco`: what kubectl cannot say or do with a DiLoCoJob by itself. kubectl finds the program kubectl-diloco on PATH."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from diloco_operator.cli.cluster import Target, on_cluster, target_options
+from diloco_operator.cli.drain import drain as drain_unit
+from diloco_operator.cli.duration import Duration
+from diloco_operator.cli.jobs import find_job, list_jobs, unit_of
+from diloco_operator.cli.logs import SYNCER, show_logs, syncer_source, unit_sources
+from diloco_operator.cli.status_text import as_json, status_text, units_lines
+from diloco_operator.cli.suspension import set_suspend, wait_suspended, wait_training
+from diloco_operator.cli.unit_pods import unit_pods
+from diloco_operator.cli.view_model import JobView
+from diloco_operator.kube.rest import RestClient
+
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or for programs."
+)
+_TIMEOUT = click.option(
+    "--timeout", type=Duration(), default=600.0, show_default="10m", metavar="DURATION", help="How long to wait before giving up."
+)
+
+
+_OF_DILOCO = {"validate": "diloco_operator.cli.validate", "crd": "diloco_operator.cli.crd"}
+"""Commands of `diloco` that are of use here, by module; imported when needed: a plugin that is slow to start is not used."""
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_OF_DILOCO]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _OF_DILOCO:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(importlib.import_module(_OF_DILOCO[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("prog_name", "kubectl diloco")
+        return super().main(*args, **kwargs)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="diloco-operator", message="%(prog)s %(version)s")
+@target_options
+def main(target: Target) -> None:
+    """Look at DiLoCoJobs in a cluster, and take their units out for a while."""
+    click.get_current_context().obj = target
+
+
+@main.command()
+@click.argument("job", default="")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")
+@_OUTPUT
+@target_options
+def status(target: Target, job: str, all_namespaces: bool, output: str) -> None:
+    """Say whether JOB trains, how far it is, who takes part, and why not more. Without JOB: every job of the namespace."""
+    if job and all_namespaces:
+        raise click.UsageError("name a JOB or ask for --all-namespaces, not both")
+
+    async def work(client: RestClient, namespace: str) -> None:
+        if job:
+            view = JobView.of(await find_job(client, namespace, job))
+            click.echo(json.dumps(as_json(view), indent=2) if output == "json" else status_text(view, time.time()))
+            return
+        where = "" if all_namespaces else namespace
+        views = [JobView.of(obj) for obj in await list_jobs(client, where)]
+        if output == "json":
+            click.echo(json.dumps({"jobs": [as_json(view) for view in views]}, indent=2))
+        elif views:
+            click.echo("\n\n".join(status_text(view, time.time()) for view in views))
+        else:
+            click.echo(f"no DiLoCoJobs in {f'namespace {namespace}' if where else 'any namespace'}", err=True)
+
+    on_cluster(target, work)
+
+
+@main.command()
+@click.argument("job")
+@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", show_default=True, help="wide: more columns.")
+@target_options
+def units(target: Target, job: str, output: str) -> None:
+    """List the learner units of JOB: where each runs, how fast, with what weight, and why it does not train if it does not."""
+
+    async def work(client: RestClient, namespace: str) -> None:
+        view = JobView.of(await find_job(client, namespace, job))
+        if output == "json":
+            click.echo(json.dumps({"units": as_json(view)["units"]}, indent=2))
+        elif view.status.units:
+            click.echo("\n".join(units_lines(view.status.units, time.time(), wide=output == "wide")))
+        else:
+            click.echo(f'job "{job}" has no units yet', err=True)
+
+    on_cluster(target, work)
+
+
+@main.command()
+@click.argument("job")
+@click.argument("unit")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Only so many lines at the end. Default: all.")
+@click.option("-p", "--previous", is_flag=True, help="Of the attempt before the newest, as long as its pods are there.")
+@click.option("--host", type=click.IntRange(min=0), metavar="INDEX", help="One host of the unit. Default: all, each line with its host.")
+@click.option("-c", "--container", default="", metavar="NAME", help="Default: the training program, or the syncer.")
+@target_options
+def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, previous: bool, host: int | None, container: str) -> None:
+    """Print what UNIT of JOB writes, or the syncer where UNIT is "syncer"."""
+    if unit == SYNCER and (previous or host is not None):
+        raise click.UsageError("the syncer has neither attempts nor hosts: leave out --previous and --host")
+
+    async def work(client: RestClient, namespace: str) -> None:
+        view = JobView.of(await find_job(client, namespace, job))
+        if unit == SYNCER:
+            sources = [syncer_source(job, container)]
+        else:
+            pods = await unit_pods(client, namespace, job, unit)
+            if not pods:
+                unit_of(view, unit)  # a wrong name is another matter than a unit without pods
+            sources = unit_sources(unit, pods, host=host, previous=previous, container=container)
+        await show_logs(client, namespace, sources, _write, follow=follow, tail=tail)
+
+    on_cluster(target, work)
+
+
+def _write(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+@main.command()
+@click.argument("job")
+@click.argument("unit")
+@click.option("--cordon", is_flag=True, help="Close its nodes to new pods first, so that it comes back elsewhere.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it contributes again.")
+@_TIMEOUT
+@target_options
+def drain(target: Target, job: str, unit: str, cordon: bool, no_wait: bool, timeout: float) -> None:
+    """Take UNIT of JOB off its hardware: evict its pods, which does not count against its restart budget. The operator starts it again,
+    on other hardware if its nodes are cordoned; the others train on meanwhile."""
+
+    async def work(client: RestClient, namespace: str) -> None:
+        await drain_unit(client, namespace, job, unit, click.echo, cordon=cordon, wait=not no_wait, seconds=timeout)
+
+    on_cluster(target, work)
+
+
+@main.command()
+@click.argument("job")
+@click.option("--wait", is_flag=True, help="Until every pod has gone and the state is kept.")
+@_TIMEOUT
+@target_options
+def suspend(target: Target, job: str, wait: bool, timeout: float) -> None:
+    """Release all hardware of JOB and keep its state."""
+
+    async def work(client: RestClient, namespace: str) -> None:
+        await set_suspend(client, namespace, job, click.echo, suspend=True)
+        if wait:
+            await wait_suspended(client, namespace, job, click.echo, seconds=timeout)
+
+    on_cluster(target, work)
+
+
+@main.command()
+@click.argument("job")
+@click.option("--wait", is_flag=True, help="Until it trains again.")
+@_TIMEOUT
+@target_options
+def resume(target: Target, job: str, wait: bool, timeout: float) -> None:
+    """Let a suspended JOB go on where it stopped."""
+
+    async def work(client: RestClient, namespace: str) -> None:
+        await set_suspend(client, namespace, job, click.echo, suspend=False)
+        if wait:
+            await wait_training(client, namespace, job, click.echo, seconds=timeout)
+
+    on_cluster(target, work)

@@ -1,0 +1,122 @@
+"""`diloco local nodes`: pretend nodes for a real cluster, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from diloco_operator.cli.duration import Duration
+from diloco_operator.cli.fleet_file import BadFleet, load_fleet
+from diloco_operator.cli.validate import EXIT_BAD_INPUT
+from diloco_operator.kube.client import ApiError, Obj
+from diloco_operator.kube.rest import Config, ConfigError, RestClient, load_config
+from diloco_operator.local.addresses import NoAddressLeft
+from diloco_operator.local.cluster_nodes import ForeignNodes
+from diloco_operator.local.containers import first_of
+from diloco_operator.local.joined import JoinedNodes
+from diloco_operator.local.processes import UnsupportedPlatform
+from diloco_operator.local.provisioner import CLASS
+from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
+
+log = logging.getLogger(__name__)
+
+
+@click.group()
+def local() -> None:
+    """Parts of a cluster, pretended on this machine."""
+
+
+@local.command()
+@click.option("--kubeconfig", metavar="FILE", default="", help="Default: $KUBECONFIG, else ~/.kube/config.")
+@click.option("--context", metavar="NAME", default="", help="Of the kubeconfig; default: its current one.")
+@click.option("--fleet", metavar="FILE", help="Kubernetes Node manifests. Without it: this machine as cpu nodes.")
+@click.option(
+    "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco-nodes"), show_default=True,
+    help="Volumes and logs. A later run on the same directory takes up its nodes and volumes.",
+)  # fmt: skip
+@click.option("--all-pods", is_flag=True, help="Run pods that belong to no DiLoCoJob too. They run as you.")
+@click.option(
+    "--heartbeat", type=Duration(), default=10.0, show_default="10s", metavar="DURATION",
+    help="Time between two signs of life of a node; the cluster's --node-monitor-grace-period must be some times as long.",
+)  # fmt: skip
+@click.option(
+    "--volume-sync", type=Duration(), default=10.0, show_default="10s", metavar="DURATION",
+    help="Time until running pods see that a mounted ConfigMap or Secret has changed.",
+)  # fmt: skip
+def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all_pods: bool, heartbeat: float, volume_sync: float) -> None:
+    """Join pretend nodes to a cluster, and run the pods that its scheduler binds to them as processes on this machine, as you.
+
+    Whoever may create pods in that cluster can run programs here: use a cluster that you trust. The operator must run on this machine
+    as well, for the pods' addresses are of this machine (127.0.0.0/8). Until Ctrl-C, which ends the pods and removes the nodes; a
+    second one kills at once. Exit status: 0 after Ctrl-C, 1 when something broke, 2 bad input.
+    """
+    try:
+        manifests = load_fleet(fleet)
+        config = load_config(kubeconfig, context)
+    except BadFleet as error:
+        _refuse(error.sentences)
+    except ConfigError as error:
+        _refuse([str(error)])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(_serve(config, manifests, state_dir, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync))
+    except (ForeignNodes, StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, ConfigError) as error:
+        _refuse([str(error)])
+    except ApiError as error:
+        click.echo(f"the API server of {config.source}: {error}", err=True)
+        raise SystemExit(1) from error
+
+
+async def _serve(
+    config: Config, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float
+) -> None:
+    async with RestClient.connect(config) as client:
+        joined = JoinedNodes(client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync)
+        with _interrupts() as (first, second):
+            async with joined:
+                click.echo(f"{len(manifests)} nodes are Ready: {', '.join(joined.nodes.names)}")
+                click.echo(f"volumes: StorageClass {CLASS}; logs of the pods: {joined.state_dir.logs}; Ctrl-C removes the nodes")
+                await first_of(_failure(joined), first.wait())
+                click.echo("ending the pods and removing the nodes; Ctrl-C again kills at once")
+                if await first_of(joined.leave(), second.wait()):
+                    click.echo("the nodes are gone; what the pods have kept in volumes stays, and the same command takes it up")
+                else:
+                    click.echo("killed; the nodes stay, and turn NotReady")
+
+
+async def _failure(joined: JoinedNodes) -> None:
+    """Until a part of it fails. Raises what it raised."""
+    await asyncio.shield(joined.parts.failed)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """Set by the first and by the second SIGINT or SIGTERM."""
+    loop = asyncio.get_running_loop()
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        (second if first.is_set() else first).set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        yield first, second
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _refuse(sentences: Sequence[str]) -> NoReturn:
+    for text in sentences:
+        click.echo(text, err=True)
+    raise SystemExit(EXIT_BAD_INPUT)

@@ -1,0 +1,81 @@
+"""The operator's configuration file: what it decides by, and how much it does at once.
+
+    apiVersion: config.diloco.dev/v1alpha1
+    kind: OperatorConfiguration
+    progressInterval: 10s
+    workers: 16
+
+Every field of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency` and `jobConcurrency`. Durations are written
+as in a job, `30s`, or as a number of seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.alias_generators import to_camel
+
+from diloco_operator.api.durations import Duration
+from diloco_operator.operator import RunConfig
+from diloco_operator.reconcile import OperatorConfig
+
+API_VERSION = "config.diloco.dev/v1alpha1"
+KIND = "OperatorConfiguration"
+
+_RUN_FIELDS = ("workers", "concurrency", "job_concurrency")
+
+
+class BadConfiguration(Exception):
+    """The file cannot be used; the message says why, field by field."""
+
+
+def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
+    """What the file says, and the defaults for the rest. None: the defaults. Raises `BadConfiguration`."""
+    if path is None:
+        return OperatorConfig(), RunConfig()
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadConfiguration(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise BadConfiguration(f"{path} must be a map with apiVersion: {API_VERSION} and kind: {KIND}")
+    try:
+        read = _model().model_validate(content)
+        values = {name: getattr(read, name) for name in type(read).model_fields if name not in ("api_version", "kind")}
+        run = RunConfig(**{name: values.pop(name) for name in _RUN_FIELDS})
+        return OperatorConfig(**values), run
+    except ValidationError as error:
+        lines = [f"  {_place(each['loc'])}: {_text(each)}" for each in error.errors()]
+        raise BadConfiguration("\n".join([f"{path}:", *lines])) from error
+    except ValueError as error:
+        raise BadConfiguration(f"{path}: {error}") from error
+
+
+def _model() -> type[BaseModel]:
+    fields: dict[str, Any] = {"api_version": (Literal["config.diloco.dev/v1alpha1"], ...), "kind": (Literal["OperatorConfiguration"], ...)}
+    for config, wanted in ((OperatorConfig, None), (RunConfig, _RUN_FIELDS)):
+        types = get_type_hints(config)
+        for each in dataclasses.fields(config):
+            if wanted is None or each.name in wanted:
+                # In OperatorConfig every float is a duration.
+                kind = Annotated[Duration, Field(ge=0)] if types[each.name] is float else types[each.name]
+                fields[each.name] = (kind, each.default)
+    return create_model("OperatorConfiguration", __config__=ConfigDict(alias_generator=to_camel, extra="forbid"), **fields)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _text(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "there is no such field"
+    text: str = error["msg"]
+    return text.removeprefix("Value error, ")

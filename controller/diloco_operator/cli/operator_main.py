@@ -1,0 +1,165 @@
+"""The `diloco-operator` command: the operator as a process of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import socket
+import sys
+import uuid
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diloco_operator.api.durations import parse_duration
+from diloco_operator.api.names import API_VERSION
+
+if TYPE_CHECKING:
+    from diloco_operator.kube.lease import Terms
+    from diloco_operator.operator.endpoints import Address
+    from diloco_operator.operator.process import ElectionOptions
+
+log = logging.getLogger(__name__)
+
+_USAGE = 2
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Address(click.ParamType["Address | None"]):
+    name = "host:port"
+
+    def convert(self, value: str | Address, param: click.Parameter | None, ctx: click.Context | None) -> Address | None:
+        from diloco_operator.operator.endpoints import Address
+
+        if not isinstance(value, str):
+            return value
+        try:
+            return Address.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """The operator of DiLoCoJobs, as a process of a Kubernetes cluster."""
+
+
+@main.command()
+def version() -> None:
+    """Show the version, and that of the API."""
+    click.echo(f"diloco-operator {package_version('diloco-operator')} ({API_VERSION})")
+
+
+@main.command()
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="A kubeconfig file.  [default: KUBECONFIG, else the pod's ServiceAccount]"
+)
+@click.option("--context", "kube_context", default="", help="A context of the kubeconfig.  [default: its current one]")
+@click.option("--watch-namespace", "namespaces", multiple=True, help="Only jobs of this namespace; may be repeated.  [default: all]")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="An OperatorConfiguration, see docs/operator.md.")
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Of several replicas, let one write at a time.")
+@click.option("--leader-elect-namespace", default="", help="Where the Lease is.  [default: the pod's own namespace]")
+@click.option("--leader-elect-lease-name", "lease_name", default="diloco-operator", show_default=True, help="Name of the Lease.")
+@click.option("--lease-duration", type=_Duration(), default="15s", show_default=True, help="After so long others take over.")
+@click.option(
+    "--renew-deadline", type=_Duration(), default="10s", show_default=True, help="After so long without renewal the leader stops."
+)
+@click.option("--retry-period", type=_Duration(), default="2s", show_default=True, help="Between two renewals.")
+@click.option("--metrics-address", type=_Address(), default="0.0.0.0:8080", show_default=True, help="Of /metrics; 0: none.")
+@click.option("--health-address", type=_Address(), default="0.0.0.0:8081", show_default=True, help="Of /healthz and /readyz; 0: none.")
+@click.option("--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+def run(
+    *,
+    kubeconfig: Path | None,
+    kube_context: str,
+    namespaces: tuple[str, ...],
+    config_file: Path | None,
+    leader_elect: bool,
+    leader_elect_namespace: str,
+    lease_name: str,
+    lease_duration: float,
+    renew_deadline: float,
+    retry_period: float,
+    metrics_address: Address | None,
+    health_address: Address | None,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Keep the DiLoCoJobs of a cluster as their specs say, until told to stop.
+
+    Exit status: 0 when told to stop by SIGTERM or SIGINT, 1 after a failure, 2 for wrong options or configuration, 3 when the lease was
+    lost. A second signal ends it at once.
+    """
+    from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
+    from diloco_operator.kube.lease import Terms
+    from diloco_operator.kube.rest import ConfigError, load_config
+    from diloco_operator.operator.allocator import give_back_freed_memory
+    from diloco_operator.operator.logs import set_up
+    from diloco_operator.operator.process import OperatorProcess, ProcessOptions
+
+    set_up("json" if log_format == "json" else "text", log_level)
+    try:
+        operator_config, run_config = load_configuration(config_file)
+        cluster = load_config(kubeconfig or "", kube_context)
+        terms = Terms(lease_duration, renew_deadline, retry_period)
+        election = _election(leader_elect_namespace or cluster.namespace, lease_name, terms) if leader_elect else None
+    except (BadConfiguration, ConfigError, ValueError) as error:
+        _refuse(error)
+    release = package_version("diloco-operator")
+    log.info("diloco-operator %s", release)
+    give_back_freed_memory()
+    options = ProcessOptions(
+        cluster=cluster,
+        operator=operator_config,
+        run=dataclasses.replace(run_config, namespaces=namespaces),
+        election=election,
+        metrics=metrics_address,
+        health=health_address,
+        user_agent=f"diloco-operator/{release}",
+    )
+
+    async def process() -> int:
+        return await OperatorProcess(options).run()
+
+    try:
+        status = asyncio.run(process())
+    except (ConfigError, OSError) as error:
+        _refuse(error)
+    sys.exit(status)
+
+
+def _election(namespace: str, name: str, terms: Terms) -> ElectionOptions:
+    """Raises ValueError without a namespace."""
+    from diloco_operator.operator.process import ElectionOptions
+
+    if not namespace:
+        raise ValueError(
+            "it is not known where the Lease is to be: give --leader-elect-namespace, or --no-leader-elect for a single replica"
+        )
+    # Nothing that a restarted process, or another pod on the same host, could have as well.
+    identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+    return ElectionOptions(namespace, name, identity, terms)
+
+
+def _refuse(error: Exception) -> None:
+    log.error("%s", error)
+    sys.exit(_USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""How `kubectl diloco status` and `units` look: text for people, JSON for programs. Pure; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.job import Condition, UnitState, UnitStatus
+from diloco_operator.cli.view_model import JobView, result, seconds_left
+from diloco_operator.cli.view_text import count, duration
+
+_GAP = "   "
+NOT_SEEN = (
+    "The operator has not looked at this job yet. Is it running, and does it watch this namespace? "
+    "(kubectl get pods -A -l app.kubernetes.io/name=diloco-operator)"
+)
+
+
+def as_json(view: JobView) -> dict[str, Any]:
+    """The job for programs: names and figures as the API has them."""
+    status = view.status
+    return {
+        **result([view])[0],
+        "suspend": view.suspend,
+        "learners": status.learners.model_dump(mode="json", by_alias=True),
+        "pools": [pool.model_dump(mode="json", by_alias=True) for pool in status.pools],
+    }
+
+
+def status_text(view: JobView, now: float) -> str:
+    """Everything that a person wants to know of a job: does it train, how far, who takes part, why not more."""
+    status = view.status
+    lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
+    if not status.conditions:
+        return "\n".join(lines)
+    lines += [f"  {text}" for text in _figures(view, now)]
+    lines += ["", *table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), (_condition(each, now) for each in status.conditions))]
+    lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
+    pools = [(pool.name, str(pool.contributing), str(pool.placed), _because(pool.reason, pool.message)) for pool in status.pools]
+    lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "WHY NOT MORE"), pools)]
+    return "\n".join(lines)
+
+
+def headline(view: JobView) -> str:
+    """What the job does, in one sentence."""
+    conditions = {each.type: each for each in view.status.conditions}
+    if not conditions:
+        return NOT_SEEN
+    for end in (ConditionType.FAILED, ConditionType.COMPLETE, ConditionType.SUSPENDED):
+        if view.holds(end):
+            return f"{end}: {conditions[end].message}"
+    if view.suspend:
+        return f"Suspending: {conditions[ConditionType.SUSPENDED].message}" if ConditionType.SUSPENDED in conditions else "Suspending"
+    if not view.holds(ConditionType.TRAINING):
+        return view.unreached()
+    text = f"Training: {conditions[ConditionType.TRAINING].message}"
+    return f"{text}; Degraded: {conditions[ConditionType.DEGRADED].message}" if view.holds(ConditionType.DEGRADED) else text
+
+
+def _figures(view: JobView, now: float) -> Iterable[str]:
+    learners, progress = view.status.learners, view.status.progress
+    if progress.steps:
+        figures = [f"step {progress.step} of {progress.steps} ({progress.step / progress.steps:.0%})"]
+        figures += [f"loss {progress.loss:.3f}"] if progress.loss is not None else []
+        figures += [f"held-out loss {progress.held_out_loss:.4f}"] if progress.held_out_loss is not None else []
+        figures += [f"{count(progress.tokens)} tokens"]
+        if not view.over and not view.parked:
+            figures += [f"{count(progress.tokens_per_second)} tokens/s"]
+        left = seconds_left(view, now)
+        figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
+        yield ", ".join(figures)
+    yield (
+        f"{learners.contributing} learners contribute, {learners.placed} placed, {learners.desired} wanted "
+        f"(min {learners.min}, max {learners.max})"
+    )
+
+
+def _condition(condition: Condition, now: float) -> tuple[str, ...]:
+    since = duration(max(0.0, now - condition.last_transition_time))
+    return condition.type, condition.status.value, condition.reason, since, condition.message
+
+
+def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
+    """A table; `wide` adds what a unit has done so far."""
+    more = ("TOKENS", "STEPS", "REFUSED", "RECOVERED IN") if wide else ()
+    header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE", *more, "WHY")
+    return table(header, (_unit(unit, now, wide=wide) for unit in units))
+
+
+def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
+    training = unit.state is UnitState.TRAINING
+    figures = (count(unit.tokens_per_second), f"{unit.weight:.0%}", str(unit.staleness)) if training else ("-", "-", "-")
+    more: tuple[str, ...] = ()
+    if wide:
+        refused = ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times)
+        recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
+        more = (str(unit.tokens), str(unit.steps), refused or "-", recovered)
+    since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
+    row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
+    return (*row, *figures, *more, _because(unit.reason, unit.message))
+
+
+def _because(reason: str, message: str) -> str:
+    return ": ".join(part for part in (reason, message) if part)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Aligned columns as kubectl makes them, nothing cut off."""
+    cells = [[" ".join(cell.split()) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

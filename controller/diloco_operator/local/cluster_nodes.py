@@ -1,0 +1,287 @@
+"""Pretend nodes in a real cluster: what a kubelet does for its Node object, and nothing that a controller does.
+
+Registers nodes, renews their Leases, posts their status, and lets them pretend to fail when their annotation says so. Nodes of
+others, in the cluster or of another command, are never touched: ours carry the label of our state directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import os
+import platform
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+from diloco_operator.api.names import (
+    ANNOTATION_PRETEND,
+    ANNOTATION_RELATIVE_SPEED,
+    COMPONENT_LEARNER,
+    LABEL_COMPONENT,
+    LABEL_SERVER,
+    NODES,
+)
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.lease import LEASES
+from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.local.kubelet import Kubelet, Processes
+from diloco_operator.local.machine import WATCHES, Machine, PretendNode
+from diloco_operator.local.nodes import complete, set_ready
+from diloco_operator.local.pod_status import timestamp
+
+log = logging.getLogger(__name__)
+
+FIELD_MANAGER = "diloco-local-nodes"
+LEASE_NAMESPACE = "kube-node-lease"
+_LEAVING = "local.diloco.dev/leaving"
+"""Annotation of a node that this command has cordoned because it goes."""
+_STATUS_SECONDS = 300.0
+"""A kubelet that has nothing new to say writes its node's status this often; a Lease is what keeps it Ready."""
+_RETRY_SECONDS = 1.0
+
+
+class ForeignNodes(RuntimeError):
+    """Nodes of these names exist and belong to somebody else."""
+
+
+class Pretence(enum.Enum):
+    """What a node pretends, by its annotation."""
+
+    WELL = ""
+    OFF = "off"
+    """The machine is down: its processes are killed."""
+    CUT_OFF = "cut-off"
+    """The machine cannot be reached and works on."""
+
+
+def registration(manifest: Obj, server: str) -> Obj:
+    """The Node object of a manifest. What it does not say of its capacity is a machine's like this one. Pure but for that.
+
+    Raises BadNode.
+    """
+    node = complete(manifest)
+    node["metadata"]["labels"][LABEL_SERVER] = server
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    usual = {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "ephemeral-storage": "100Gi", "pods": "110"}
+    for kind in ("capacity", "allocatable"):
+        node["status"][kind] = {**usual, **node["status"][kind]}
+    return node
+
+
+class ClusterNodes:
+    """`server` names whoever serves them; `heartbeat` is seconds between two renewals of a node's Lease, a quarter of its duration;
+    `listen` begins to answer for a kubelet at an address and gives the port."""
+
+    def __init__(
+        self, client: Client, kubelet: Kubelet, machine: Machine, manifests: Sequence[Obj], *, server: str, heartbeat: float = 10.0,
+        listen: Callable[[str], Awaitable[int]] | None = None,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._kubelet = kubelet
+        self._machine = machine
+        self._manifests = {manifest["metadata"]["name"]: registration(manifest, server) for manifest in manifests}
+        self._server = server
+        self._heartbeat = heartbeat
+        self._listen = listen
+        self._ports: dict[str, int] = {}
+        self._pretences = dict.fromkeys(self._manifests, Pretence.WELL)
+        self._served: dict[str, PretendNode] = {}
+        self._uids: dict[str, str] = {}
+        """Of the Node objects that are there and ours."""
+        self._posted: dict[str, datetime] = {}
+        """When each status was written last."""
+        self._leaving = False
+        self._silent = False
+        """The API server could not be reached at the last heartbeat."""
+        self._wake = asyncio.Event()
+        self._nodes = Reflector(client, NODES, as_it_is, chance=random.random, timing=WATCHES, label_selector=f"{LABEL_SERVER}={server}")
+        self._nodes.on_change(lambda _old, _new: self._wake.set())
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._manifests]
+
+    async def register(self) -> None:
+        """Bring every node into the API, Ready, or take up those that an earlier run left. Raises ForeignNodes, ApiError."""
+        there = {name: await self._find(name) for name in self._manifests}
+        foreign = [
+            name for name, node in there.items() if node and (node["metadata"].get("labels") or {}).get(LABEL_SERVER) != self._server
+        ]
+        if foreign:
+            raise ForeignNodes(
+                f"the cluster has nodes of these names already, and they are not of this state directory: {', '.join(foreign)}. Rename "
+                "the nodes in the fleet file; or, if they are pretend nodes whose command is gone, delete them (kubectl delete node)"
+            )
+        for name, manifest in self._manifests.items():
+            speed = (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED, "")
+            self._served[name] = self._kubelet.serve(name, relative_speed=str(speed))
+            if self._listen:
+                self._ports[name] = await self._listen(self._served[name].address)
+            await self._register(manifest, there[name])
+
+    async def run(self) -> None:
+        """Heartbeats, and what the nodes' annotations ask for, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run(), name="pretend nodes")
+            group.create_task(self._beat(), name="heartbeats")
+            await self._nodes.wait_synced()
+            while True:
+                self._wake.clear()
+                for name in self.names:
+                    await self._follow(name)
+                await self._wake.wait()
+
+    async def leave(self) -> None:
+        """Shut down in order: cordoned, learners ended while their syncer still listens, NotReady, all other pods ended, nodes gone.
+        `run` goes on meanwhile. Raises ApiError."""
+        well = [name for name in self._uids if self._pretences[name] is Pretence.WELL]
+        closed = {"metadata": {"annotations": {_LEAVING: "true"}}, "spec": {"unschedulable": True}}
+        await asyncio.gather(*(self._patch(name, closed) for name in well))
+        await self._kubelet.shut_down(lambda pod: (pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) == COMPONENT_LEARNER)
+        self._leaving = True
+        await asyncio.gather(*(self._change(name, self._going) for name in well))
+        await self._kubelet.shut_down()
+        while self._uids:
+            name, uid = self._uids.popitem()
+            with contextlib.suppress(NotFound, Conflict):  # somebody was faster
+                await self._client.delete(NODES, "", name, uid=uid)
+            with contextlib.suppress(NotFound):
+                await self._client.delete(LEASES, LEASE_NAMESPACE, name)
+
+    async def _patch(self, name: str, change: Obj) -> None:
+        with contextlib.suppress(NotFound):
+            await self._client.patch(NODES, "", name, change, type=PatchType.MERGE, field_manager=FIELD_MANAGER)
+
+    async def _find(self, name: str) -> Obj | None:
+        try:
+            return await self._client.get(NODES, "", name)
+        except NotFound:
+            return None
+
+    async def _register(self, manifest: Obj, there: Obj | None) -> None:
+        name = manifest["metadata"]["name"]
+        if there is None:
+            try:
+                there = await self._client.create(NODES, {key: manifest[key] for key in ("metadata", "spec")}, field_manager=FIELD_MANAGER)
+            except AlreadyExists:
+                raise ForeignNodes(f"somebody else has just made a node {name}; rename it in the fleet file") from None
+        else:
+            log.info("node %s is ours from an earlier run", name)
+            metadata: dict[str, Obj] = {key: manifest["metadata"].get(key) or {} for key in ("labels", "annotations")}
+            if _LEAVING in (there["metadata"].get("annotations") or {}):  # it was cordoned by a run that was killed while it left
+                await self._patch(name, {"metadata": {"annotations": {_LEAVING: None}}, "spec": {"unschedulable": None}})
+            there = await self._client.patch(
+                NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=FIELD_MANAGER
+            )  # fmt: skip
+        self._uids[name] = there["metadata"]["uid"]
+        await self._renew(name)
+        await self._change(name, self._well)
+
+    def _well(self, node: Obj) -> None:
+        name = node["metadata"]["name"]
+        uname = platform.uname()
+        labels = self._manifests[name]["metadata"]["labels"]
+        node["status"] = {
+            **(node.get("status") or {}),
+            **self._manifests[name]["status"],
+            "addresses": [{"type": "InternalIP", "address": self._served[name].address}],
+            **({"daemonEndpoints": {"kubeletEndpoint": {"Port": self._ports[name]}}} if name in self._ports else {}),
+            "nodeInfo": {
+                **dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion"), ""),
+                "kernelVersion": uname.release,
+                "osImage": "pretend node of diloco",
+                "containerRuntimeVersion": "local://processes",
+                "kubeletVersion": "v0.1.0-diloco",
+                "operatingSystem": "linux",
+                "architecture": labels["kubernetes.io/arch"],
+            },
+        }
+        set_ready(node, "True", "KubeletReady", "kubelet is posting ready status", now=timestamp(self._machine.now()))
+
+    def _going(self, node: Obj) -> None:
+        set_ready(node, "False", "KubeletNotReady", "node is shutting down", now=timestamp(self._machine.now()))
+
+    async def _change(self, name: str, change: Callable[[Obj], None]) -> None:
+        """Read, change, write the node's status, until nobody wrote in between. A node that is gone is left alone."""
+        while True:
+            node = await self._find(name)
+            if node is None or node["metadata"]["uid"] != self._uids.get(name):
+                return
+            change(node)
+            try:
+                await self._client.update(NODES, node, subresource="status", field_manager=FIELD_MANAGER)
+            except (Conflict, NotFound):
+                continue
+            self._posted[name] = self._machine.now()
+            return
+
+    async def _renew(self, name: str) -> None:
+        now = self._machine.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": name, "uid": self._uids[name]}
+        lease = {
+            "metadata": {"name": name, "labels": {LABEL_SERVER: self._server}, "ownerReferences": [owner]},
+            "spec": {"holderIdentity": name, "leaseDurationSeconds": max(1, round(4 * self._heartbeat)), "renewTime": now},
+        }
+        await self._client.patch(
+            LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=FIELD_MANAGER, force=True
+        )  # fmt: skip
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(max(self._heartbeat, _RETRY_SECONDS)):
+                    await asyncio.gather(*(self._keep(name) for name in [*self._uids]))
+            except (ApiError, TimeoutError) as error:
+                if not self._silent:
+                    log.warning("heartbeats do not get through: %s", error or "no answer")
+                self._silent = True
+                await asyncio.sleep(min(_RETRY_SECONDS, self._heartbeat))
+                continue
+            if self._silent:
+                log.info("heartbeats get through again")
+            self._silent = False
+            await asyncio.sleep(self._heartbeat)
+
+    async def _keep(self, name: str) -> None:
+        """One heartbeat of a node. Its status follows when it is old, or when the control plane has written it off meanwhile."""
+        if self._pretences[name] is not Pretence.WELL or name not in self._uids:
+            return
+        await self._renew(name)
+        held = self._nodes.cache.get("", name)
+        conditions = held.value.get("status", {}).get("conditions") or () if held else ()
+        ready = {condition["type"]: condition["status"] for condition in conditions}.get("Ready") == "True"
+        old = (self._machine.now() - self._posted[name]).total_seconds() >= _STATUS_SECONDS if name in self._posted else True
+        if held and (old or not ready) and not self._leaving:
+            await self._change(name, self._well)
+
+    async def _follow(self, name: str) -> None:
+        """Do what the node's annotation asks for."""
+        held = self._nodes.cache.get("", name)
+        if held is None or held.uid != self._uids.get(name):
+            if self._uids.pop(name, None):
+                log.warning("node %s was deleted; it comes back with the next start of this command", name)
+            return
+        wanted = _pretence(held.value)
+        if wanted is self._pretences[name]:
+            return
+        log.info("node %s pretends to be %s", name, wanted.value or "well again")
+        self._pretences[name] = wanted
+        if wanted is Pretence.WELL:
+            self._kubelet.reconnect(name)
+            with contextlib.suppress(ApiError):  # the next heartbeat tries again
+                await self._keep(name)
+        else:
+            await self._kubelet.disconnect(name, Processes.KILLED if wanted is Pretence.OFF else Processes.ORPHANED)
+
+
+def _pretence(node: Obj) -> Pretence:
+    text = (node["metadata"].get("annotations") or {}).get(ANNOTATION_PRETEND, "")
+    try:
+        return Pretence(text)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in Pretence if each.value)
+        log.warning("node %s: annotation %s is %r; write %s, or remove it", node["metadata"]["name"], ANNOTATION_PRETEND, text, known)
+        return Pretence.WELL

@@ -1,0 +1,98 @@
+"""Pretend nodes joined to a real cluster: the process kubelet, its nodes and their volumes, over a client of that cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from diloco_operator.api.names import LABEL_JOB
+from diloco_operator.kube.client import Client, Obj
+from diloco_operator.local.addresses import Addresses, Network
+from diloco_operator.local.cluster_nodes import ClusterNodes
+from diloco_operator.local.kubelet import Kubelet
+from diloco_operator.local.log_server import LogServer
+from diloco_operator.local.machine import Machine, base_environment
+from diloco_operator.local.parts import Parts
+from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.provisioner import Provisioner
+from diloco_operator.local.state_dir import StateDir
+
+
+class JoinedNodes:
+    """An async context manager. Leaving it kills every process and leaves the cluster as it is, as a power failure would; call
+    `leave` before to shut down in good order.
+
+    `all_pods`: run pods that belong to no DiLoCoJob too. A cluster has such that go to every node, and here they would run as this
+    user, so they are not run unless somebody says so.
+    """
+
+    def __init__(
+        self, client: Client, state_dir: Path, manifests: Sequence[Obj], *, all_pods: bool = False, heartbeat: float = 10.0,
+        volume_sync: float = 10.0, environment: Mapping[str, str] | None = None, working_directory: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.client = client
+        self.state_dir = StateDir(state_dir)
+        self._manifests = manifests
+        self._all_pods = all_pods
+        self._heartbeat = heartbeat
+        self._volume_sync = volume_sync
+        self._environment = environment or {}
+        self._working_directory = working_directory or Path.cwd()
+        self._stack = contextlib.AsyncExitStack()
+        self.kubelet: Kubelet
+        self.nodes: ClusterNodes
+        self.parts: Parts
+        """`parts.failed` becomes the exception of a part that ended though none may."""
+        self._provisioner: Provisioner
+
+    async def __aenter__(self) -> Self:
+        """Returns when every node is registered. Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, BadNode,
+        ForeignNodes, ApiError."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.state_dir)
+            server = self.state_dir.identity()
+            network = Network.reserve(random.Random())  # noqa: S311 - not a secret
+            stack.callback(network.close)
+            supervisor = await stack.enter_async_context(Supervisor())
+            machine = Machine(
+                self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
+                environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, refuses=self._refuses,
+            )  # fmt: skip
+            self.kubelet = Kubelet(machine)
+            logs = await stack.enter_async_context(LogServer(self.kubelet.runs))
+            self.nodes = ClusterNodes(
+                self.client, self.kubelet, machine, self._manifests, server=server, heartbeat=self._heartbeat, listen=logs.listen
+            )  # fmt: skip
+            names = set(self.nodes.names)
+            self._provisioner = Provisioner(self.client, self.state_dir.path, names.__contains__, server=server)
+            machine.claim_folder = self._provisioner.folder_of
+            self.parts = Parts()
+            stack.push_async_callback(self.parts.stop)
+            await self.nodes.register()
+            await self._provisioner.register()
+            self.parts.run("kubelet", self.kubelet.run)
+            self.parts.run("nodes", self.nodes.run)
+            self.parts.run("provisioner", self._provisioner.run)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    async def leave(self) -> None:
+        """End every pod within its grace period and take nodes and StorageClass out of the cluster; claims keep their volumes. Raises
+        ApiError."""
+        await self.nodes.leave()
+        await self._provisioner.leave()
+
+    def _refuses(self, pod: Obj) -> str:
+        if self._all_pods or LABEL_JOB in (pod["metadata"].get("labels") or {}):
+            return ""
+        return (
+            "this node is pretended by `diloco local nodes`, which runs pods of DiLoCoJobs only; with --all-pods it runs any, "
+            "as processes of the user who started it"
+        )

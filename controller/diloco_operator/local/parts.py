@@ -1,0 +1,45 @@
+"""Parts of one program that must all go on: the end of one is the failure of the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
+
+
+class Parts:
+    """Make it inside a running event loop."""
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Becomes the exception of a part that ended though none may; then nothing can be trusted any more."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def run(self, name: str, work: Callable[[], Awaitable[None]], *, may_end: bool = False) -> None:
+        """Start one more part."""
+
+        async def part() -> None:
+            await work()
+            if not may_end:
+                raise RuntimeError(f"the {name} ended though it must not")
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()):
+                log.error("the %s failed", name, exc_info=error)
+                if not self.failed.done():
+                    self.failed.set_exception(error)
+
+        task = asyncio.create_task(part(), name=name)
+        task.add_done_callback(ended)
+        self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Cancel all, the newest first, and return when they ended."""
+        for task in reversed(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.failed.done() and not self.failed.cancelled():
+            self.failed.exception()  # whoever had to know has awaited it
+        self.failed.cancel()

@@ -1,0 +1,55 @@
+"""Renders the Helm chart with the real Helm, and finds objects in what comes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from builders.control_plane import PROGRAMS, ROOT
+
+type Json = dict[str, Any]
+
+CHART = ROOT / "helm" / "diloco-operator"
+VALUES = ROOT / "tests" / "helm" / "values"
+NAMESPACE = "diloco-system"
+RELEASE = "diloco-operator"
+
+
+class Refused(Exception):
+    """Helm did not render; the message is what it said."""
+
+
+def helm(*args: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`helm ARGS` without a cluster."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
+    return subprocess.run([str(PROGRAMS / "helm"), *args], env=environment, input=input, capture_output=True, text=True, check=False)
+
+
+def render_text(values: Mapping[str, Any] | None = None, *, files: Iterable[Path] = (), release: str = RELEASE) -> str:
+    """All manifests and hooks as `helm template` prints them. `values` win over `files`. Raises `Refused`."""
+    chosen = [argument for file in files for argument in ("--values", str(file))]
+    done = helm("template", release, str(CHART), "--namespace", NAMESPACE, *chosen, "--values", "-", input=json.dumps(values or {}))
+    if done.returncode != 0:
+        raise Refused(done.stderr)
+    return done.stdout
+
+
+def render(values: Mapping[str, Any] | None = None, *, files: Iterable[Path] = (), release: str = RELEASE) -> list[Json]:
+    """The same as objects."""
+    return [obj for obj in yaml.load_all(render_text(values, files=files, release=release), yaml.CSafeLoader) if obj]
+
+
+def of_kind(objects: Iterable[Json], kind: str) -> list[Json]:
+    return [obj for obj in objects if obj["kind"] == kind]
+
+
+def one(objects: Iterable[Json], kind: str, name: str | None = None) -> Json:
+    """The one object of this kind (and name)."""
+    found = [obj for obj in objects if obj["kind"] == kind and name in (None, obj["metadata"]["name"])]
+    assert len(found) == 1, f"{len(found)} objects of kind {kind} and name {name}: {[obj['metadata']['name'] for obj in found]}"
+    return found[0]

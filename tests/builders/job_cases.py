@@ -1,0 +1,190 @@
+"""DiLoCoJobs that an API server refuses by the CRD alone, and some at the edge that it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders.job_manifests import Obj, cpu_pool, gpu_pool, job, pod_template, tpu_pool, with_field
+
+SEVERAL_SHARDS = job(spec={"syncer": {"shards": 2}})
+
+REFUSED: dict[str, tuple[Obj, str, str]] = {
+    # how many
+    "min above max": (job(least=7), "spec.learners.min", "learners.min must not exceed learners.max; lower min or raise max"),
+    "no learners": (job(least=0), "spec.learners.min", "must be greater than or equal to 1"),
+    "negative maximum": (job(most=-1), "spec.learners.max", "must be greater than or equal to 1"),
+    "too many learners": (job(most=1025), "spec.learners.max", "must be less than or equal to 1024"),
+    "no maximum": (with_field(job(), "spec.learners", {"min": 1}), "spec.learners.max", "Required value"),
+    "learners as text": (with_field(job(), "spec.learners.max", "six"), "spec.learners.max", "must be of type integer"),
+    "half a learner": (with_field(job(), "spec.learners.max", 2.5), "spec.learners.max", "must be of type integer"),
+    "sum of pool minima above max": (job(pools=[tpu_pool(least=4), gpu_pool(least=3)]), "spec.pools", "the sum of pools[].learners.min"),
+    "pools too small for the minimum": (job(pools=[tpu_pool(most=1)]), "spec.pools", "the sum of pools[].learners.max must reach"),
+    "pool min above max": (job(pools=[tpu_pool(least=5)]), "spec.pools[0].learners.min", "min must not exceed max of the pool's learners"),
+    # names
+    "job name too long": (job("a" * 33), "metadata.name", "at most 32 characters"),
+    "job name not a label": (job("bytes.lm"), "metadata.name", "must be a DNS label"),
+    "job name in another script": (job("\u4e16\u754c"), "metadata.name", "must be a DNS label"),
+    "pool name in another script": (job(pools=[tpu_pool("\u00e9t\u00e9")]), "spec.pools[0].name", "must be a DNS label"),
+    "pool name of nothing": (job(pools=[tpu_pool("")]), "spec.pools[0].name", "must be a DNS label"),
+    "pool name too long": (job(pools=[tpu_pool("sixteen-letters-")]), "spec.pools[0].name", "at most 15 characters"),
+    "pool name with capitals": (job(pools=[tpu_pool("V5P")]), "spec.pools[0].name", "must be a DNS label"),
+    "duplicate pool names": (job(pools=[tpu_pool("a"), gpu_pool("a")]), "spec.pools", "pool names must be unique"),
+    # hardware
+    "no pools": (job(pools=[]), "spec.pools", "must have at least 1 items"),
+    "too many pools": (job(pools=[tpu_pool(f"p{n}") for n in range(17)]), "spec.pools", "must have at most 16 items"),
+    "unknown accelerator": (job(pools=[gpu_pool(accelerator="nvidia-h1000")]), "spec.pools[0].accelerator", 'supported values: "tpu-v4"'),
+    "3-D topology of a 2-D TPU": (
+        job(pools=[tpu_pool("a", "tpu-v6e", "2x2x2")]),
+        "spec.pools[0].topology",
+        "one that tpu-v6e has: 1x1, 2x2",
+    ),
+    "2-D topology of a 3-D TPU": (job(pools=[tpu_pool("a", "tpu-v5p", "4x4")]), "spec.pools[0].topology", "one that tpu-v5p has: 2x2x1"),
+    "topology out of order": (job(pools=[tpu_pool("a", "tpu-v4", "8x4x4")]), "spec.pools[0].topology", "one that tpu-v4 has"),
+    "topology larger than the pod": (job(pools=[tpu_pool("a", "tpu-v4", "16x16x20")]), "spec.pools[0].topology", "at most 16x16x16"),
+    "TPU without topology": (with_field(job(), "spec.pools[0].topology", ...), "spec.pools[0].topology", "one that tpu-v5p has"),
+    "topology that v5e has not": (job(pools=[tpu_pool("a", "tpu-v5e", "2x2x1")]), "spec.pools[0].topology", "one that tpu-v5e has"),
+    "topology that tpu7x has not": (job(pools=[tpu_pool("a", "tpu7x", "2x2")]), "spec.pools[0].topology", "one that tpu7x has"),
+    "topology with a GPU": (job(pools=[gpu_pool(topology="2x2")]), "spec.pools[0].topology", "topology is for TPUs only"),
+    "hosts with a TPU": (job(pools=[tpu_pool(hosts=2)]), "spec.pools[0].hosts", "follow from its topology, so remove it"),
+    "acceleratorsPerHost with a TPU": (job(pools=[tpu_pool(acceleratorsPerHost=4)]), "spec.pools[0].acceleratorsPerHost", "for GPUs only"),
+    "acceleratorsPerHost with cpu": (job(pools=[cpu_pool(acceleratorsPerHost=1)]), "spec.pools[0].acceleratorsPerHost", "cpu has none"),
+    "more GPUs than a host has": (job(pools=[gpu_pool(acceleratorsPerHost=16)]), "spec.pools[0].acceleratorsPerHost", "must be at most 8"),
+    "more GB200 than a host has": (
+        job(pools=[gpu_pool(accelerator="nvidia-gb200", acceleratorsPerHost=8)]),
+        "spec.pools[0].acceleratorsPerHost",
+        "must be at most 4",
+    ),
+    "chipsPerHost with a GPU": (job(pools=[gpu_pool(chipsPerHost=4)]), "spec.pools[0].chipsPerHost", "chipsPerHost is for TPUs only"),
+    "ambiguous v6e 2x4": (job(pools=[tpu_pool("a", "tpu-v6e", "2x4")]), "spec.pools[0].chipsPerHost", "set it to 4 or 8"),
+    "chipsPerHost that no host has": (
+        job(pools=[tpu_pool("a", "tpu-v6e", "4x4", chipsPerHost=8)]),
+        "spec.pools[0].chipsPerHost",
+        "4 or 8 for 2x4, else 4",
+    ),
+    "no hosts": (job(pools=[gpu_pool(hosts=0)]), "spec.pools[0].hosts", "must be greater than or equal to 1"),
+    "unknown capacity": (job(pools=[gpu_pool(capacity="Free")]), "spec.pools[0].capacity", '"Reserved", "OnDemand", "Spot", "Scavenged"'),
+    # templates
+    "no learner container": (
+        job(pools=[tpu_pool(template=pod_template("main"))]),
+        "spec.pools[0].template.spec.containers",
+        'one container named "learner"',
+    ),
+    "empty template": (job(pools=[tpu_pool(template={})]), "spec.pools[0].template.spec.containers", 'one container named "learner"'),
+    "no template": (with_field(job(), "spec.pools[0].template", ...), "spec.pools[0].template", "Required value"),
+    "container without a name": (
+        with_field(job(), "spec.pools[1].template.spec.containers[0].name", ...),
+        "spec.pools[1].template.spec.containers[0].name",
+        "Required value",
+    ),
+    "syncer template with other containers": (
+        job(spec={"syncer": {"template": pod_template("main")}}),
+        "spec.syncer.template.spec.containers",
+        'one container named "syncer"',
+    ),
+    # training
+    "no steps": (with_field(job(), "spec.training", {}), "spec.training.steps", "Required value"),
+    "no training": (with_field(job(), "spec.training", ...), "spec.training", "Required value"),
+    "zero steps": (job(steps=0), "spec.training.steps", "must be greater than or equal to 1"),
+    "quorum above learners.min": (job(quorum=3), "spec.training.quorum", "training.quorum must not exceed learners.min"),
+    "fragments above syncInterval": (job(fragments=25), "spec.training.fragments", "fragments must not exceed syncInterval"),
+    "overlap of a whole interval": (job(overlapSteps=24), "spec.training.overlapSteps", "overlapSteps must be less than syncInterval"),
+    "unknown merge": (job(merge={"method": "Median"}), "spec.training.merge.method", 'supported values: "RDA", "Average"'),
+    "unknown compression": (job(compression="Int2"), "spec.training.compression", 'supported values: "None", "BFloat16", "Int4"'),
+    "momentum of one": (job(outerOptimizer={"momentum": 1}), "spec.training.outerOptimizer.momentum", "must be less than 1"),
+    "learning rate of zero": (
+        job(outerOptimizer={"learningRate": 0}),
+        "spec.training.outerOptimizer.learningRate",
+        "must be greater than 0",
+    ),
+    "safety factor above one": (job(grace={"safetyFactor": 1.2}), "spec.training.grace.safetyFactor", "must be less than or equal to 1"),
+    "no snapshots kept": (job(checkpoint={"keep": 0}), "spec.training.checkpoint.keep", "must be greater than or equal to 1"),
+    "uri without a scheme": (job(checkpoint={"uri": "/mnt/x"}), "spec.training.checkpoint.uri", "such as s3://bucket/folder"),
+    # patience
+    "malformed joinTimeout": (
+        with_field(job(), "spec.learners.joinTimeout", "10 minutes"),
+        "spec.learners.joinTimeout",
+        "must be a duration",
+    ),
+    "joinTimeout as a number": (with_field(job(), "spec.learners.joinTimeout", 600), "spec.learners.joinTimeout", "must be of type string"),
+    "stallTimeout of nothing": (with_field(job(), "spec.learners.stallTimeout", "0s"), "spec.learners.stallTimeout", "must be at least 1s"),
+    "malformed window": (with_field(job(), "spec.learners.restart.window", "1d"), "spec.learners.restart.window", "ms, s, m or h"),
+    "malformed stallTimeout": (
+        with_field(job(), "spec.learners.stallTimeout", "2"),
+        "spec.learners.stallTimeout",
+        "stallTimeout must be a duration",
+    ),
+    "joinTimeout of nothing": (with_field(job(), "spec.learners.joinTimeout", "0s"), "spec.learners.joinTimeout", "must be at least 1s"),
+    "window of nothing": (
+        with_field(job(), "spec.learners.restart.window", "1ms"),
+        "spec.learners.restart.window",
+        "window must be at least 1s",
+    ),
+    "malformed initial back-off": (
+        with_field(job(), "spec.learners.restart.backoff.initial", "-5s"),
+        "spec.learners.restart.backoff.initial",
+        "initial must be a duration",
+    ),
+    "malformed longest back-off": (
+        with_field(job(), "spec.learners.restart.backoff.max", "5 m"),
+        "spec.learners.restart.backoff.max",
+        "max must be a duration",
+    ),
+    "backoff shrinks": (
+        with_field(job(), "spec.learners.restart.backoff", {"initial": "10m", "max": "5m"}),
+        "spec.learners.restart.backoff.initial",
+        "backoff.initial must not exceed backoff.max",
+    ),
+    "negative restarts": (
+        with_field(job(), "spec.learners.restart.limit", -1),
+        "spec.learners.restart.limit",
+        "greater than or equal to 0",
+    ),
+    "negative ttl": (job(spec={"ttlSecondsAfterFinished": -1}), "spec.ttlSecondsAfterFinished", "must be greater than or equal to 0"),
+    # syncer
+    "several shards": (SEVERAL_SHARDS, "spec.syncer.shards", "shards above 1 is not supported yet"),
+    "storage that is no quantity": (
+        job(spec={"syncer": {"storage": {"size": "10GB"}}}),
+        "spec.syncer.storage.size",
+        "such as 500Mi or 10Gi",
+    ),
+    "storage of nothing": (job(spec={"syncer": {"storage": {"size": "0Gi"}}}), "spec.syncer.storage.size", "positive Kubernetes quantity"),
+    "suspend as text": (job(spec={"suspend": "yes"}), "spec.suspend", "must be of type boolean"),
+    "empty managedBy": (job(spec={"managedBy": ""}), "spec.managedBy", "must have at least 1 characters"),
+    "no spec": (with_field(job(), "spec", ...), "spec", "Required value"),
+}
+"""A job, the field that is to blame, and words of the refusal."""
+
+ACCEPTED: dict[str, Obj] = {
+    "two kinds of hardware": job(),
+    "every TPU topology of one host": job(
+        pools=[
+            tpu_pool("v4", "tpu-v4", "2x2x1"),
+            tpu_pool("v5e", "tpu-v5e", "1x1"),
+            tpu_pool("v6e-one", "tpu-v6e", "2x4", chipsPerHost=8),
+            tpu_pool("v6e-two", "tpu-v6e", "2x4", chipsPerHost=4),
+            tpu_pool("tpu7x", "tpu7x", "2x2x1"),
+        ]
+    ),
+    "a full v5p pod slice": job(pools=[tpu_pool(topology="16x16x24")]),
+    "several GPU hosts": job(pools=[gpu_pool(hosts=4, acceleratorsPerHost=8)]),
+    "machines without accelerators": job(pools=[cpu_pool(hosts=1)]),
+    "quorum of the minimum": job(quorum=2),
+    "one fragment, no overlap, every step": job(fragments=1, syncInterval=1, overlapSteps=0),
+    "exact bounds of names": job("a" * 32, pools=[tpu_pool("fifteen-letters")]),
+    "no back-off at all": with_field(job(), "spec.learners.restart.backoff", {"initial": "0s", "max": "0s"}),
+    "fractions in durations": with_field(job(), "spec.learners.joinTimeout", "1.5h30m0.5s250ms"),
+    "snapshots elsewhere": job(checkpoint={"uri": "s3://bucket/folder"}),
+    "snapshots in a folder": job(checkpoint={"uri": "file:///mnt/snapshots"}),
+    "a syncer of one's own": job(spec={"syncer": {"template": pod_template("syncer")}}),
+    "labels for the syncer only": job(spec={"syncer": {"template": {"metadata": {"labels": {"team": "a"}}}}}),
+    "another controller's job": job(spec={"managedBy": "example.org/other"}),
+}
+
+IMMUTABLE: dict[str, tuple[str, Any, str]] = {
+    "managedBy": ("spec.managedBy", "example.org/other", "managedBy is immutable"),
+    "fragments": ("spec.training.fragments", 12, "fragments is immutable"),
+    "accelerator": ("spec.pools[1].accelerator", "nvidia-b200", "accelerator of a pool is immutable"),
+    "storage size": ("spec.syncer.storage.size", "5Gi", "storage is immutable"),
+    "storage class": ("spec.syncer.storage.className", "fast", "storage is immutable"),
+}
+"""A field of `job()`, the value that it cannot change to, and words of the refusal."""

@@ -1,0 +1,175 @@
+"""Jobs on a real control plane: the chart's rights, the operator and the pretend nodes as processes, and the words of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from builders.chart import CHART, NAMESPACE, RELEASE
+from builders.control_plane import ControlPlane
+from builders.local import WAIT_SECONDS, Cluster
+from builders.operator_process import OperatorReplica, replica
+from diloco_operator.api.names import LABEL_SERVER
+from diloco_operator.kube.client import Unavailable
+from diloco_operator.kube.rest import RestClient, load_config
+from diloco_operator.local.supervisor import prctl
+
+type Obj = dict[str, Any]
+
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+"""The operator, as the audit log names it."""
+DILOCO = Path(sys.executable).parent / "diloco"
+_PR_SET_PDEATHSIG = 1
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+class NodesCommand:
+    """`diloco local nodes` as a process, in a folder of its own; dies with whoever started it."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fleet.yaml").write_text(yaml.safe_dump_all(fleet))
+        command = [
+            str(DILOCO),
+            "local",
+            "nodes",
+            "--kubeconfig",
+            str(kubeconfig),
+            "--fleet",
+            "fleet.yaml",
+            "--state-dir",
+            "state",
+            *options,
+        ]
+        # The signal comes when the thread that forked ends, so it is one that lives as long as the command.
+        self._launcher = concurrent.futures.ThreadPoolExecutor(1)
+        self.process = self._launcher.submit(self._start, command, os.getpid()).result()
+
+    def _start(self, command: Sequence[str], parent: int) -> subprocess.Popen[str]:
+        def die_with_parent() -> None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        with (self.folder / "nodes.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                preexec_fn=die_with_parent,
+            )
+
+    def wait_ready(self) -> str:
+        """Its first line, once every node is registered."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "nodes are Ready" in line, (self.folder / "nodes.log").read_text()
+        return line
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Its exit status after a signal."""
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_SECONDS)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._launcher.shutdown()
+
+    def log(self, pod: str) -> str:
+        """What a pod of the namespace default has written, all containers and restarts."""
+        return "".join(path.read_text() for path in sorted((self.folder / "state/logs/default" / pod).glob("*.log")))
+
+
+@contextlib.contextmanager
+def nodes_command(folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options: str) -> Iterator[NodesCommand]:
+    """Ready, and gone in good order at the end."""
+    found = NodesCommand(folder, kubeconfig, fleet, *options)
+    try:
+        found.wait_ready()
+        yield found
+        assert found.end() == 0, (folder / "nodes.log").read_text()[-4000:]
+    finally:
+        found.close()
+
+
+# --- the chart --------------------------------------------------------------------------------------------------------
+def install_chart(plane: ControlPlane, **config: Any) -> None:
+    """Everything of the chart but a running pod: its CRD, ServiceAccount, roles and configuration."""
+    values = {"replicas": 0, "config": config}
+    plane.helm("install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--values", "-", input=json.dumps(values))
+    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
+
+
+@contextlib.contextmanager
+def operator(plane: ControlPlane, folder: Path, name: str = "operator", *options: str) -> Iterator[OperatorReplica]:
+    """`diloco-operator run` as the chart's ServiceAccount, with the chart's configuration and nothing else."""
+    kubeconfig = plane.kubeconfig_for(plane.token(NAMESPACE, RELEASE), RELEASE)
+    config = folder / "config.yaml"
+    config.write_text(
+        plane.kubectl("-n", NAMESPACE, "get", "configmap", f"{RELEASE}-config", "-o", r"jsonpath={.data.config\.yaml}").stdout
+    )
+    with replica(folder, name, kubeconfig, "--config", str(config), "--leader-elect-namespace", NAMESPACE, *options) as found:
+        yield found
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+class KubeCluster(Cluster):
+    """`Cluster` of a real control plane: what changes something goes through kubectl."""
+
+    def __init__(self, control: ControlPlane, client: RestClient, nodes: NodesCommand) -> None:
+        self.control, self.client, self.nodes = control, client, nodes
+
+    async def kubectl(self, *args: str, input: str | None = None) -> str:
+        return (await asyncio.to_thread(self.control.kubectl, *args, input=input)).stdout
+
+    async def apply(self, job: Obj) -> Obj:
+        await self.kubectl("apply", "-f", "-", input=yaml.safe_dump(job))
+        return job
+
+    async def change(self, name: str, spec: Obj) -> Obj:
+        await self.kubectl("patch", "dlj", name, "--type=merge", "-p", json.dumps({"spec": spec}))
+        return spec
+
+    async def job(
+        self, name: str, holds: Callable[[Obj | None], bool] = lambda job: job is not None, *, timeout: float = WAIT_SECONDS
+    ) -> Obj:
+        """The job, as soon as it is so; an API server that is away is waited for."""
+        async with asyncio.timeout(2 * timeout):
+            while True:
+                try:
+                    return await super().job(name, holds, timeout=timeout)
+                except (Unavailable, OSError):
+                    await asyncio.sleep(0.2)
+
+    async def _unless_failed(self, wanted: Any) -> Any:
+        return await wanted
+
+    def log(self, pod: str) -> str:
+        return self.nodes.log(pod)
+
+
+@contextlib.asynccontextmanager
+async def kube_cluster(control: ControlPlane, folder: Path, fleet: Sequence[Obj], *options: str) -> AsyncIterator[KubeCluster]:
+    """Pretend nodes on a control plane; jobs are deleted at the end. `options` go to `diloco local nodes`."""
+    try:
+        with nodes_command(folder, control.kubeconfig, fleet, *options) as nodes:
+            async with RestClient.connect(load_config(control.kubeconfig)) as client:
+                yield KubeCluster(control, client, nodes)
+    finally:  # also of a test that failed: the next one begins with an empty cluster
+        control.kubectl("delete", "dlj,pods,configmaps,secrets,services,pvc", "--all", "--wait=false")
+        control.kubectl("delete", "nodes,storageclasses", "-l", LABEL_SERVER, "--wait=false")

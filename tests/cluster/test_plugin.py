@@ -1,0 +1,191 @@
+"""`kubectl diloco` as kubectl runs it, against a real API server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
+from builders.job_manifests import Obj, job
+from builders.pods import a_learner_pod
+from builders.pretend_kubelet import PretendKubelet, serve_logs
+from click.testing import CliRunner, Result
+from diloco_operator.cli import kubectl
+
+NODE = "plugin-tpu"
+
+
+@dataclass
+class Team:
+    """A namespace with the job `bytes-lm`, whose unit v5p-0 runs attempt 2 on two hosts, as an operator would report it."""
+
+    plane: ControlPlane
+    namespace: str
+    kubelet: PretendKubelet
+
+    def diloco(self, *args: str) -> str:
+        """What `kubectl diloco ARGS` says on standard output. In this process: it takes a second to start one."""
+        done = self._run(*args)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def fails(self, *args: str) -> str:
+        """What it says on standard error."""
+        done = self._run(*args)
+        assert done.exit_code == 1, done.output
+        return done.stderr
+
+    def _run(self, *args: str) -> Result:
+        return CliRunner(env={"KUBECONFIG": str(self.plane.kubeconfig)}).invoke(kubectl.main, [*args, "-n", self.namespace])
+
+    def job(self) -> Obj:
+        return self.plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{self.namespace}/dilocojobs/bytes-lm")
+
+    def pods(self) -> list[Obj]:
+        items: list[Obj] = self.plane.request("GET", f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return items
+
+    def set_status(self, unit: Obj, **conditions: str) -> None:
+        when = {"lastTransitionTime": "2026-11-20T21:00:00Z", "observedGeneration": 1}
+        told = [
+            {"type": each, "status": value, "reason": f"{each}Reason", "message": f"about {each}", **when}
+            for each, value in conditions.items()
+        ]
+        body = {"status": {"conditions": told, "units": [{"name": "v5p-0", "pool": "v5p", **unit}]}}
+        path = f"/apis/diloco.dev/v1alpha1/namespaces/{self.namespace}/dilocojobs/bytes-lm/status"
+        self.plane.request("PATCH", path, body, content_type="application/merge-patch+json")
+
+    def add_pod(self, host: int, attempt: int) -> None:
+        meta = {
+            key: value
+            for key, value in a_learner_pod(host=host, attempt=attempt)["metadata"].items()
+            if key in ("name", "labels", "annotations")
+        }
+        spec = {"containers": [{"name": "learner", "image": "none"}], "nodeName": NODE, "terminationGracePeriodSeconds": 0}
+        self.plane.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", {"metadata": meta, "spec": spec})
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / "diloco.dev_dilocojobs.yaml"))
+    control_plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+    control_plane.add_node(NODE)
+    yield control_plane
+    control_plane.request("DELETE", f"/api/v1/nodes/{NODE}")
+
+
+@pytest.fixture
+def team(plane: ControlPlane) -> Iterator[Team]:
+    name: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "plugin-"}})["metadata"]["name"]
+    plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+    plane.request("POST", f"/apis/diloco.dev/v1alpha1/namespaces/{name}/dilocojobs", job())
+    logs = {f"{name}/bytes-lm-v5p-0-a2-{host}/learner": f"step 1\nstep 2 of host {host}\n".encode() for host in (0, 1)}
+    with serve_logs(plane.folder / "server.crt", plane.folder / "server.key", logs) as kubelet:
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
+        }
+        plane.request("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, content_type="application/merge-patch+json")
+        made = Team(plane, name, kubelet)
+        made.set_status({"state": "Training", "attempt": 2, "slice": "np-v5p-1"}, Training="True")
+        for host in (0, 1):
+            made.add_pod(host, attempt=2)
+        yield made
+    plane.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def test_status_and_units_tell_what_the_operator_reported(team: Team) -> None:
+    told = team.diloco("status", "bytes-lm")
+    assert f"bytes-lm in namespace {team.namespace}\n  Training: about Training\n" in told
+    assert team.diloco("status").splitlines()[0] == told.splitlines()[0]
+    assert json.loads(team.diloco("status", "bytes-lm", "-o", "json"))["units"][0]["slice"] == "np-v5p-1"
+    header, row = team.diloco("units", "bytes-lm").splitlines()
+    assert header.split()[:4] == ["UNIT", "STATE", "SINCE", "SLICE"]
+    assert row.split()[:2] == ["v5p-0", "Training"]
+
+
+def test_logs_come_from_every_host_of_the_unit(team: Team) -> None:
+    told = team.diloco("logs", "bytes-lm", "v5p-0", "--tail", "1")
+    assert told == "[host 0] step 2 of host 0\n[host 1] step 2 of host 1\n"
+    assert team.diloco("logs", "bytes-lm", "v5p-0", "--host", "1", "-f") == "step 1\nstep 2 of host 1\n"
+    assert team.kubelet.asked[-1] == (f"/containerLogs/{team.namespace}/bytes-lm-v5p-0-a2-1/learner", {"follow": "true"})
+    assert "there are only the pods of attempt 2" in team.fails("logs", "bytes-lm", "v5p-0", "--previous")
+    assert "there is no pod bytes-lm-syncer now" in team.fails("logs", "bytes-lm", "syncer")
+
+
+def test_a_node_that_hands_out_no_logs_is_told(team: Team) -> None:
+    status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}  # tcpmux: nothing listens
+    team.plane.request("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, content_type="application/merge-patch+json")
+    said = team.fails("logs", "bytes-lm", "v5p-0", "--host", "0")
+    assert "the log of pod bytes-lm-v5p-0-a2-0 cannot be had from its node: " in said
+    assert "connection refused" in said
+
+
+def test_drain_evicts_and_waits_until_the_unit_contributes_again(team: Team) -> None:
+    command = [str(PROGRAMS / "kubectl"), "diloco", "drain", "bytes-lm", "v5p-0", "--cordon", "-n", team.namespace]
+    with subprocess.Popen(command, env=team.plane.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as draining:
+        assert draining.stdout is not None
+        said = [draining.stdout.readline() for _ in range(3)]
+        assert said[0] == f"node/{NODE} cordoned; `kubectl uncordon {NODE}` opens it again\n"
+        assert sorted(said[1:]) == ["pod/bytes-lm-v5p-0-a2-0 evicted\n", "pod/bytes-lm-v5p-0-a2-1 evicted\n"]
+        team.plane.wait_for(lambda: team.pods() == [], "the evicted pods to be gone")
+        team.set_status({"state": "Training", "attempt": 3, "slice": "np-v5p-2", "recoverSeconds": 4.2}, Training="True")
+        rest = draining.communicate(timeout=60)[0]
+    assert draining.returncode == 0, rest
+    assert rest.splitlines()[-1] == "unit v5p-0 contributes again after 4.2 s, on np-v5p-2; failures on its restart budget: 0"
+    assert team.plane.request("GET", f"/api/v1/nodes/{NODE}")["spec"]["unschedulable"] is True
+    team.plane.kubectl("uncordon", NODE)
+
+
+def test_drain_heeds_a_disruption_budget(team: Team) -> None:
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for pod in team.pods():  # a pod that is not ready may always be evicted
+        path = f"/api/v1/namespaces/{team.namespace}/pods/{pod['metadata']['name']}/status"
+        team.plane.request("PATCH", path, {"status": ready}, content_type="application/merge-patch+json")
+    budget = {"metadata": {"name": "all"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"diloco.dev/job": "bytes-lm"}}}}
+    team.plane.request("POST", f"/apis/policy/v1/namespaces/{team.namespace}/poddisruptionbudgets", budget)
+    team.plane.kubectl("wait", "--for=jsonpath={.status.currentHealthy}=2", "pdb/all", "-n", team.namespace, "--timeout=60s")
+    said = team.fails("drain", "bytes-lm", "v5p-0", "--timeout", "2s")
+    assert "could not be evicted within 2s: a PodDisruptionBudget does not allow it" in said
+    assert len(team.pods()) == 2
+
+
+def test_suspend_and_resume(team: Team) -> None:
+    assert team.diloco("suspend", "bytes-lm") == "dilocojob.diloco.dev/bytes-lm suspended\n"
+    assert team.job()["spec"]["suspend"] is True
+    managers = {each["manager"] for each in team.job()["metadata"]["managedFields"]}
+    assert "kubectl-diloco" in managers
+    assert "is not suspended after 1s" in team.fails("suspend", "bytes-lm", "--wait", "--timeout", "1s")
+    assert team.diloco("resume", "bytes-lm") == "dilocojob.diloco.dev/bytes-lm resumed\n"
+    assert team.job()["spec"]["suspend"] is False
+
+
+def test_wrong_names_and_missing_rights_are_told_in_words(team: Team) -> None:
+    assert 'no DiLoCoJob "bites-lm"' in team.fails("status", "bites-lm")
+    assert 'has no unit "v5p-7"; its units are: v5p-0' in team.fails("logs", "bytes-lm", "v5p-7")
+    nobody = team.plane.kubeconfig_for(team.plane.token(team.namespace, "default"), f"{team.namespace}-nobody")
+    said = team.fails("suspend", "bytes-lm", "--kubeconfig", str(nobody))
+    assert "you may not do that" in said
+    assert 'cannot get resource "dilocojobs"' in said
+    assert 'context "elsewhere"' in team.fails("status", "--context", "elsewhere").replace("'", '"')
+
+
+def test_an_api_server_that_is_not_there_is_told(team: Team, tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = json.loads(team.plane.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"  # tcpmux: nothing listens
+    nowhere = tmp_path_factory.mktemp("nowhere") / "config"
+    nowhere.write_text(json.dumps(config))
+    assert "cannot be reached" in team.fails("status", "--kubeconfig", str(nowhere))
+
+
+def test_kubectl_finds_the_plugin_and_passes_its_exit_status(team: Team) -> None:
+    assert "kubectl-diloco" in team.plane.kubectl("plugin", "list").stdout
+    told = team.plane.kubectl("diloco", "status", "bytes-lm", "-n", team.namespace).stdout
+    assert f"bytes-lm in namespace {team.namespace}\n  Training: about Training\n" in told
+    with pytest.raises(CommandFailed) as error:
+        team.plane.kubectl("diloco", "drain", "bytes-lm")
+    assert error.value.done.returncode == 2
+    assert error.value.done.stderr.startswith("Usage: kubectl diloco drain [OPTIONS] JOB UNIT")

@@ -1,0 +1,302 @@
+"""Jobs on a real control plane, from kubectl apply to Complete. The operator has the rights that the chart gives it, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builders.chart import NAMESPACE, RELEASE
+from builders.control_plane import ControlPlane, start
+from builders.kube_jobs import ACCOUNT, KubeCluster, install_chart, kube_cluster, operator
+from builders.local import is_gone, is_true, wait_for
+from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
+from diloco_operator.api.names import DILOCO_JOBS
+
+type Obj = dict[str, Any]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("kube-jobs")]
+COMPLETE = is_true("Complete")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of these tests' own, with the chart in it: its API server is stopped, and its nodes fail. Nodes count as lost after
+    50 s, as in every cluster that does not say otherwise."""
+    with start(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="50s") as running:
+        install_chart(running, progressInterval="500ms", deadNodeForceDelete="1s")
+        yield running
+
+
+def requests(plane: ControlPlane, since: int = 0) -> list[Obj]:
+    """What the operator has asked for."""
+    return [event for event in plane.audit_events(since) if event["user"]["username"] == ACCOUNT]
+
+
+def refused(events: list[Obj]) -> list[str]:
+    return [f"{e['verb']} {e['requestURI']}" for e in events if e.get("responseStatus", {}).get("code") == 403]
+
+
+def check_tokens(cluster: KubeCluster, job: Obj, trace: Path | None = None) -> None:
+    """No token counted twice, none lost. The ledger's samples and the status' tokens are counted in different places, 16 to a sample."""
+    counted = job["status"]["progress"]["tokens"]
+    assert counted == sum(unit.get("tokens", 0) for unit in job["status"]["units"])
+    account = re.findall(
+        r"ledger: (\d+) samples of sequence numbers 0 to (\d+) trained once each", cluster.log(f"{job['metadata']['name']}-syncer")
+    )
+    trained, last = map(int, account[-1])
+    assert counted == 16 * trained
+    assert trained <= last + 1
+    if trace:  # what is counted was drawn by somebody, so there are no more tokens than distinct samples
+        assert trained <= len(samples_drawn(trace))
+
+
+def all_took_part(job: Obj | None) -> bool:
+    units = (job or {}).get("status", {}).get("units", ())
+    return len(units) == 4 and all(unit.get("tokens", 0) > 0 for unit in units)
+
+
+# --- it trains --------------------------------------------------------------------------------------------------------
+async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_complete(plane: ControlPlane, tmp_path: Path) -> None:
+    [job] = yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text())
+    fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
+    job["spec"]["training"]["steps"] = 100_000  # until all four have trained, however late one starts
+    for pool in job["spec"]["pools"]:
+        pool["template"]["spec"]["containers"][0]["command"] += ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
+    since = plane.audit_position()
+    async with kube_cluster(plane, tmp_path, fleet) as cluster:
+        with operator(plane, tmp_path):
+            await cluster.apply(job)
+            trained = await cluster.job("bytes-lm", all_took_part, timeout=150)
+            enough = {"spec": {"training": {"steps": trained["status"]["progress"]["step"] + 100}}}
+            await cluster.kubectl("patch", "dlj/bytes-lm", "--type=merge", f"--patch={json.dumps(enough)}")
+            await cluster.kubectl("wait", "dlj/bytes-lm", "--for=condition=Complete", "--timeout=150s")
+            done = await cluster.job("bytes-lm")
+            units = {unit["name"]: unit for unit in done["status"]["units"]}
+            assert set(units) == {"v5p-0", "v6e-0", "h100-0", "h100-1"}
+            assert all_took_part(done), "nobody's part was lost when the syncer was made again for the new number of steps"
+            # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.5.
+            assert done["status"]["progress"]["heldOutLoss"] < 4.5
+    bindings = [e for e in plane.audit_events(since) if e.get("objectRef", {}).get("subresource") == "binding"]
+    assert {e["user"]["username"] for e in bindings} == {"system:kube-scheduler"}
+    assert refused(requests(plane, since)) == []
+
+
+# --- it is disturbed --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a unit (to the newest pod of it) when the job has reached an outer step."""
+
+    unit: str
+    step: int
+    strike: Callable[[KubeCluster, Obj], Awaitable[Any]]
+    attempt: int
+    """Of the unit, once it trains again."""
+
+
+async def delete(cluster: KubeCluster, pod: Obj) -> None:
+    await cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--timeout=60s")
+
+
+async def force_delete(cluster: KubeCluster, pod: Obj) -> None:
+    await cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+
+
+async def evict(cluster: KubeCluster, pod: Obj) -> None:
+    await cluster.client.evict("default", pod["metadata"]["name"])
+
+
+async def announce_termination(cluster: KubeCluster, pod: Obj) -> None:
+    await cluster.kubectl("taint", "node", pod["spec"]["nodeName"], "cloud.google.com/impending-node-termination=now:NoSchedule")
+
+
+FAULTS = [
+    Fault("v5p-1", 100, delete, 2),
+    Fault("h100-0", 200, force_delete, 2),
+    Fault("h100-0", 300, evict, 3),
+    Fault("v5p-1", 400, announce_termination, 3),
+]
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+OUTAGE_STEPS = 1500
+"""Steps of one unit that the API server is away for: at no less than 20 ms a step, at least 30 s."""
+
+
+def trains(unit: Obj, attempt: int) -> bool:
+    return unit.get("state") == "Training" and unit["attempt"] == attempt
+
+
+async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_counts_each_token_once(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    since = plane.audit_position()
+    trace = tmp_path / "trace"
+    async with kube_cluster(plane, tmp_path, a_fleet(tpus=4, gpus=3)) as cluster:
+        with operator(plane, tmp_path, "first") as first:
+            # More steps than can be reached: the spec is cut short when every fault has struck.
+            await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_TRACE": "trace", "QUADRATIC_STEP_MS": 20}))
+            await cluster.job("quad", lambda job: all_train(job, 3))
+            lost = await cut_off(cluster, "v5p-0", step=50)
+            cut = len(steps_taken(trace)["v5p-0", 1])
+            for fault in FAULTS:
+                await cluster.step("quad", fault.step)
+                pod = await cluster.pod_of("quad", fault.unit)
+                assert pod["metadata"]["labels"]["diloco.dev/attempt"] == str(fault.attempt - 1), "the fault before it is over"
+                await fault.strike(cluster, pod)
+                unit = await cluster.unit("quad", fault.unit, lambda unit, fault=fault: trains(unit, fault.attempt))
+                assert unit["failures"] == [], "a disruption is not the unit's fault"
+            await cluster.step("quad", 500)
+            first.send(signal.SIGKILL)
+            assert first.wait() == -signal.SIGKILL
+            await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))  # while nobody looks
+        with operator(plane, tmp_path, "second") as second:
+            await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 4))
+            moved = await cluster.unit("quad", "v5p-0", lambda unit: trains(unit, 2), timeout=120)
+            assert moved["slice"] != lost["spec"]["nodeName"]
+            await until(lambda: "FENCED" in cluster.log(lost["metadata"]["name"]))
+            assert len(steps_taken(trace)["v5p-0", 1]) > cut, (
+                "it trained on, and nobody could tell; what it did before it was fenced counts"
+            )
+            await cluster.kubectl("annotate", "node", lost["spec"]["nodeName"], "local.diloco.dev/pretend-")
+            await cluster.kubectl("wait", "node", lost["spec"]["nodeName"], "--for=condition=Ready", "--timeout=60s")
+            before = (await cluster.job("quad", lambda job: all_train(job, 3)))["status"]
+            assert attempts(before) == {"v5p-0": 2, "v5p-1": 3, "h100-0": 4}, "one more for each fault, and no other"
+            await outage(cluster, trace)
+            # The history is gone under the watches.
+            await until(lambda: "the server has forgotten version" in (tmp_path / "nodes.log").read_text())
+            assert second.wait() == 3, "a leader that cannot renew its lease ends, and is started again by its kubelet"
+        with operator(plane, tmp_path, "third"):
+            after = (await cluster.step("quad", before["progress"]["step"] + OUTAGE_STEPS // 2))["status"]
+            assert attempts(after) == attempts(before), "nothing was restarted for the API server's sake"
+            await cluster.change("quad", {"training": {"steps": after["progress"]["step"] + 300}})
+            job = await cluster.job("quad", COMPLETE, timeout=120)
+            assert [unit["failures"] for unit in job["status"]["units"]] == [[], [], []], "disruptions are not the units' fault"
+            check_tokens(cluster, job, trace)
+    assert refused(requests(plane, since)) == []
+
+
+def all_train(job: Obj | None, count: int) -> bool:
+    return ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count
+
+
+def attempts(status: Obj) -> dict[str, int]:
+    return {unit["name"]: unit["attempt"] for unit in status["units"]}
+
+
+async def cut_off(cluster: KubeCluster, unit: str, *, step: int) -> Obj:
+    """The kubelet of the unit's node falls silent; the processes there go on. Gives the unit's pod."""
+    await cluster.step("quad", step)
+    pod = await cluster.pod_of("quad", unit)
+    await cluster.kubectl("annotate", "node", pod["spec"]["nodeName"], "local.diloco.dev/pretend=cut-off")
+    return pod
+
+
+async def until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.1)
+
+
+async def outage(cluster: KubeCluster, trace: Path) -> None:
+    """The API server goes away, and comes back without any history: every watch has to begin anew. Training goes on meanwhile."""
+    count = len(steps_taken(trace)["h100-0", 4])
+    await asyncio.to_thread(cluster.control.stop_api_server)
+    for program in CONTROLLERS:
+        await asyncio.to_thread(cluster.control.kill, program)  # as they end when their leases run out
+    await asyncio.to_thread(cluster.control.compact)
+    await until(lambda: len(steps_taken(trace)["h100-0", 4]) >= count + OUTAGE_STEPS, seconds=120)
+    await asyncio.to_thread(cluster.control.start_api_server)
+    for program in CONTROLLERS:
+        await asyncio.to_thread(cluster.control.begin, program)
+
+
+# --- and has the rights that it needs, all of them and no others ------------------------------------------------------
+type Right = tuple[str, str, str, str]
+"""API group, resource with subresource, name ("": any), verb."""
+
+
+def granted(plane: ControlPlane) -> set[Right]:
+    """Every right that the chart's roles give the operator."""
+    found: set[Right] = set()
+    for roles in (["clusterrole"], ["role", "-n", NAMESPACE]):
+        listed = json.loads(plane.kubectl("get", *roles, "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "json").stdout)["items"]
+        for rule in (rule for role in listed if not aggregated(role) for rule in role["rules"]):
+            found |= {
+                (group, resource, name, verb)
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for name in rule.get("resourceNames") or [""]
+                for verb in rule["verbs"]
+            }
+    return found
+
+
+def aggregated(role: Obj) -> bool:
+    """A role for people, see test_rights."""
+    return any(label.startswith("rbac.authorization.k8s.io/aggregate-to-") for label in role["metadata"].get("labels") or {})
+
+
+def used(events: list[Obj], rights: set[Right]) -> set[Right]:
+    """The rights that a request was granted by."""
+    named = {(group, resource) for group, resource, name, _ in rights if name}
+    found: set[Right] = set()
+    for event in events:
+        target = event.get("objectRef")
+        if target and event["responseStatus"]["code"] < 300:
+            resource = "/".join(part for part in (target["resource"], target.get("subresource")) if part)
+            group = target.get("apiGroup", "")
+            name = target.get("name", "") if (group, resource) in named and event["verb"] != "create" else ""
+            found.add((group, resource, name, event["verb"]))
+    return found
+
+
+async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane: ControlPlane, tmp_path: Path) -> None:
+    """Removing a right breaks what used it here: so each of them is needed, and all together are enough."""
+    rights = granted(plane)
+    plane.kubectl("-n", NAMESPACE, "delete", "leases", "--all")
+    since = plane.audit_position()
+    job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1})
+    job["spec"]["ttlSecondsAfterFinished"] = 1
+    async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=2)) as cluster:
+        # What has the name that a job needs, and is not the job's: the operator looks whose it is.
+        for obj in strangers("taken", "busy"):
+            await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
+        with operator(plane, tmp_path, "first"):
+            await cluster.apply(job)
+            for name in ("taken", "busy"):
+                await cluster.apply(a_quadratic_job(name, units={"h100": 1}))
+            await cluster.job("quad", lambda job: all_train(job, 2))
+            for name, what in (("taken", "Secret taken-ca"), ("busy", "Pod busy-syncer")):
+                await cluster.job(name, lambda job, what=what: what in str((job or {}).get("status")))
+                await cluster.kubectl("delete", "dlj", name)
+        with operator(plane, tmp_path, "second"):
+            await cluster.kubectl("patch", "secret", "quad-ca", "--type=merge", "-p", json.dumps({"data": {"ca.key": ""}}))
+            await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
+            await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 2))
+            now = await cluster.job("quad", lambda job: all_train(job, 2))
+            await cluster.change("quad", {"training": {"steps": now["status"]["progress"]["step"] + 100}})
+            await wait_for(cluster.client, DILOCO_JOBS, "default", "quad", is_gone, timeout=90)
+    asked = requests(plane, since)
+    assert refused(asked) == []
+    assert sorted(rights - used(asked, rights)) == [], "these rights were not needed"
+    assert sorted(used(asked, rights) - rights) == [], "these came from elsewhere"
+
+
+def strangers(objects: str, pod: str) -> Iterator[Obj]:
+    """For a job of the name `objects` everything but pods, for a job of the name `pod` its syncer."""
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    for kind, name, rest in (
+        ("ConfigMap", f"{objects}-job", {}),
+        ("Secret", f"{objects}-ca", {}),
+        ("Service", objects, {"spec": {"ports": [{"port": 80}]}}),
+        ("PersistentVolumeClaim", f"{objects}-syncer", {"spec": claim}),
+        ("Pod", f"{pod}-syncer", {"spec": {"containers": [{"name": "other", "image": "none"}]}}),
+    ):
+        yield {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **rest}
