@@ -1,0 +1,126 @@
+"""Brings the chart's documents up to date: fields of `config` in values.schema.json from the operator's types, README.md from the schema.
+
+`hack/chart_docs.py [CHART]`, the folder of the chart; without it, the one of this repository.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import yaml
+from diloco_operator.operator import RunConfig
+from diloco_operator.operator import run as run_module
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.reconcile import config as config_module
+from pydantic.alias_generators import to_camel
+
+CHART = Path(__file__).resolve().parents[1] / "helm" / "diloco-operator"
+BEGIN, END = "<!-- values, written by hack/chart_docs.py -->\n", "<!-- end of values -->\n"
+HANDED_ON = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
+"""Shown as a whole: their fields are Kubernetes' or the operator's own."""
+RUN_FIELDS = {"workers", "concurrency", "job_concurrency"}
+"""Fields of RunConfig that the configuration file has."""
+NAMED_ELSEWHERE = {"syncer_image"}
+"""By values of their own."""
+STRINGS = {"type": "array", "items": {"type": "string"}}
+SHAPES: dict[object, dict[str, Any]] = {
+    float: {"$ref": "#/definitions/duration"},
+    int: {"type": "integer", "minimum": 0},
+    str: {"type": "string"},
+    tuple[str, ...]: STRINGS,
+    tuple[tuple[str, str], ...]: {"type": "array", "items": {**STRINGS, "minItems": 2, "maxItems": 2}},
+}
+
+
+def config_fields() -> dict[str, dict[str, Any]]:
+    """The properties of `config`."""
+    found = {}
+    for owner, module, wanted in ((OperatorConfig, config_module, None), (RunConfig, run_module, RUN_FIELDS)):
+        types, texts = get_type_hints(owner), docstrings(module, owner.__name__)
+        for each in dataclasses.fields(owner):
+            if each.name not in NAMED_ELSEWHERE and (wanted is None or each.name in wanted):
+                if not texts[each.name]:
+                    raise SystemExit(f"{module.__name__}.{owner}: say below {each.name} what it means")
+                found[to_camel(each.name)] = {**SHAPES[types[each.name]], "description": texts[each.name]}
+    return found
+
+
+def docstrings(module: ModuleType, owner: str) -> dict[str, str]:
+    """The strings below a class's attributes; an attribute without one whose default is a constant of the module has that one's."""
+
+    def texts(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+        for statement, following in zip(body, [*body[1:], None], strict=True):
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                yield statement, " ".join(str(following.value.value).split())
+            elif isinstance(statement, ast.AnnAssign):
+                yield statement, ""
+
+    tree = ast.parse(inspect.getsource(module))
+    constants = {
+        target.id: text
+        for statement, text in texts(tree.body)
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+    (body,) = (statement.body for statement in tree.body if isinstance(statement, ast.ClassDef) and statement.name == owner)
+    found = {}
+    for statement, text in texts(body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            default = statement.value.id if isinstance(statement.value, ast.Name) else ""
+            found[statement.target.id] = text or constants.get(default, "")
+    return found
+
+
+def rows(values: dict[str, Any], schema: dict[str, Any], definitions: dict[str, Any], path: str = "") -> Iterator[str]:
+    for key, default in values.items():
+        described = schema["properties"][key]
+        if "$ref" in described:
+            described = {**definitions[described["$ref"].rpartition("/")[2]], **described}
+        if isinstance(default, dict) and "properties" in described and key not in HANDED_ON:
+            yield from rows(default, described, definitions, f"{path}{key}.")
+        else:
+            yield f"| `{path}{key}` | `{json.dumps(default)}` | {described['description']} |"
+
+
+def table(schema: dict[str, Any], values: dict[str, Any]) -> str:
+    config = schema["properties"]["config"]["properties"]
+    return "\n".join(
+        [
+            "| value | default | what it is |",
+            "|---|---|---|",
+            *rows(values, schema, schema["definitions"]),
+            "",
+            "Fields of `config`; durations are written `30s`, `10m`, `1h30m`:",
+            "",
+            "| field | what it is |",
+            "|---|---|",
+            *(f"| `{key}` | {described['description']} |" for key, described in config.items()),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    chart = Path(sys.argv[1]) if len(sys.argv) > 1 else CHART
+    schema_file, readme = chart / "values.schema.json", chart / "README.md"
+    schema = json.loads(schema_file.read_text())
+    schema["properties"]["config"]["properties"] = config_fields()
+    schema_file.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
+    head, begin, rest = readme.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{readme} has no place for the table: it needs the lines {BEGIN.strip()} and {END.strip()}")
+    readme.write_text(f"{head}{BEGIN}{table(schema, yaml.safe_load((chart / 'values.yaml').read_text()))}{END}{tail}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+{{- define "diloco-operator.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* At most 45 characters: names made from it end in up to 18 more. */}}
+{{- define "diloco-operator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 45 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 45 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 45 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "diloco-operator.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "diloco-operator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "diloco-operator.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "diloco-operator.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: diloco-operator
+{{- end }}
+
+{{- define "diloco-operator.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "diloco-operator.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end }}
+
+{{/* image: {repository, tag, digest}; version: the tag where none is given */}}
+{{- define "diloco-operator.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ default .version .image.tag }}
+{{- end -}}
+{{- end }}
+
+{{/* The file that `diloco-operator run --config` reads. */}}
+{{- define "diloco-operator.configuration" -}}
+{{- $syncer := include "diloco-operator.image" (dict "image" .Values.images.syncer "version" .Chart.AppVersion) -}}
+{{- $head := dict "apiVersion" "config.diloco.dev/v1alpha1" "kind" "OperatorConfiguration" -}}
+{{- mergeOverwrite $head (dict "syncerImage" $syncer) .Values.config | toYaml -}}
+{{- end }}
+
+{{/* Rights on namespaced objects, the same in a ClusterRole and in the Role of a watched namespace. */}}
+{{- define "diloco-operator.namespacedRules" -}}
+- apiGroups: [diloco.dev]
+  resources: [dilocojobs]
+  verbs: [list, watch, delete]   # delete: ttlSecondsAfterFinished
+- apiGroups: [diloco.dev]
+  resources: [dilocojobs/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, persistentvolumeclaims]
+  verbs: [get, list, watch, create]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{/* Namespaces in which syncers and learners get network policies, as a JSON list. */}}
+{{- define "diloco-operator.jobNamespaces" -}}
+{{- .Values.networkPolicy.jobNamespaces | default .Values.watchNamespaces | toJson -}}
+{{- end }}
+
+{{/* Egress rule for DNS. */}}
+{{- define "diloco-operator.dnsRule" -}}
+- ports:
+  - {protocol: UDP, port: 53}
+  - {protocol: TCP, port: 53}
+  {{- with .Values.networkPolicy.dns }}
+  to:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* What no schema can say: values that contradict each other. */}}
+{{- define "diloco-operator.validate" -}}
+{{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
+{{- fail "replicas: more than one needs leaderElection.enabled: two operators would both write for every job" -}}
+{{- end -}}
+{{- if and .Values.podDisruptionBudget.enabled (not (kindIs "invalid" .Values.podDisruptionBudget.minAvailable)) (not (kindIs "invalid" .Values.podDisruptionBudget.maxUnavailable)) -}}
+{{- fail "podDisruptionBudget: minAvailable and maxUnavailable exclude each other; set the other one to null" -}}
+{{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not (and .Values.metrics.enabled .Values.metrics.service.enabled)) -}}
+{{- fail "metrics.serviceMonitor.enabled needs metrics.enabled and metrics.service.enabled: it scrapes the Service" -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,446 @@
+"""What the chart renders, without installing it: schema, every value, the CRD's bytes, and the API server's word on every object."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builders.chart import CHART, NAMESPACE, RELEASE, VALUES, Refused, helm, of_kind, one, render, render_text
+from builders.control_plane import ROOT, ControlPlane
+from diloco.contract import SYNCER_PORT
+from diloco_operator.api import names
+from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration
+from diloco_operator.cli.operator_config import load_configuration
+from diloco_operator.cli.operator_main import main as operator_commands
+from diloco_operator.operator import RunConfig
+from diloco_operator.reconcile import OperatorConfig
+from pydantic.alias_generators import to_camel
+
+pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them
+
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+EVERYTHING = yaml.safe_load((VALUES / "everything.yaml").read_text())
+HANDED_ON = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
+"""Keys with fields of Kubernetes' or of the operator's own, most of which have no default in the chart."""
+KEEP = "  annotations:\n    helm.sh/resource-policy: keep\n"
+
+# As much of the Prometheus operator's CRD as a ServiceMonitor needs to be checked.
+SERVICE_MONITORS: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor", "listKind": "ServiceMonitorList"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Paths of all values that are no further mapping. One that is handed on as a whole is a value."""
+    for key, value in values.items():
+        here = (*path, key)
+        if isinstance(value, dict) and "properties" in schema_at(here) and key not in HANDED_ON:
+            yield from leaves(value, here)
+        else:
+            yield here, value
+
+
+def schema_at(path: tuple[str, ...]) -> dict[str, Any]:
+    found = SCHEMA
+    for key in path:
+        found = resolved(found)["properties"][key]
+    return resolved(found)
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        return {**SCHEMA["definitions"][schema["$ref"].removeprefix("#/definitions/")], **schema}
+    return schema
+
+
+def at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = values
+    for key in path:
+        if not isinstance(found, dict) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def with_value(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(values))
+    inner = changed
+    for key in path[:-1]:
+        inner = inner.setdefault(key, {})
+    inner[path[-1]] = value
+    return changed
+
+
+# --- the API server's word --------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def prepared(plane: ControlPlane) -> ControlPlane:
+    """With the namespaces that the values files name, and the Prometheus operator's CRD."""
+    spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in NAMESPACES]
+    everything = {"apiVersion": "v1", "kind": "List", "items": [*spaces, SERVICE_MONITORS]}
+    plane.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(everything))
+    plane.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com", "--timeout=30s")
+    return plane
+
+
+NAMESPACES = (NAMESPACE, "team-a", "team-b", "team-c", "training", "restricted")
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
+def test_the_api_server_takes_every_object_of_every_values_file(prepared: ControlPlane, file: str) -> None:
+    objects = render(files=[VALUES / file])
+    assert len(objects) > 3
+    # Strict: a field that the server does not know is an error, not a warning.
+    done = prepared.kubectl(
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        "-",
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+    )
+    assert len(done.stdout.splitlines()) == len(objects)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
+def test_pods_of_the_chart_pass_the_restricted_profile(prepared: ControlPlane, file: str) -> None:
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    prepared.kubectl("label", "--overwrite", "namespace", "restricted", label, "pod-security.kubernetes.io/warn=restricted")
+    objects = render(files=[VALUES / file])
+    for pod in [pod_of(one(objects, "Deployment")), one(objects, "Pod")]:
+        pod["metadata"]["namespace"] = "restricted"
+        pod["spec"].update(serviceAccountName="default")
+        pod["spec"].pop("priorityClassName", None)  # Kubernetes' own one, not for every namespace of every cluster
+        done = prepared.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+        assert "Warning" not in done.stderr
+
+
+def pod_of(deployment: dict[str, Any]) -> dict[str, Any]:
+    template = deployment["spec"]["template"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator", **template["metadata"]}, "spec": dict(template["spec"])}
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+def test_helm_lints_the_chart_without_a_warning() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+    assert "[ERROR]" not in done.stdout
+
+
+def test_every_object_of_the_schema_refuses_unknown_keys() -> None:
+    """But for what is the user's or Kubernetes' own: maps of strings, and types that the API server checks."""
+    open_by_design = {"strings", "quantities", "kubernetesObject", "global"}
+
+    def walk(schema: dict[str, Any], name: str) -> Iterator[str]:
+        if schema.get("type") == "object" and schema.get("additionalProperties") is not False and name not in open_by_design:
+            yield name
+        for key, inner in {**schema.get("properties", {}), **schema.get("definitions", {})}.items():
+            yield from walk(inner, key)
+        if isinstance(schema.get("items"), dict):
+            yield from walk(schema["items"], f"{name}[]")
+
+    assert list(walk(SCHEMA, "values")) == []
+
+
+def test_the_schema_describes_exactly_the_keys_of_the_defaults() -> None:
+    def described(schema: dict[str, Any], values: Any, path: str) -> Iterator[str]:
+        schema = resolved(schema)
+        for key in schema.get("properties", {}).keys() | (values or {}).keys():
+            inner = schema.get("properties", {}).get(key)
+            if inner is None or key not in (values or {}):
+                yield f"{path}{key}"
+            elif "description" not in inner:
+                yield f"{path}{key}: no description"
+            elif inner.get("type") == "object" and key not in HANDED_ON and isinstance(values[key], dict):
+                yield from described(inner, values[key], f"{path}{key}.")
+
+    # What a chart above this one may hand down has no default here.
+    assert sorted(described(SCHEMA, DEFAULTS, "")) == ["enabled", "global"]
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "why"),
+    [
+        ({"image": {"tga": "v1"}}, "/image", "'tga'"),
+        ({"replica": 2}, "", "'replica'"),
+        ({"config": {"progressIntervall": "5s"}}, "/config", "'progressIntervall'"),
+        ({"leaderElection": {"leaseDuration": "15"}}, "/leaderElection/leaseDuration", "pattern"),
+        ({"leaderElection": {"leaseDuration": 15}}, "/leaderElection/leaseDuration", "string"),
+        ({"networkPolicy": {"learner": {"extraEgres": []}}}, "/networkPolicy/learner", "'extraEgres'"),
+        ({"metrics": {"serviceMonitor": {"labels": {"release": 1}}}}, "/metrics/serviceMonitor/labels/release", "string"),
+        ({"watchNamespaces": ["Team_A"]}, "/watchNamespaces/0", "pattern"),
+        ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces", "equal"),
+        ({"image": {"digest": "sha256:abc"}}, "/image/digest", "pattern"),
+        ({"logging": {"level": "verbose"}}, "/logging/level", "must be one of"),
+        ({"metrics": {"port": 99999}}, "/metrics/port", "maximum"),
+        ({"securityContext": {"readOnlyRootFileSystem": True}}, "/securityContext", "'readOnlyRootFileSystem'"),
+        ({"tolerations": [{"keyy": "a"}]}, "/tolerations/0", "'keyy'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path(values: dict[str, Any], path: str, why: str) -> None:
+    with pytest.raises(Refused) as refused:
+        render(values)
+    line = next(line for line in str(refused.value).splitlines() if line.startswith("- at "))
+    assert line.startswith(f"- at '{path}'")
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"replicas": 2, "leaderElection": {"enabled": False}}, "replicas: more than one needs leaderElection.enabled"),
+        (
+            {"podDisruptionBudget": {"enabled": True, "minAvailable": 1}},
+            "podDisruptionBudget: minAvailable and maxUnavailable exclude each other",
+        ),
+        ({"metrics": {"enabled": False, "serviceMonitor": {"enabled": True}}}, "metrics.serviceMonitor.enabled needs metrics.enabled"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(Refused, match=re.escape(says)):
+        render(values)
+
+
+# What must be set beside a value for it to count, or for both to be allowed together.
+BESIDE: dict[tuple[str, ...], tuple[tuple[str, ...], Any]] = {
+    ("image", "tag"): (("image", "digest"), ""),
+    ("podDisruptionBudget", "maxUnavailable"): (("podDisruptionBudget", "minAvailable"), None),
+    ("leaderElection", "enabled"): (("replicas",), 1),
+    ("metrics", "enabled"): (("metrics", "serviceMonitor", "enabled"), False),
+    ("metrics", "service", "enabled"): (("metrics", "serviceMonitor", "enabled"), False),
+}
+# Values whose other setting than that of everything.yaml is neither the default nor a switch turned.
+OTHER: dict[tuple[str, ...], Any] = {
+    ("image", "tag"): "v2",
+    ("images", "syncer", "digest"): f"sha256:{'2' * 64}",
+    ("podDisruptionBudget", "minAvailable"): 1,
+    ("podDisruptionBudget", "maxUnavailable"): 2,
+}
+
+
+@pytest.mark.parametrize("path", [path for path, _ in leaves(DEFAULTS)], ids=".".join)
+def test_every_value_changes_what_is_rendered(path: tuple[str, ...]) -> None:
+    base = EVERYTHING
+    if path in BESIDE:
+        base = with_value(base, *BESIDE[path])
+    default = at(DEFAULTS, path)
+    if path in OTHER:
+        other = OTHER[path]
+    elif at(base, path) is not None and at(base, path) != default:
+        other = default
+    else:
+        assert isinstance(default, bool), f"{'.'.join(path)} must be set to another value in everything.yaml"
+        other = not default
+    assert render_text(with_value(base, path, other)) != render_text(base)
+
+
+def test_the_readme_lists_every_value_with_its_default() -> None:
+    readme = (CHART / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([A-Za-z.]+)` \| `(.*?)` \| \S", readme, re.MULTILINE))
+    assert {key: json.loads(default) for key, default in rows.items()} == {".".join(path): default for path, default in leaves(DEFAULTS)}
+
+
+def test_schema_and_readme_are_what_their_generator_writes(tmp_path: Path) -> None:
+    """`make docs`."""
+    copied = tmp_path / CHART.name
+    shutil.copytree(CHART, copied)
+    subprocess.run([sys.executable, str(ROOT / "hack" / "chart_docs.py"), str(copied)], check=True)
+    for name in ("values.schema.json", "README.md"):
+        assert (copied / name).read_text() == (CHART / name).read_text()
+
+
+# --- the CRD ----------------------------------------------------------------------------------------------------------
+def rendered_crd(values: Mapping[str, Any]) -> str:
+    text = render_text(values)
+    source = "# Source: diloco-operator/templates/crds.yaml\n"
+    return text[text.index(source) + len(source) :].split("\n---\n")[0]
+
+
+def test_the_charts_crd_is_that_of_crds_byte_for_byte() -> None:
+    files = {path.name: path.read_bytes() for path in (ROOT / "crds").glob("*.yaml")}
+    assert files
+    assert {path.name: path.read_bytes() for path in (CHART / "files" / "crds").glob("*.yaml")} == files
+    wanted = b"".join(files.values()).decode()
+    # Without `keep` the very bytes; with it, the same but for the annotation's two lines.
+    assert rendered_crd({"crds": {"keep": False}}).strip() == wanted.strip()
+    kept = rendered_crd({}).strip()
+    assert KEEP in kept
+    assert kept.replace(KEEP, "", 1) == wanted.strip()
+
+
+def test_no_crd_is_rendered_where_somebody_else_installs_it() -> None:
+    assert of_kind(render({"crds": {"enabled": False}}), "CustomResourceDefinition") == []
+
+
+# --- what the operator is told ----------------------------------------------------------------------------------------
+def test_the_configuration_holds_the_syncers_image_and_what_the_user_set() -> None:
+    objects = render({"images": {"syncer": {"tag": "v7"}}, "config": {"disruptionTaints": ["example.com/gone"]}})
+    configuration = yaml.safe_load(one(objects, "ConfigMap")["data"]["config.yaml"])
+    assert configuration == {
+        "apiVersion": "config.diloco.dev/v1alpha1",
+        "kind": "OperatorConfiguration",
+        "syncerImage": "ghcr.io/diloco-operator/syncer:v7",
+        "disruptionTaints": ["example.com/gone"],
+    }
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
+def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_path: Path) -> None:
+    objects = render(files=[VALUES / file])
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    command, *arguments = container["args"]
+    assert container["command"] == ["diloco-operator"]
+    options = operator_commands.commands[command].make_context(command, arguments).params
+    values = yaml.safe_load((VALUES / file).read_text())
+    assert list(options["namespaces"]) == values.get("watchNamespaces", [])
+    assert options["leader_elect"] is values.get("leaderElection", {}).get("enabled", True)
+    assert (options["metrics_address"] is None) == (values.get("metrics", {}).get("enabled") is False)
+    assert options["health_address"].port == container["ports"][0]["containerPort"]
+    mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "config")
+    assert str(options["config_file"]) == f"{mount['mountPath']}/config.yaml"
+    config_maps = [config for config in of_kind(objects, "ConfigMap") if "config.yaml" in config["data"]]
+    path = tmp_path / "config.yaml"
+    path.write_text(config_maps[0]["data"]["config.yaml"])
+    operator, run = load_configuration(path)
+    assert operator.syncer_image.partition(":")[0].endswith("/syncer")
+    assert run.workers == values.get("config", {}).get("workers", RunConfig().workers)
+
+
+def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> None:
+    """Field by field: the operator takes a value that the schema takes. The syncer's image has a value of its own."""
+    described = SCHEMA["properties"]["config"]["properties"]
+    fields = {to_camel(each.name) for each in dataclasses.fields(OperatorConfig)} | {"workers", "concurrency", "jobConcurrency"}
+    assert set(described) == fields - {"syncerImage"}
+    duration = SCHEMA["definitions"]["duration"]
+    assert (duration["pattern"], duration["maxLength"]) == (DURATION_PATTERN, DURATION_MAX_LENGTH)
+    defaults = {to_camel(each.name): each.default for each in dataclasses.fields(OperatorConfig)}
+    examples: dict[str, Any] = {"integer": 7, "string": "2"}
+    for field, schema in described.items():
+        if "$ref" in schema:
+            assert schema["$ref"] == "#/definitions/duration"
+            value = format_duration(defaults[field] + 3600)
+        elif schema["type"] == "array":
+            value = [["key", "value"]] if schema["items"]["type"] == "array" else ["key"]
+        else:
+            value = examples[schema["type"]]
+        objects = render({"config": {field: value}})
+        path = tmp_path / "config.yaml"
+        path.write_text(next(config["data"]["config.yaml"] for config in of_kind(objects, "ConfigMap")))
+        assert load_configuration(path) != load_configuration(None), field
+
+
+def test_a_changed_configuration_makes_new_pods_and_nothing_else_does() -> None:
+    def annotations(values: Mapping[str, Any]) -> dict[str, str]:
+        template = one(render(values), "Deployment")["spec"]["template"]
+        checksums: dict[str, str] = template["metadata"]["annotations"]
+        return checksums
+
+    assert annotations({"config": {"progressInterval": "20s"}}) != annotations({})
+    assert annotations({"rbac": {"aggregate": False}}) == annotations({})
+
+
+def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> None:
+    policies = of_kind(render({"networkPolicy": {"enabled": True, "jobNamespaces": ["training"]}}), "NetworkPolicy")
+    syncer, learner, operator = (
+        one([policy for policy in policies if policy["metadata"]["name"].endswith(end)], "NetworkPolicy")
+        for end in ("syncer", "learner", "tor")
+    )
+    label = (
+        {"matchLabels": {names.LABEL_COMPONENT: names.COMPONENT_SYNCER}},
+        {"matchLabels": {names.LABEL_COMPONENT: names.COMPONENT_LEARNER}},
+    )
+    assert (syncer["spec"]["podSelector"], learner["spec"]["podSelector"]) == label
+    (into_syncer,) = syncer["spec"]["ingress"]
+    assert [port["port"] for port in into_syncer["ports"]] == [SYNCER_PORT]
+    assert into_syncer["from"][0] == {"podSelector": label[1]}
+    # The operator's pods, as the Deployment labels them, may reach the syncer, and no other pod of their namespace.
+    deployment = one(render(), "Deployment")
+    assert into_syncer["from"][1]["podSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
+    assert into_syncer["from"][1]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+    assert operator["spec"]["podSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
+    # Nobody but learners talks to learners; they talk to syncer, learners and DNS.
+    assert learner["spec"]["ingress"] == [{"from": [{"podSelector": label[1]}]}]
+    assert [rule.get("to", [{}])[0].get("podSelector") for rule in learner["spec"]["egress"]] == [label[0], label[1], None]
+
+
+def test_files_of_values_are_for_this_chart_only() -> None:
+    """Whoever adds a values file gets it tested above; one that the schema refuses would not render."""
+    assert {path.stem for path in VALUES.iterdir()} == {"defaults", "everything", "minimal", "namespaced", "replicated"}
+
+
+def test_long_names_stay_within_the_limits_of_labels_and_names() -> None:
+    objects = render({"fullnameOverride": "a" * 45})
+    assert max(len(obj["metadata"]["name"]) for obj in objects) <= 63
+    assert len(one(render(release="r" * 53), "Deployment")["metadata"]["name"]) == 45
+
+
+def test_paths_of_the_chart_are_files_of_the_chart() -> None:
+    """`.Files.Get` of a file that is not there is silently empty."""
+    used = {
+        path
+        for template in CHART.rglob("*")
+        if template.suffix in (".yaml", ".tpl")
+        for path in re.findall(r'Files\.Get "([^"]+)"', template.read_text())
+    }
+    assert used
+    assert all((CHART / Path(path)).is_file() for path in used)
+
+
+# --- as others use it -------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart as `helm package` makes it."""
+    folder = tmp_path_factory.mktemp("archive")
+    done = helm("package", str(CHART), "--destination", str(folder))
+    assert done.returncode == 0, done.stderr
+    (file,) = folder.iterdir()
+    return file
+
+
+def test_the_packaged_chart_renders_the_same(archive: Path) -> None:
+    done = helm("template", RELEASE, str(archive), "--namespace", NAMESPACE)
+    assert done.stdout == render_text()
+
+
+def test_the_chart_can_be_part_of_another_that_switches_it_and_hands_down_globals(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "charts").mkdir()
+    shutil.copy(archive, tmp_path / "charts")
+    dependency = {"name": "diloco-operator", "version": "0.1.0", "condition": "diloco-operator.enabled"}
+    (tmp_path / "Chart.yaml").write_text(
+        yaml.safe_dump({"apiVersion": "v2", "name": "above", "version": "0.1.0", "dependencies": [dependency]})
+    )
+    (tmp_path / "values.yaml").write_text(
+        yaml.safe_dump({"global": {"region": "here"}, "diloco-operator": {"enabled": True, "replicas": 2}})
+    )
+    done = helm("template", "above", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert one([obj for obj in yaml.safe_load_all(done.stdout) if obj], "Deployment")["spec"]["replicas"] == 2
+    assert helm("template", "above", str(tmp_path), "--set", "diloco-operator.enabled=false").stdout.strip() == ""

@@ -1,0 +1,215 @@
+"""What the chart's roles allow on a real API server: this, and nothing more."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from builders.chart import NAMESPACE, RELEASE, of_kind, one, render
+from builders.control_plane import ROOT, ControlPlane
+
+pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them
+
+ALL = "get list watch"
+# Verbs on namespaced objects, by (API group, resource). delete of jobs: ttlSecondsAfterFinished. That each is needed: e2e/test_kube_jobs.
+NAMESPACED = {
+    ("diloco.dev", "dilocojobs"): "list watch delete",
+    ("diloco.dev", "dilocojobs/status"): "patch",
+    ("", "pods"): f"{ALL} create delete",
+    ("", "configmaps"): f"{ALL} create delete",
+    ("", "secrets"): f"{ALL} create patch delete",
+    ("", "services"): f"{ALL} create",
+    ("", "persistentvolumeclaims"): f"{ALL} create",
+    ("", "events"): "create patch",
+}
+CLUSTER = {
+    ("", "nodes"): "list watch",
+    ("scheduling.k8s.io", "priorityclasses"): "list watch",
+    ("apiextensions.k8s.io", "customresourcedefinitions", "dilocojobs.diloco.dev"): "get",
+}
+LEASES = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
+
+
+def test_the_documented_rights_are_those_of_the_chart() -> None:
+    text = (ROOT / "docs" / "install.md").read_text()
+    section = text[text.index("## Rights") : text.index("## Namespaces")]
+    rows = re.findall(r"^\| ([a-z, /]+) \| ([a-z, ]+) \|", section, re.MULTILINE)[1:]
+    documented = {what: set(verbs.split(", ")) for row, verbs in rows for what in row.split(", ")}
+    tested: dict[str, set[str]] = {}
+    for table in (NAMESPACED, CLUSTER, LEASES):
+        for (_, resource, *_name), verbs in table.items():
+            tested.setdefault(resource, set()).update(verbs.split())
+    assert documented == tested
+
+
+def granted(rules: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
+    """Verbs by (group, resource) or (group, resource, name)."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for rule in rules:
+        assert set(rule) <= {"apiGroups", "resources", "resourceNames", "verbs"}, f"no rule of another kind: {rule}"
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for name in rule.get("resourceNames") or [None]:
+                    found.setdefault((group, resource, *([name] if name else [])), set()).update(rule["verbs"])
+    return {key: " ".join(sorted(verbs)) for key, verbs in found.items()}
+
+
+def expected(*tables: dict[tuple[str, ...], str]) -> dict[tuple[str, ...], str]:
+    return {key: " ".join(sorted(verbs.split())) for table in tables for key, verbs in table.items()}
+
+
+def review(plane: ControlPlane, user: str, namespace: str) -> list[dict[str, Any]]:
+    """What the API server's authorizer grants to a user in a namespace, but for what everybody has."""
+    config = plane.kubeconfig_for(plane.token(*user.split("/")), user.replace("/", "-"))
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    done = plane.kubectl("--kubeconfig", str(config), "create", "--raw", path, "-f", "-", input=json.dumps(body))
+    rules: list[dict[str, Any]] = json.loads(done.stdout)["status"]["resourceRules"]
+    everybody = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
+    return [
+        {key: value for key, value in rule.items() if key != "resourceNames" or value}
+        for rule in rules
+        if not set(rule["resources"]) & everybody
+    ]
+
+
+def may(plane: ControlPlane, verb: str, what: str, *, who: str, namespace: str | None = None) -> bool:
+    """`kubectl auth can-i`, asked as somebody. `what` is RESOURCE, RESOURCE/NAME or RESOURCE:SUBRESOURCE."""
+    where = ["--all-namespaces"] if namespace is None else ["--namespace", namespace]
+    what, _, subresource = what.partition(":")
+    if subresource:
+        where += ["--subresource", subresource]
+    done = plane.kubectl("auth", "can-i", verb, what, "--as", who, *where, check=False)
+    assert done.stdout.strip() in ("yes", "no"), done.stderr
+    return done.stdout.strip() == "yes"
+
+
+@pytest.fixture(scope="module")
+def cluster(plane: ControlPlane) -> Iterator[ControlPlane]:
+    """With the CRD and the namespaces of these tests; the rights of each test go with its release."""
+    spaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (NAMESPACE, "rights-a", "rights-b", "rights-c")
+    ]
+    apply(plane, [*spaces, one(render(), "CustomResourceDefinition")])
+    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
+    yield plane
+    plane.kubectl("delete", "crd", "dilocojobs.diloco.dev", "--ignore-not-found")
+
+
+def apply(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
+    plane.kubectl("apply", "--server-side", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+@pytest.fixture
+def rights(cluster: ControlPlane) -> Iterator[Any]:
+    """Applies accounts, roles and bindings of a rendering, and takes them away again."""
+    applied: list[dict[str, Any]] = []
+
+    def grant(values: dict[str, Any]) -> None:
+        objects = [obj for kind in RIGHTS for obj in of_kind(render(values), kind)]
+        applied.extend(objects)
+        apply(cluster, objects)
+
+    yield grant
+    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": applied})
+    cluster.kubectl("delete", "--wait=false", "-f", "-", input=items)
+
+
+def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPlane, rights: Any) -> None:
+    rights({})
+    who = f"{NAMESPACE}/{RELEASE}"
+    assert granted(review(cluster, who, "rights-a")) == expected(NAMESPACED, CLUSTER)
+    assert granted(review(cluster, who, NAMESPACE)) == expected(NAMESPACED, CLUSTER, LEASES)
+    account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+    # As a person would ask: what is granted, and what would be too much.
+    assert may(cluster, "watch", "pods", who=account)
+    assert may(cluster, "patch", "dilocojobs.diloco.dev:status", who=account, namespace="rights-b")
+    assert may(cluster, "update", "leases.coordination.k8s.io/diloco-operator", who=account, namespace=NAMESPACE)
+    for verb, what, namespace in [
+        ("update", "leases.coordination.k8s.io/another", NAMESPACE),
+        ("update", "leases.coordination.k8s.io/diloco-operator", "rights-a"),
+        ("get", "customresourcedefinitions.apiextensions.k8s.io/another", None),
+        ("patch", "nodes", None),
+        ("create", "pods:exec", "rights-a"),
+        ("patch", "dilocojobs.diloco.dev", "rights-a"),
+        ("update", "dilocojobs.diloco.dev:finalizers", "rights-a"),
+        ("create", "serviceaccounts:token", "rights-a"),
+        ("escalate", "clusterroles.rbac.authorization.k8s.io", None),
+        ("impersonate", "users", None),
+    ]:
+        assert not may(cluster, verb, what, who=account, namespace=namespace), f"{verb} {what}"
+
+
+def test_an_operator_of_some_namespaces_has_rights_on_objects_in_these_only(cluster: ControlPlane, rights: Any) -> None:
+    rights({"watchNamespaces": ["rights-a", "rights-b"], "rbac": {"aggregate": False}})
+    who = f"{NAMESPACE}/{RELEASE}"
+    for namespace in ("rights-a", "rights-b"):
+        assert granted(review(cluster, who, namespace)) == expected(NAMESPACED, CLUSTER)
+    assert granted(review(cluster, who, "rights-c")) == expected(CLUSTER)
+    assert granted(review(cluster, who, NAMESPACE)) == expected(CLUSTER, LEASES)
+    account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+    assert may(cluster, "list", "secrets", who=account, namespace="rights-a")
+    assert not may(cluster, "list", "secrets", who=account, namespace="rights-c")
+    assert not may(cluster, "list", "dilocojobs.diloco.dev", who=account)
+
+
+def test_whoever_brings_their_own_rights_gets_none_from_the_chart() -> None:
+    objects = render({"rbac": {"create": False, "aggregate": False}})
+    assert [obj["metadata"]["name"] for kind in RIGHTS[1:] for obj in of_kind(objects, kind)] == []
+    assert one(objects, "ServiceAccount")["automountServiceAccountToken"] is False
+
+
+def test_without_leader_election_there_is_no_right_on_leases() -> None:
+    roles = of_kind(render({"leaderElection": {"enabled": False}}), "Role")
+    assert roles == []
+
+
+def test_users_of_the_clusters_own_roles_see_or_edit_jobs(cluster: ControlPlane, rights: Any) -> None:
+    rights({})
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
+    apply(
+        cluster,
+        [
+            {
+                **binding,
+                "metadata": {"name": f"people-{role}", "namespace": "rights-a"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{role}-person"}],
+            }
+            for role in ("view", "edit", "admin")
+        ],
+    )
+    # The controller manager aggregates; nothing tells when it has, but the roles themselves.
+    for role, verb in (("view", "watch"), ("edit", "create"), ("admin", "create")):
+        cluster.wait_for(lambda role=role, verb=verb: aggregated(cluster, role, verb), f"the role {role} to hold {verb} of DiLoCoJobs")
+
+    def allowed(role: str) -> set[str]:
+        verbs = ("get", "list", "watch", "create", "update", "patch", "delete")
+        return {verb for verb in verbs if may(cluster, verb, "dilocojobs.diloco.dev", who=f"{role}-person", namespace="rights-a")}
+
+    reads, writes = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
+    assert allowed("view") == reads
+    assert allowed("edit") == reads | writes
+    assert allowed("admin") == reads | writes
+    scale, status = "dilocojobs.diloco.dev:scale", "dilocojobs.diloco.dev:status"
+    assert may(cluster, "patch", scale, who="edit-person", namespace="rights-a")
+    assert not may(cluster, "patch", scale, who="view-person", namespace="rights-a")
+    # Status is the operator's, whoever asks.
+    assert may(cluster, "get", status, who="view-person", namespace="rights-a")
+    assert not may(cluster, "patch", status, who="admin-person", namespace="rights-a")
+    assert not may(cluster, "get", "dilocojobs.diloco.dev", who="view-person", namespace="rights-b")
+
+
+def aggregated(plane: ControlPlane, role: str, verb: str) -> bool:
+    rules = plane.request("GET", f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}")["rules"]
+    return any("diloco.dev" in rule.get("apiGroups", ()) and verb in rule["verbs"] for rule in rules)

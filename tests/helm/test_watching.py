@@ -1,0 +1,134 @@
+"""What watches the operator: the dashboard asks for metrics that there are, and `helm test` finds an operator that is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from builders.chart import CHART, one, render
+from diloco_operator.operator.metrics import Metrics
+
+DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
+
+
+# --- the dashboard ----------------------------------------------------------------------------------------------------
+def exposed() -> set[str]:
+    """Names of the series that the operator gives."""
+    metrics = Metrics()
+    metrics.watch_leading("lease", lambda: True)
+    endings = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+    return {f"{family.name}{ending}" for family in metrics.registry.collect() for ending in endings.get(family.type, ("",))}
+
+
+def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    yield from (variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query")
+
+
+WORDS = re.compile(r"\b((?:diloco|controller_runtime|workqueue|rest_client|leader_election|process)_[a-z_]+)\b")
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_every_metric_of_the_dashboard_is_one_that_the_operator_gives(path: Any) -> None:
+    used = {name for expression in expressions(json.loads(path.read_text())) for name in WORDS.findall(expression)}
+    assert len(used) > 15
+    assert used <= exposed()
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_have_a_place_of_their_own_and_say_what_they_show(path: Any) -> None:
+    panels = json.loads(path.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["type"] == "row" or panel["description"]
+
+
+def test_the_config_map_holds_the_dashboard_as_it_is() -> None:
+    objects = render({"grafanaDashboard": {"enabled": True}})
+    config = one(objects, "ConfigMap", "diloco-operator-dashboard")
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name: json.loads(text) for name, text in config["data"].items()} == {
+        path.name: json.loads(path.read_text()) for path in DASHBOARDS
+    }
+    # A ConfigMap holds 1 MiB at most.
+    assert sum(len(text) for text in config["data"].values()) < 1 << 20
+
+
+# --- helm test --------------------------------------------------------------------------------------------------------
+class Answers(BaseHTTPRequestHandler):
+    """An operator's endpoints, from a table of the server's."""
+
+    def do_GET(self) -> None:
+        code, text = self.server.answers[self.path]  # type: ignore[attr-defined]
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def endpoints() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def check(server: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], **values: Any) -> subprocess.CompletedProcess[str]:
+    """Runs what the test pod runs, against `server` in place of the Service."""
+    server.answers = answers  # type: ignore[attr-defined]
+    (container,) = one(render(values), "Pod")["spec"]["containers"]
+    host = f"127.0.0.1:{server.server_address[1]}"
+    given = {entry["name"]: re.sub(r"^http://[^/]+", f"http://{host}", entry["value"]) for entry in container["env"]}
+    command = [sys.executable if word == "python" else word for word in [*container["command"], *container["args"]]]
+    environment = {"PATH": os.environ["PATH"], **given, "SECONDS_TO_WAIT": "0"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+METRICS = "# HELP workqueue_depth Keys.\n# TYPE workqueue_depth gauge\nworkqueue_depth 0\n"
+
+
+def test_the_test_pod_is_content_with_a_ready_operator_that_counts(endpoints: ThreadingHTTPServer) -> None:
+    done = check(endpoints, {"/readyz": (200, "ok"), "/metrics": (200, METRICS)})
+    assert done.returncode == 0, done.stderr
+    assert "1 metrics" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        (
+            {"/readyz": (500, "caches are not synced"), "/metrics": (200, METRICS)},
+            "/readyz does not answer: HTTP Error 500: Internal Server Error caches are not synced",
+        ),
+        ({"/readyz": (200, "ok"), "/metrics": (200, "")}, "/metrics holds no metric"),
+    ],
+)
+def test_the_test_pod_fails_with_what_is_wrong(endpoints: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], says: str) -> None:
+    done = check(endpoints, answers)
+    assert done.returncode == 1
+    assert says in done.stderr
+
+
+def test_the_test_pod_asks_for_no_metrics_where_there_are_none(endpoints: ThreadingHTTPServer) -> None:
+    done = check(endpoints, {"/readyz": (200, "ok")}, metrics={"enabled": False})
+    assert done.returncode == 0, done.stderr
