@@ -16,6 +16,7 @@ from diloco import contract
 from diloco.contract import JobFile, Training
 
 from benchmarks.offspring import die_with_parent
+from tests.builders.certificates import JobCertificates
 
 PATIENCE = 60.0
 """How long processes may take to come up, seconds."""
@@ -30,7 +31,7 @@ class Rig:
         training = Training(steps=1_000_000, checkpoint={"every_steps": 100, "keep": 1})
         job = JobFile(name="bench", namespace="default", uid="bench", training=training)
         (directory / "job.json").write_text(job.model_dump_json(by_alias=True))
-        (directory / "token").write_text("bench")
+        self._certificates = JobCertificates(directory / "tls", job)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
@@ -46,14 +47,26 @@ class Rig:
             process.wait()
 
     def syncer(self) -> subprocess.Popen[bytes]:
-        return self._start("syncer", ["-m", "diloco.syncer"], {contract.ENV_STATE_DIR: str(self._directory / "state")})
+        return self._start(
+            "syncer",
+            ["-m", "diloco.syncer"],
+            {
+                contract.ENV_STATE_DIR: str(self._directory / "state"),
+                contract.ENV_TLS_DIR: str(self._certificates.syncer().folder),
+            },
+        )
 
     def learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit)), *(["--alone"] if alone else [])]
         return self._start(
             unit,
             command,
-            {contract.ENV_UNIT: unit, contract.ENV_ATTEMPT: "1", contract.ENV_SYNCER_ADDRESS: f"127.0.0.1:{self._port}"},
+            {
+                contract.ENV_TLS_DIR: str(self._certificates.learner(unit).folder),
+                contract.ENV_UNIT: unit,
+                contract.ENV_ATTEMPT: "1",
+                contract.ENV_SYNCER_ADDRESS: f"127.0.0.1:{self._port}",
+            },
         )
 
     def times(self, unit: str) -> list[float]:
@@ -76,7 +89,6 @@ class Rig:
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         common = {
             contract.ENV_JOB_FILE: str(self._directory / "job.json"),
-            contract.ENV_SECRET_FILE: str(self._directory / "token"),
             contract.ENV_POD_IP: "127.0.0.1",
             contract.ENV_LISTEN_PORT: str(self._port),
             "OPENBLAS_NUM_THREADS": "1",

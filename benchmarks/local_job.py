@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 from diloco import contract
 
 from benchmarks.offspring import die_with_parent
+from tests.builders.certificates import JobCertificates
 
 _HOST = "127.0.0.1"
 _POLL = 0.2
@@ -62,8 +62,7 @@ class _LocalJob:
         self._learners = learners
         job = contract.JobFile(name="bench", namespace="default", uid=str(uuid.uuid4()), training=training)
         (folder / "job.json").write_text(job.model_dump_json(by_alias=True))
-        (folder / "token").write_text(secrets.token_hex(32))
-        (folder / "token").chmod(0o600)
+        self._certificates = JobCertificates(folder / "tls", job)
         self._port = _free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -86,12 +85,12 @@ class _LocalJob:
     def _start_all(self) -> None:
         common = os.environ | {
             contract.ENV_JOB_FILE: str(self._folder / "job.json"),
-            contract.ENV_SECRET_FILE: str(self._folder / "token"),
             contract.ENV_POD_IP: _HOST,
         }
         state = self._folder / "state"
         state.mkdir()
         own = {
+            contract.ENV_TLS_DIR: str(self._certificates.syncer().folder),
             contract.ENV_STATE_DIR: str(state),
             contract.ENV_LISTEN_PORT: str(self._port),
             contract.ENV_TERMINATION_LOG: str(self._folder / "result.json"),
@@ -99,6 +98,7 @@ class _LocalJob:
         self._start("syncer", ["-m", "diloco.syncer"], common | own)
         for learner in self._learners:
             own = {
+                contract.ENV_TLS_DIR: str(self._certificates.learner(learner.unit).folder),
                 contract.ENV_UNIT: learner.unit,
                 contract.ENV_ATTEMPT: "1",
                 contract.ENV_POOL: learner.unit,

@@ -53,15 +53,14 @@ def job(name: str) -> Obj:
     }
 
 
-def node(index: int) -> Obj:
-    """A host of four v6e chips that is a slice of its own."""
-    name = f"v6e-{index}"
+def node(name: str, pool: str = "", topology: str = "2x2") -> Obj:
+    """A host of four v6e chips. `pool`: the slice that it is part of; "": it is a slice of its own."""
     resources = {"cpu": "180", "memory": "720Gi", "pods": "110", names.RESOURCE_TPU: "4"}
     labels = {
         names.NODE_HOSTNAME: name,
-        names.NODE_POOL: name,
+        names.NODE_POOL: pool or name,
         names.NODE_TPU_TYPE: "tpu-v6e-slice",
-        names.NODE_TPU_TOPOLOGY: "2x2",
+        names.NODE_TPU_TOPOLOGY: topology,
         names.NODE_ACCELERATOR_COUNT: "4",
     }
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -74,7 +73,7 @@ async def new_api(nodes: int) -> MemoryApi:
     api = MemoryApi(random=random.Random(1))
     await api.create(names.CUSTOM_RESOURCES, build_crd())
     for index in range(nodes):
-        made = node(index)
+        made = node(f"v6e-{index}")
         await api.create(names.NODES, made)
         await api.patch(names.NODES, "", made["metadata"]["name"], {"status": made["status"]}, type=PatchType.MERGE, subresource="status")
     return api
@@ -188,14 +187,12 @@ async def operating(
     pretend = InstantKubelet(api, telemetry.changed)
     telemetry.kubelet = pretend
     chance = random.Random(2)
-    tokens = (f"token-{index:032d}" for index in range(1 << 62))
     operator = Operator(
         WatchedApi(api, on_create),  # type: ignore[arg-type]
         config=OperatorConfig(),
         telemetry=telemetry,
         now=time.time,
         chance=chance.random,
-        token=lambda: next(tokens),
         run=RunConfig(stop_grace=0.1),
     )
     tasks = [asyncio.create_task(operator.run())]

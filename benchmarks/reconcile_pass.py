@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.plan import Create
 from diloco_operator.reconcile import Children, OperatorConfig, Snapshot, parse_job, project_child, project_pod, reconcile
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
@@ -22,7 +25,7 @@ from benchmarks.report import emit
 LIMIT_MS = 2.0
 LIMIT_RATIO = 1.5
 START = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
-_KINDS = {"ConfigMap": "config_map", "Secret": "secret", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
+_KINDS = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
 
 
 def _job(units: int) -> dict[str, Any]:
@@ -66,20 +69,28 @@ def training_snapshot(units: int) -> Snapshot:
     for index in range(units):
         inventory.update_node(project_node(_node(index)))
     inventory.update_node(project_node({**_node(0), "metadata": {"name": "cpu", "labels": {}}}))
-    job, pods, children = _job(units), {}, {}
+    job, pods, children, secrets = _job(units), {}, {}, {}
+    issuer = Issuer(START.timestamp, OperatorConfig().certificate_lifetime)
     report = None
     for _ in range(5):
         snapshot = Snapshot(
             job=parse_job(job),
             fleet=inventory,
             config=OperatorConfig(),
-            secret_token="token",
             pods=tuple(project_pod(pod) for pod in pods.values()),
-            children=Children(**{_KINDS[kind]: project_child(obj) for kind, obj in children.items()}),
+            children=Children(
+                **{_KINDS[kind]: project_child(obj) for kind, obj in children.items()},
+                authority=secrets.get("bench-ca"),
+                certificates={name: secret for name, secret in secrets.items() if name != "bench-ca"},
+            ),
             report=report,
         )
         plan = reconcile(snapshot, START)
         inventory.set_holds(snapshot.job.key, plan.holds)
+        assert not any(wanted.uid for wanted in plan.certify), "what is made in one pass is not changed in the next"
+        for create in issuer.writes(plan.certify):
+            assert isinstance(create, Create)
+            secrets[create.obj["metadata"]["name"]] = project_certificates(create.obj)
         for create in plan.creates:
             obj = create.obj
             target = children if create.resource.kind in _KINDS else pods
