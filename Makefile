@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: setup demo test check bench proto crds docs clean
+.PHONY: setup demo test e2e-nodes check bench bench-kube proto crds docs clean
 
 setup: $(STAMP)
 
@@ -20,20 +20,29 @@ demo: setup  ## train one job on four pretend units, kill one, finish
 test: setup  ## every test, the same that CI runs
 	@hack/test.sh
 
+e2e-nodes: setup  ## training in containers on real kubelets (root, Debian)
+	@hack/nodes/e2e.sh
+
 check: setup  ## formatting, lints, types, import rules, generated files
 	@hack/check.sh
 
 bench: setup  ## every figure that docs/results quotes, as JSON lines
 	@$(BIN)/python -m benchmarks
 
+bench-kube: setup  ## the same for the figures that need a real API server
+	@hack/kube/assets.sh etcd kube-apiserver kubectl
+	@$(BIN)/python -m benchmarks --kube
+
 proto: setup  ## regenerate the wire's Python from diloco.proto
 	@hack/proto.sh
 
-crds: setup  ## regenerate crds/ from the types
+crds: setup  ## regenerate crds/ and the chart's copy from the types
 	@$(BIN)/diloco crd > crds/diloco.dev_dilocojobs.yaml
+	@cp crds/*.yaml helm/diloco-operator/files/crds/
 
-docs: setup  ## regenerate docs/api.md from the types
+docs: setup  ## regenerate docs/api.md from the types, and the chart's values
 	@$(BIN)/python hack/api_docs.py > docs/api.md
+	@$(BIN)/python hack/chart_docs.py
 
 clean:
-	rm -rf $(VENV) .tools .demo .diloco .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .tools .demo .diloco .diloco-nodes .mypy_cache .ruff_cache .pytest_cache
