@@ -40,6 +40,9 @@ _RECHECK_SECONDS = 0.005
 _END_SECONDS = 10.0
 """How long the end waits for killed processes to be gone; only one stuck inside the kernel takes longer, and it dies by itself."""
 _FORKS_OUTRUN = 1000
+_NICE = 10
+"""Of containers. Against a niceness of 0 the kernel gives them a tenth of a busy processor, and all of an idle one."""
+_AUTOGROUP_SECONDS = 0.5
 
 
 def prctl(option: int, argument: int) -> None:
@@ -90,6 +93,23 @@ def descendants(root: int) -> list[Process]:
         found += below
         todo += [process.pid for process in below]
     return found
+
+
+def give_way() -> None:
+    """Put this process, which leads a session of its own, behind what is not a container: as on a node, where the kubelet and its host
+    come before pods. Else a few learners starve the control plane that runs beside them on one machine."""
+    os.nice(_NICE)
+    deadline = time.monotonic() + _AUTOGROUP_SECONDS
+    while True:
+        try:
+            # Where the kernel groups by session (sched_autogroup) it is the session's niceness that counts beyond it.
+            with open("/proc/self/autogroup", "w") as file:  # noqa: PTH123
+                file.write(str(_NICE))
+            return
+        except OSError as error:  # no such grouping; or too many asked within a tenth of a second
+            if error.errno != errno.EAGAIN or time.monotonic() > deadline:
+                return
+            time.sleep(_RECHECK_SECONDS)
 
 
 def has_mark(pid: int, mark: str) -> bool:
@@ -275,6 +295,7 @@ def _become(request: dict[str, Any], parent: int, refusal: int) -> NoReturn:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(137)  # the supervisor died before the line above
+        give_way()
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             if signal.getsignal(number) is not signal.SIG_DFL:  # an ignored signal would stay ignored in the program

@@ -206,3 +206,14 @@ async def test_the_supervisor_is_small(supervisor):
     """It lives beside every run: below 32 MB, where the operator's own process takes several times that."""
     status = text_of(Path(f"/proc/{supervisor.pid}/status"))
     assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
+
+
+async def test_containers_give_way_to_the_control_plane_beside_them(supervisor: Supervisor, tmp_path: Path) -> None:
+    autogroup = Path("/proc/self/autogroup")  # only where the kernel was built to group by session
+    several = [await sh(supervisor, tmp_path, f"nice > {name}; cat /proc/self/autogroup >> {name} || true") for name in ("a", "b", "c")]
+    for process in several:
+        await process.wait()
+    for name in ("a", "b", "c"):
+        niceness, *group = (tmp_path / name).read_text().splitlines()
+        assert int(niceness) == min(19, os.nice(0) + 10)
+        assert [line.split()[-1] for line in group] == (["10"] if autogroup.exists() else [])
