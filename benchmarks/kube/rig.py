@@ -72,19 +72,7 @@ class Rig:
 
     async def mark(self, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
         """What a kubelet would report of each pod, all as fast as possible."""
-        await side_by_side(
-            [
-                lambda pod=pod: self.client.patch(
-                    names.PODS,
-                    pod["metadata"]["namespace"],
-                    pod["metadata"]["name"],
-                    {"status": status(pod)},
-                    type=PatchType.MERGE,
-                    subresource="status",
-                )
-                for pod in pods
-            ]
-        )
+        await mark(self.client, pods, status)
 
     @contextmanager
     def operator(self, namespaces: Sequence[str] = ()) -> Iterator[OperatorProcess]:
@@ -244,6 +232,23 @@ async def rig() -> AsyncIterator[Rig]:
                 yield Rig(plane, client)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
+    """What a kubelet would report of each pod, all as fast as possible."""
+    await side_by_side(
+        [
+            lambda pod=pod: client.patch(
+                names.PODS,
+                pod["metadata"]["namespace"],
+                pod["metadata"]["name"],
+                {"status": status(pod)},
+                type=PatchType.MERGE,
+                subresource="status",
+            )
+            for pod in pods
+        ]
+    )
 
 
 async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:

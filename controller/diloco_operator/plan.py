@@ -5,7 +5,8 @@ The stages run in order and every action may be repeated:
 1. `creates` and `patches`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
    that is taken by an object of the same job is success; by a stranger it is an error. Certificates (`certify`) are made by
    `certificates.issuing` before the plan is carried out, which turns them into creates and patches.
-2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made.
+2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made. One that
+   may wait is left, and all that follows it, to the next pass if that is due already and a write costs much.
 3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
    deleted only after its end is on record in status: a crash between the two leaves the pod, not a hole in the account.
 4. `events`, best effort, beside the next pass.
@@ -99,6 +100,8 @@ class ApplyStatus:
     name: str
     uid: str
     status: dict[str, Any]
+    may_wait: bool = False
+    """A later pass can tell all of this as well, from what is there then: every end that it puts on record can be read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,8 +416,13 @@ class ControlPlane:
         self.stop_api_server()
         self.start_api_server()
 
+    @property
+    def etcd_url(self) -> str:
+        """Of its JSON gateway."""
+        return f"http://127.0.0.1:{self._etcd_port}/v3"
+
     def _etcd(self, call: str, body: Json) -> Json:
-        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv/{call}"
+        url = f"{self.etcd_url}/kv/{call}"
         request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
             content: Json = json.load(answer)

@@ -42,9 +42,13 @@ class _Shelf:
     held: int = 0
     unusable: dict[_Key, str] = field(default_factory=dict)
 
+    def copy(self) -> _Shelf:
+        entries = {key: _Entry(entry.part, entry.why_not, entry.held) for key, entry in self.entries.items()}
+        return _Shelf(entries, list(self.free), self.held, dict(self.unusable))
+
 
 class Inventory:
-    """Implements `Fleet`. One per operator; everything runs in one thread between two awaits."""
+    """Implements `Fleet`. One per operator, for one thread; a `copy` is for whoever looks at the fleet while it changes."""
 
     def __init__(self, signs: DisruptionSigns) -> None:
         self._signs = signs
@@ -62,6 +66,20 @@ class Inventory:
         self._holders: dict[str, set[str]] = {}
         """Node -> keys of the jobs that hold it. More than one only when somebody else made pods by hand."""
         self._holds: dict[str, frozenset[str]] = {}
+
+    def copy(self) -> Inventory:
+        """The fleet as it is now, for ever."""
+        found = Inventory(self._signs)
+        found._now = self._now
+        found._turns = list(self._turns)
+        found._nodes = dict(self._nodes)
+        found._kinds = dict(self._kinds)
+        found._members = {pool: dict(nodes) for pool, nodes in self._members.items()}
+        found._shelves = {kind: shelf.copy() for kind, shelf in self._shelves.items()}
+        found._place = dict(self._place)
+        found._holders = {node: set(jobs) for node, jobs in self._holders.items()}
+        found._holds = dict(self._holds)
+        return found
 
     # --- time --------------------------------------------------------------------------------------------------------
     def advance(self, now: float) -> list[str]:

@@ -19,6 +19,8 @@ DEFAULT_CONCURRENCY = 64
 """Requests under way at once over all jobs."""
 JOB_CONCURRENCY = 32
 """Requests under way at once for one job: the rest is for the others, whatever happens to this one."""
+COMPANY_CONCURRENCY = 2
+"""The same while other jobs have requests too: on the API server they would wait behind this job's."""
 REQUEST_TIMEOUT = 30.0
 """Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
 
@@ -56,6 +58,8 @@ class Outcome:
     """Deletes whose object was gone already."""
     written: Obj | None = None
     """The job as the API server has it after the status was applied."""
+    postponed: bool = False
+    """The status, and what follows it, was left to the next pass."""
     failures: list[Failure] = field(default_factory=list)
 
     @property
@@ -65,25 +69,38 @@ class Outcome:
 
 
 class Executor:
-    """Carries out plans with at most `concurrency` requests under way at once over all jobs together, and `per_job` for one job. Jobs
-    that wait take turns, request by request.
+    """Carries out plans with at most `concurrency` requests under way at once over all jobs together, and `per_job` for one job,
+    `in_company` while there are others. Jobs that wait take turns, request by request.
 
     `unsent` is called with (resource, namespace, name) of every create and delete that failed or, because an earlier stage failed,
     was never sent: nobody should wait for its effect. If it did happen after all, doing it again is harmless.
     """
 
     def __init__(
-        self, client: Client, events: EventRecorder, *, concurrency: int = DEFAULT_CONCURRENCY, per_job: int = JOB_CONCURRENCY
+        self,
+        client: Client,
+        events: EventRecorder,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        per_job: int = JOB_CONCURRENCY,
+        in_company: int = COMPANY_CONCURRENCY,
     ) -> None:
         self._client = client
         self._events = events
-        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job)
+        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, most_in_company=min(in_company, per_job))
 
     async def execute(
-        self, job: Subject, plan: Plan, *, version: str = "", unsent: Callable[[Resource, str, str], None] = lambda *_: None
+        self,
+        job: Subject,
+        plan: Plan,
+        *,
+        version: str = "",
+        unsent: Callable[[Resource, str, str], None] = lambda *_: None,
+        postpone: Callable[[], bool] = lambda: False,
     ) -> Outcome:
         """Creates and patches, then the status, then deletes, then events. `job` is what the plan was made for. The plan's certificates
-        have been made. `version`: the job's resourceVersion that the plan was made from; the status is written over no other."""
+        have been made. `version`: the job's resourceVersion that the plan was made from; the status is written over no other.
+        `postpone` is asked before a status that may wait."""
         assert not plan.certify, "certificates are made before a plan is carried out (certificates.issuing)"
         outcome = Outcome()
         for wave in sorted({create.wave for create in plan.creates} | {patch.wave for patch in plan.patches}):
@@ -96,8 +113,10 @@ class Executor:
                     meta = create.obj["metadata"]
                     unsent(create.resource, meta.get("namespace", ""), meta["name"])
         if plan.status is not None and outcome.ok:
-            await self._apply_status(job, plan.status, version, outcome)
-        if outcome.ok:
+            outcome.postponed = plan.status.may_wait and postpone()
+            if not outcome.postponed:
+                await self._apply_status(job, plan.status, version, outcome)
+        if outcome.ok and not outcome.postponed:
             await _all([self._delete(job, delete, outcome, unsent) for delete in plan.deletes])
             for event in plan.events:
                 self._events.tell(job, event)

@@ -7,20 +7,28 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
+COMPANY_SECONDS = 1.0
+
 
 class FairSlots[K: Hashable]:
     """At most `slots` holders at once, and at most `most` of one key; free slots go to the keys in turn, one each.
 
     So a key's first request waits for one request of somebody else at most, however many are queued; and with `most < slots` usually for
-    none. For one event loop.
+    none. `most_in_company`: of one key, while another has used a slot within the last `COMPANY_SECONDS`. What the requests go to is shared
+    as well: a request that need not wait for its slot still waits for those that were sent before it. For one event loop.
     """
 
-    def __init__(self, slots: int, *, most: int | None = None) -> None:
-        if slots < 1 or (most is not None and most < 1):
-            raise ValueError(f"there must be a slot to hand out, not {slots} in all and {most} for one key")
-        self._free = slots
+    def __init__(self, slots: int, *, most: int | None = None, most_in_company: int | None = None) -> None:
         self._most = most if most is not None else slots
+        self._most_in_company = most_in_company if most_in_company is not None else self._most
+        if min(slots, self._most, self._most_in_company) < 1:
+            raise ValueError(
+                f"there must be a slot to hand out, not {slots} in all and {self._most} for one key, {self._most_in_company} in company"
+            )
+        self._free = slots
         self._held: dict[K, int] = {}
+        self._used: dict[K, float] = {}
+        """When each key last took or gave back a slot, the earliest first; what is past `COMPANY_SECONDS` is dropped."""
         self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
         """In the order of their turns: whoever was served goes to the end."""
 
@@ -54,6 +62,7 @@ class FairSlots[K: Hashable]:
             raise
 
     def _give_back(self, key: K) -> None:
+        self._note_use(key)
         self._free += 1
         self._held[key] -= 1
         if not self._held[key]:
@@ -84,8 +93,19 @@ class FairSlots[K: Hashable]:
             del self._waiting[key]
 
     def _may(self, key: K) -> bool:
-        return self._held.get(key, 0) < self._most
+        return self._held.get(key, 0) < (self._most_in_company if self._in_company(key) else self._most)
+
+    def _in_company(self, key: K) -> bool:
+        expired = asyncio.get_running_loop().time() - COMPANY_SECONDS
+        while self._used and next(iter(self._used.values())) < expired:
+            del self._used[next(iter(self._used))]
+        return len(self._used) > (key in self._used) or len(self._held) > (key in self._held)
+
+    def _note_use(self, key: K) -> None:
+        self._used.pop(key, None)
+        self._used[key] = asyncio.get_running_loop().time()
 
     def _grant(self, key: K) -> None:
+        self._note_use(key)
         self._free -= 1
         self._held[key] = self._held.get(key, 0) + 1

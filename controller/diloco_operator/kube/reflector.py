@@ -72,6 +72,10 @@ class Cache[T]:
         """All objects that `index` files under `value`, in the order in which they came."""
         return list(self._indexes[index].get(value, {}).values())
 
+    def count(self, index: str, value: str) -> int:
+        """How many `by_index` would give."""
+        return len(self._indexes[index].get(value, ()))
+
     def __iter__(self) -> Iterator[Held[T]]:
         """Every object as of now: the cache may change while the caller goes through them."""
         return iter(list(self._objects.values()))

@@ -28,6 +28,8 @@ class KeyQueue[K: Hashable]:
         self._timers: list[tuple[float, int, K]] = []
         """Heap of (when, order of entry, key). An entry whose time is no longer the key's in `_due` is void."""
         self._entries = 0
+        self._settling: dict[K, tuple[float, float]] = {}
+        """Since when each key that settles does so, and when it will have."""
 
     def add(self, key: K) -> None:
         """`key` needs a pass. Nothing happens if it is waiting for one already."""
@@ -46,9 +48,19 @@ class KeyQueue[K: Hashable]:
         self._entries += 1
         heapq.heappush(self._timers, (when, self._entries, key))
 
+    def add_settled(self, key: K, now: float, quiet: float, most: float) -> None:
+        """`key` needs a pass when nobody has asked for one this way for `quiet` seconds, or `most` seconds after the first who did."""
+        if key not in self._dirty:
+            since, _ = self._settling.get(key, (now, now))
+            self._settling[key] = since, min(now + quiet, since + most)
+
     def ripen(self, now: float) -> list[K]:
         """Make ready what was delayed until now; gives the keys that were not waiting for a pass already."""
-        ripe: list[K] = []
+        settled = [key for key, (_, when) in self._settling.items() if when <= now]
+        ripe = [key for key in settled if key not in self._dirty]
+        for key in settled:
+            del self._settling[key]
+            self.add(key)
         while self._timers and self._timers[0][0] <= now:
             when, _, key = heapq.heappop(self._timers)
             if self._due.get(key) == when:
@@ -64,6 +76,7 @@ class KeyQueue[K: Hashable]:
         if not self._ready:
             return None
         key = self._ready.popleft()
+        self._settling.pop(key, None)
         self._dirty.discard(key)
         self._processing.add(key)
         return key
@@ -80,16 +93,22 @@ class KeyQueue[K: Hashable]:
         """When the earliest delayed key becomes ready; None: no key is delayed."""
         while self._timers and self._due.get(self._timers[0][2]) != self._timers[0][0]:
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        timers = [self._timers[0][0]] if self._timers else []
+        return min([*timers, *(when for _, when in self._settling.values())], default=None)
 
     def drop_delayed(self) -> None:
         """Forget every delayed key."""
+        self._settling.clear()
         self._due.clear()
         self._timers.clear()
 
     def waits(self, key: K) -> bool:
         """Whether `key` is ready, or becomes it as soon as its pass ends."""
         return key in self._dirty
+
+    def owed(self, key: K) -> bool:
+        """Whether `key` was added since it was last taken, delayed ones not counted."""
+        return key in self._dirty or key in self._settling
 
     @property
     def ready(self) -> int:
@@ -104,7 +123,12 @@ class KeyQueue[K: Hashable]:
     @property
     def pending(self) -> int:
         """Number of keys ready, held or delayed."""
-        return len(self._dirty | self._processing | self._due.keys())
+        return len(self._dirty | self._processing | self._due.keys() | self._settling.keys())
+
+    @property
+    def settling(self) -> int:
+        """Number of keys that a pass is owed as soon as they are left alone."""
+        return len(self._settling)
 
 
 class ShutDown(Exception):
@@ -177,6 +201,15 @@ class WorkQueue[K: Hashable]:
             self._keys.add_at(key, self._time() + seconds)
             self._arm()
 
+    def add_settled(self, key: K, quiet: float, most: float) -> None:
+        """`key` needs a pass once nobody has asked for one this way for `quiet` seconds, but not later than `most` seconds after the
+        first who did. For keys on which a pass costs so much that it should see all of what happens at one time."""
+        if quiet <= 0:
+            self.add(key)
+        elif not self._closed:
+            self._keys.add_settled(key, self._time(), quiet, most)
+            self._arm()
+
     def add_rate_limited(self, key: K) -> float:
         """`key` failed: it needs another pass after a delay, in seconds, that grows with each call until `forget(key)`."""
         self._failures[key] = self._failures.get(key, 0) + 1
@@ -240,6 +273,10 @@ class WorkQueue[K: Hashable]:
         while self._waiters:
             self._wake()
 
+    def waits(self, key: K) -> bool:
+        """Whether `key` needs a pass that has not begun, delayed ones not counted."""
+        return self._keys.owed(key)
+
     @property
     def depth(self) -> int:
         """Number of keys that wait for a worker."""
@@ -253,8 +290,8 @@ class WorkQueue[K: Hashable]:
 
     @property
     def idle(self) -> bool:
-        """Nothing is ready and nothing is being processed; keys may be delayed."""
-        return not self._keys.ready and not self._keys.processing
+        """Nothing is ready, settles or is being processed; keys may be delayed."""
+        return not self._keys.ready and not self._keys.processing and not self._keys.settling
 
     def _note_added(self, key: K) -> None:
         self._added[key] = self._time()

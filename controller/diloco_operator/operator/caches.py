@@ -170,6 +170,10 @@ class Caches:
         """Every pod in the job's namespace with the job's label."""
         return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, "/".join(key)))
 
+    def pod_count(self, key: JobKey) -> int:
+        """How many pods there are with the job's label."""
+        return self._pods.cache.count(_BY_JOB, "/".join(key))
+
     def pod(self, namespace: str, name: str) -> PodView | None:
         """The pod, or None."""
         held = self._pods.cache.get(namespace, name)

@@ -1,4 +1,9 @@
-"""One pass over one job: caches → snapshot → plan → writes. Everything up to the plan happens between two awaits."""
+"""One pass over one job: caches → snapshot → plan → writes.
+
+What a plan takes of the fleet must be taken before anybody else is given it. Over most jobs all is decided between two awaits. A decision
+over a big job takes a tenth of a second and more, in which nothing else would be done; it is taken aside, on a copy of the fleet, and
+counts only if nobody else has taken meanwhile what it takes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from diloco.contract import syncer_host_name
 
@@ -19,11 +24,12 @@ from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.executor import Executor, Outcome
 from diloco_operator.kube.expectations import Expectations
-from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.operator.caches import CachedJob, Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.lending import Lending
+from diloco_operator.operator.patience import Patience
 from diloco_operator.operator.refused import Refusals, refusal_events
-from diloco_operator.plan import Plan
+from diloco_operator.plan import Create, Patch, Plan
 from diloco_operator.reconcile import Job, OperatorConfig, PodView, Snapshot, holds, reconcile
 from diloco_operator.telemetry import Endpoint, Telemetry
 
@@ -32,9 +38,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MANY_PODS = 50
+"""Of a job with so many pods a status is long, and a write of it costs the API server as much as making dozens of them; and to decide
+over it takes 10 ms."""
+_POSTPONE_SECONDS = 2.0
+"""For how long a status may be left to the pass that follows."""
+
 
 type Decide = Callable[[Snapshot, datetime], Plan]
 """What decides: `reconcile`, or in a test of the operator alone something simpler."""
+
+
+class Aside(Protocol):
+    """Has something worked out while the event loop goes on, in a thread say."""
+
+    async def __call__[T](self, work: Callable[[], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +72,8 @@ class Next:
 class Passes:
     """Carries passes out. The caller sees to it that no job has two at once, and that the caches are synced.
 
-    `now` is the wall clock in seconds since the epoch, `issuer` makes certificates, `wake` has a job looked at soon.
+    `now` is the wall clock in seconds since the epoch, `issuer` makes certificates, `wake` has a job looked at soon, and `due` tells
+    whether it is going to be as soon as the pass that is under way ends. Without `aside` everything happens on the event loop.
     """
 
     def __init__(
@@ -71,7 +90,9 @@ class Passes:
         now: Callable[[], float],
         issuer: Issuer,
         wake: Callable[[JobKey], None],
+        due: Callable[[JobKey], bool] = lambda _: False,
         decide: Decide = reconcile,
+        aside: Aside | None = None,
         jobs: JobMetrics | None = None,
     ) -> None:
         self._caches = caches
@@ -85,11 +106,15 @@ class Passes:
         self._now = now
         self._issuer = issuer
         self._reconcile = decide
+        self._aside = aside
         self._jobs = jobs
+        self._due = due
         self._lending = Lending(inventory, wake)
         self._refusals = Refusals()
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. They hold what it took until the next pass: part of it may have been made."""
+        self._patience: Patience[JobKey] = Patience(_POSTPONE_SECONDS)
+        """With which the status of a job is left to its next pass."""
         self._holding: dict[JobKey, set[str]] = {}
         """Under which keys of the inventory the jobs of this name hold nodes: more than one while an earlier one still has pods."""
 
@@ -121,26 +146,26 @@ class Passes:
             return Next(after=wait)
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        job = held.value.whole()
-        plan = self._decide(key, job, pods)
+        job, plan = await self._decide(key, held.value, pods)
         deciding = loop.time() - begun
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
-        certificates = []
-        for write in self._issuer.writes(plan.certify):
-            certificates.append(write)
-            await asyncio.sleep(0)  # others first: thousands of certificates take a second
-        made = plan.filled(certificates)
+        made = plan.filled(await self._certified(plan, pods))
         outcome = await self._executor.execute(
-            subject, made, version=held.version, unsent=lambda *what: self._expectations.cancel(key, *what)
+            subject,
+            made,
+            version=held.version,
+            unsent=lambda *what: self._expectations.cancel(key, *what),
+            postpone=lambda: self._postpone(key),
         )
         return replace(self._conclude(key, job, made, outcome), deciding=deciding)
 
-    def _decide(self, key: JobKey, job: Job, pods: tuple[PodView, ...]) -> Plan:
-        """No await in here: what the plan takes is taken before any other job is looked at."""
+    async def _decide(self, key: JobKey, cached: CachedJob, pods: tuple[PodView, ...]) -> tuple[Job, Plan]:
+        """The job and the plan for it; what the plan takes is taken when this returns."""
         now = self._now()
         self._inventory.advance(now)  # whoever stands on a node that has to be left then has asked to be looked at
+        job = cached.bare
         snapshot = Snapshot(
             job=job,
             fleet=self._inventory,
@@ -152,15 +177,37 @@ class Passes:
             claims=self._lending.claims(key),
             report=self._telemetry.latest(key),
         )
-        if key in self._unsure:  # what a plan took that was not carried out is ours to take again
-            self._inventory.set_holds(job.key, holds(job, pods, self._inventory))
-        plan = self._reconcile(snapshot, datetime.fromtimestamp(now, tz=UTC))
+        unsure = key in self._unsure
+
+        def think(fleet: Inventory) -> tuple[Job, Plan]:
+            whole = cached.whole()
+            if unsure:  # what a plan took that was not carried out is ours to take again
+                fleet.set_holds(whole.key, holds(whole, pods, fleet))
+            return whole, self._reconcile(replace(snapshot, job=whole, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
+
+        if self._aside is None or len(pods) < _MANY_PODS:
+            job, plan = think(self._inventory)
+        else:
+            fleet = self._inventory.copy()
+            job, plan = await self._aside(lambda: think(fleet))
+            if any(self._inventory.holders(node) - {job.key} - fleet.holders(node) for node in plan.holds):
+                job, plan = think(self._inventory)  # others were given some of it meanwhile: at once this time
         self._set_holds(key, job.key, plan.holds)
         status = plan.status.status if plan.status is not None else job.status
         self._capacity.set_wants(key, job.created, lacking(job, status), priority=snapshot.priority)
         self._lending.set(key, priority=snapshot.priority, created=job.created, lacks=plan.lacks, lends=plan.lends)
         self._capacity.looked_at(key)
-        return plan
+        return job, plan
+
+    async def _certified(self, plan: Plan, pods: tuple[PodView, ...]) -> list[Create | Patch]:
+        """The plan's certificates. A thousand of them take a fifth of a second, in which others have their turn."""
+        if self._aside is not None and len(pods) >= _MANY_PODS:
+            return await self._aside(lambda: list(self._issuer.writes(plan.certify)))
+        found = []
+        for write in self._issuer.writes(plan.certify):
+            found.append(write)
+            await asyncio.sleep(0)
+        return found
 
     def _expect(self, key: JobKey, plan: Plan) -> None:
         for create in plan.creates:
@@ -171,11 +218,18 @@ class Passes:
                 meta = wanted.obj["metadata"]
                 self._expectations.expect_create(key, names.SECRETS, meta["namespace"], meta["name"])
         for delete in plan.deletes:
+            if delete.resource == names.PODS and self._caches.pod(delete.namespace, delete.name) is None:
+                continue  # it went while the decision was taken, and nothing will tell of it again
             self._expectations.expect_delete(key, delete.resource, delete.namespace, delete.name, delete.uid)
 
     def _log(self, plan: Plan) -> None:
         for event in plan.events:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
+
+    def _postpone(self, key: JobKey) -> bool:
+        """Whether the record of what happened may be written together with what has happened since: then it is written once."""
+        many = self._caches.pod_count(key) >= _MANY_PODS
+        return many and self._due(key) and self._patience.lasts(key, asyncio.get_running_loop().time())
 
     def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: Outcome) -> Next:
         subject = Subject(job.namespace, job.name, job.uid)
@@ -187,6 +241,10 @@ class Passes:
             shown = self._caches.secret(written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
         self._refusals.note(key, job.generation, plan, outcome, self._now())
+        if outcome.postponed:
+            self._unsure.add(key)
+            return Next(after=plan.requeue_after)
+        self._patience.renew(key)
         if outcome.ok:
             self._unsure.discard(key)
             return Next(after=plan.requeue_after)
@@ -213,6 +271,7 @@ class Passes:
             self._jobs.forget(key)
         self._refusals.forget(key)
         self._unsure.discard(key)
+        self._patience.renew(key)
         self._telemetry.forget(key)
         self._expectations.forget(key)
         self._lending.set(key, priority=0, created=0.0, lacks={}, lends=())

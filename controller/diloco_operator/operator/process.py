@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,9 @@ from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry import SyncerWatcher
 
 log = logging.getLogger(__name__)
+
+_SWITCH_SECONDS = 0.0005
+"""After how long a decision that is taken aside lets the event loop go on, which must be asked for after each of its system calls."""
 
 
 class Ending(enum.IntEnum):
@@ -82,6 +86,7 @@ class OperatorProcess:
 
     async def run(self) -> Ending:
         options = self._options
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._holding = asyncio.get_running_loop().create_future()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
@@ -138,6 +143,7 @@ class OperatorProcess:
             now=self._clock.now,
             chance=chance,
             run=self._options.run,
+            aside=asyncio.to_thread,
             metrics=self._metrics,
         )
         await self._operator.run(lead=self._lead)

@@ -21,7 +21,7 @@ from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.logs import about_job
-from diloco_operator.operator.passes import Decide, Next, Passes
+from diloco_operator.operator.passes import Aside, Decide, Next, Passes
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:  # `diloco up` has nobody to tell its metrics to, and need not
     from diloco_operator.operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+_SETTLE_LEAST = 0.005
+_SETTLE_MOST = 0.1
+"""Seconds of quiet that are waited for; less than the least is not worth a timer."""
+_SETTLE_AT_LAST = 10
+"""A pass is not put off for longer than so many times the quiet that is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +48,12 @@ class RunConfig:
     concurrency: int = DEFAULT_CONCURRENCY
     """Writes under way at once, over all passes."""
     job_concurrency: int = JOB_CONCURRENCY
-    """Writes under way at once for one job, so that others always find a place."""
+    """Writes under way at once for one job, so that others always find a place. While others have writes too it is 2."""
     deciding_share: float = 0.25
     """A job whose decision takes long (it is big, and decided in one go) is decided on for this share of the time at most."""
+    settle_per_pod: float = 0.0001
+    """Seconds without a change, for each pod of a job, after which it is looked at: passes over a big job cost much, its status first of
+    all, so that one should see all of what happens at a time. A job of few pods is looked at at once, none waits longer than a second."""
     stop_grace: float = 10.0
     """When told to stop, passes under way may take this long to end their writes."""
     expectation_expiry: float = EXPIRY_SECONDS
@@ -74,8 +83,8 @@ class Counters:
 class Operator:
     """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several in one process do not share anything.
 
-    `now` is the wall clock in seconds since the epoch; `chance` draws jitter from [0, 1); `metrics` is where
-    to count, one for each operator. Timers and time-outs are those of the event loop.
+    `now` is the wall clock in seconds since the epoch; `chance` draws jitter from [0, 1); `aside` has decisions over big jobs taken
+    beside the event loop; `metrics` is where to count, one for each operator. Timers and time-outs are those of the event loop.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class Operator:
         chance: Callable[[], float],
         run: RunConfig | None = None,
         decide: Decide = reconcile,
+        aside: Aside | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._run = run or RunConfig()
@@ -114,16 +124,18 @@ class Operator:
             now=now,
             issuer=Issuer(now, config.certificate_lifetime),
             wake=self._queue.add,
+            due=self._queue.waits,
             decide=decide,
+            aside=aside,
             jobs=metrics.jobs if metrics else None,
         )
         self._now = now
         self._started = False
         self._stopping = False
         self.caches.on_object_change(self._on_object)
-        self.caches.on_job_change(self._queue.add)
+        self.caches.on_job_change(self._on_job)
         self.caches.on_node_change(self._on_node)
-        telemetry.on_change(self._queue.add)
+        telemetry.on_change(self._on_job)
 
     @property
     def idle(self) -> bool:
@@ -209,6 +221,10 @@ class Operator:
 
     def _on_object(self, resource: Resource, old: Held[Any] | None, new: Held[Any] | None) -> None:
         self._expectations.observe(resource, old, new)
+
+    def _on_job(self, key: JobKey) -> None:
+        quiet = min(self._run.settle_per_pod * self.caches.pod_count(key), _SETTLE_MOST)
+        self._queue.add_settled(key, quiet if quiet >= _SETTLE_LEAST else 0.0, _SETTLE_AT_LAST * quiet)
 
     def _on_node(self, node: NodeView | None, name: str) -> None:
         """Those on the node must look, and those who wait for one like it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from diloco_operator.api import conditions as c
 from diloco_operator.api import names
@@ -66,8 +65,7 @@ def templates_changed(world: World, records: Mapping[str, UnitRecord]) -> dict[s
     text = "the pool's template changed; the unit is made again from the new one"
     for record in outdated:
         if record.state is UnitState.FAILED:
-            found[record.name] = replace(
-                record,
+            found[record.name] = record._replace(
                 state=UnitState.PENDING,
                 reason=c.UNIT_TEMPLATE_CHANGED,
                 message=text,
@@ -80,10 +78,10 @@ def templates_changed(world: World, records: Mapping[str, UnitRecord]) -> dict[s
     training = [r for r in outdated if r.state is UnitState.TRAINING]
     quiet = all(r.state in (UnitState.TRAINING, UnitState.FAILED) or not r.slice for r in found.values())
     if training and quiet:
-        first = min(training, key=lambda r: (r.pool, r.index))
+        first = min(training, key=lambda r: (r.pool, r.number))
         found[first.name] = _drain(first, text, world.now)
     return found
 
 
 def _drain(record: UnitRecord, message: str, now: float) -> UnitRecord:
-    return replace(record, state=UnitState.DRAINING, reason=c.UNIT_TEMPLATE_CHANGED, message=message, since=now)
+    return record._replace(state=UnitState.DRAINING, reason=c.UNIT_TEMPLATE_CHANGED, message=message, since=now)

@@ -20,7 +20,7 @@ from diloco_operator.reconcile.ending import dead_end, finished, time_to_live
 from diloco_operator.reconcile.events import condition_events, unit_events
 from diloco_operator.reconcile.growth import Growth, grow, pods_for
 from diloco_operator.reconcile.holding import held_nodes, holds
-from diloco_operator.reconcile.record import LIVE, UnitRecord, read_units
+from diloco_operator.reconcile.record import LIVE, UnitRecord
 from diloco_operator.reconcile.refusals import UNIT, refusal_key
 from diloco_operator.reconcile.restarts import restarted
 from diloco_operator.reconcile.scavenging import give_way, lends
@@ -59,7 +59,7 @@ def reconcile(snapshot: Snapshot, now: datetime, *, solver: Solver = place) -> P
     if finished(job.status):
         return _after_the_end(world)
     records, adopted = _observe_all(world)
-    restarts = restarted(read_units(job.status), records)
+    restarts = restarted(world.before, records)
     end = verdict(world.syncer) or dead_end(world, records)
     if end is not None:
         plan = _end(world, records, end)
@@ -98,20 +98,20 @@ def _end(world: World, records: Mapping[str, UnitRecord], end: Verdict) -> Plan:
     closed = {name: _close(record, end, world.now) for name, record in records.items()}
     growth = Growth(closed, placed=0, desired=0)
     status = assemble(world.snapshot.job, say.over(end), world, growth, world.now, result=end.result)
-    return _finish(world.snapshot, _Draft(), status, growth, world.now, held=_pod_nodes(world.snapshot.pods))
+    return _finish(world.snapshot, _Draft(), status, growth, world.now, before=world.before, held=_pod_nodes(world.snapshot.pods))
 
 
 def _close(record: UnitRecord, end: Verdict, now: float) -> UnitRecord:
     counts = next((unit for unit in end.result.units if unit.unit == record.name), None) if end.result is not None else None
     if counts is not None:
-        record = replace(record, tokens=counts.tokens, steps=counts.steps)
+        record = record._replace(tokens=counts.tokens, steps=counts.steps)
     if record.state in (UnitState.FAILED, UnitState.COMPLETED):
-        return replace(record, slice="")
+        return record._replace(slice="")
     worked = end.complete and record.state in LIVE
     state = UnitState.COMPLETED if worked else UnitState.PENDING
     message = "" if worked else "the job is over"
-    return replace(
-        record, state=state, ended_attempt=record.attempt, slice="", not_before=None, ended_at=None, reason="", message=message, since=now
+    return record._replace(
+        state=state, ended_attempt=record.attempt, slice="", not_before=None, ended_at=None, reason="", message=message, since=now
     )
 
 
@@ -127,7 +127,8 @@ def _suspend(world: World, records: Mapping[str, UnitRecord]) -> Plan:
     still = sorted(pod.name for pod in waiting) + ([syncer.name] if syncer is not None else [])
     growth = Growth(kept, placed=0, desired=0)
     status = assemble(world.snapshot.job, say.suspended(still), world, growth, world.now, syncer_down=not waiting)
-    return _finish(world.snapshot, draft, status, growth, world.now, held=held_nodes(world, kept), deadlines=world.deadlines)
+    held = held_nodes(world, kept)
+    return _finish(world.snapshot, draft, status, growth, world.now, before=world.before, held=held, deadlines=world.deadlines)
 
 
 def _released(world: World, record: UnitRecord) -> UnitRecord:
@@ -136,11 +137,11 @@ def _released(world: World, record: UnitRecord) -> UnitRecord:
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
-        return replace(record, state=UnitState.DRAINING, reason=c.UNIT_SUSPENDED, message=message, since=world.now)
+        return record._replace(state=UnitState.DRAINING, reason=c.UNIT_SUSPENDED, message=message, since=world.now)
     if record.state is UnitState.COMPLETED:
         return record
-    fresh = replace(record, slice="", not_before=None, failures=(), ended_at=None, reason=c.UNIT_SUSPENDED, message=message)
-    return fresh if record.state is UnitState.PENDING else replace(fresh, state=UnitState.PENDING, since=world.now)
+    fresh = record._replace(slice="", not_before=None, failures=(), ended_at=None, reason=c.UNIT_SUSPENDED, message=message)
+    return fresh if record.state is UnitState.PENDING else fresh._replace(state=UnitState.PENDING, since=world.now)
 
 
 def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solver: Solver) -> Plan:
@@ -176,8 +177,22 @@ def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solv
     status = assemble(job, statements, world, growth, world.now, syncer_down=bool(syncer.down))
     held = held_nodes(world, growth.records)
     # Appended after growth and pruning have run: they note when they want to be asked again.
-    plan = _finish(snapshot, draft, status, growth, world.now, held=held, deadlines=world.deadlines)
+    may_wait = _can_be_told_later(world, growth.records)
+    plan = _finish(snapshot, draft, status, growth, world.now, before=world.before, held=held, deadlines=world.deadlines, may_wait=may_wait)
     return replace(plan, lacks=growth.lacks, lends=lends(world, growth.records))
+
+
+def _can_be_told_later(world: World, records: Mapping[str, UnitRecord]) -> bool:
+    """Whether the end of every attempt that `records` account for the first time is in the status of its pods, where a later pass finds
+    it, also beside a successor: the same that is asked of an operator that dies before it writes the record."""
+    before = world.before
+    for name, record in records.items():
+        known = before[name].ended_attempt if name in before else 0
+        if record.ended_attempt > known:
+            pods = [pod for pod in world.learners.get(name, ()) if known < pod.attempt <= record.ended_attempt]
+            if len({pod.attempt for pod in pods}) < record.ended_attempt - known or not all(pod.ended for pod in pods):
+                return False
+    return True
 
 
 def _not_refused(world: World, creates: Sequence[Create], refused: list[str]) -> list[Create]:
@@ -202,7 +217,7 @@ def _why_not_start(children_ready: bool, syncer: SyncerStep) -> str:
 
 # --- units ------------------------------------------------------------------------------------------------------------
 def _observe_all(world: World) -> tuple[dict[str, UnitRecord], set[str]]:
-    records = read_units(world.snapshot.job.status)
+    records = dict(world.before)
     for unit, pods in world.learners.items():
         if unit not in records:
             records[unit] = UnitRecord(unit, pods[0].pool, since=world.now)
@@ -225,8 +240,7 @@ def _refused_gang(world: World, record: UnitRecord) -> UnitRecord | None:
     refused = world.refusal((UNIT, record.name))
     if not refused:
         return None
-    return replace(
-        record,
+    return record._replace(
         state=UnitState.PENDING,
         ended_attempt=record.attempt,
         slice="",
@@ -244,10 +258,10 @@ def _leave_removed_pools(world: World, records: dict[str, UnitRecord]) -> dict[s
             found[name] = record
         elif record.running:
             text = f"spec.pools has no pool {record.pool} any more"
-            draining = replace(record, state=UnitState.DRAINING, reason=c.UNIT_SCALED_DOWN, message=text, since=world.now)
+            draining = record._replace(state=UnitState.DRAINING, reason=c.UNIT_SCALED_DOWN, message=text, since=world.now)
             found[name] = record if record.state is UnitState.DRAINING else draining
         elif world.learners.get(name):
-            found[name] = replace(record, state=UnitState.PENDING, slice="", not_before=None, reason=c.UNIT_SCALED_DOWN)
+            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=c.UNIT_SCALED_DOWN)
     return found
 
 
@@ -276,21 +290,25 @@ def _finish(
     growth: Growth | None,
     now: float,
     *,
+    before: Mapping[str, UnitRecord] | None = None,
     held: frozenset[str],
     deadlines: Sequence[float] = (),
+    may_wait: bool = False,
 ) -> Plan:
     job = snapshot.job
+    apply = None
     write, due = worth_writing(job.status, status, now, snapshot.config.progress_interval)
     events = list(draft.events)
     if write is not None:
+        apply = ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write, may_wait)
         events += condition_events(job.status.get("conditions") or (), status["conditions"])
-        if growth is not None:
-            events += unit_events(read_units(job.status), growth.records)
+        if growth is not None and before is not None:
+            events += unit_events(before, growth.records)
     waits = [*draft.deadlines, *deadlines, *([due] if due is not None else [])]
     return Plan(
         creates=tuple(draft.creates),
         certify=tuple(draft.certify),
-        status=ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write) if write is not None else None,
+        status=apply,
         deletes=tuple(draft.deletes),
         events=tuple(events),
         requeue_after=_wait(waits, now, snapshot.config.resync_interval),

@@ -109,7 +109,7 @@ def _seats(mine: list[UnitRecord]) -> _Seats:
 
 
 def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) -> PoolWant:
-    candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.index))
+    candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - seats.failed)
     template = pool.template.spec
     want = PoolWant(
@@ -129,7 +129,7 @@ def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) 
     if gives_way:
         units = [unit for unit in units if unit.slice]
     if seats.grows and not world.finishing and not gives_way:
-        used = {record.index for record in mine}
+        used = {record.number for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
         new = max(0, min(most - seats.taken, world.spec.learners.max) - len(units))
         units += [UnitWant(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
@@ -189,7 +189,7 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
     record = growth.records.get(assignment.unit) or UnitRecord(assignment.unit, assignment.pool, since=world.now)
     if record.running:
         return record
-    record = replace(record, slice=assignment.slice)
+    record = record._replace(slice=assignment.slice)
     if record.not_before is not None and world.now < record.not_before:
         world.deadlines.append(record.not_before)
         return record
@@ -202,7 +202,7 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
         growth.refused += 1
         growth.placed -= 1
         # The slice is free for others until the next try.
-        return _set(replace(record, slice=""), UnitState.PENDING, conditions.UNIT_PODS_REFUSED, refused, world.now)
+        return _set(record._replace(slice=""), UnitState.PENDING, conditions.UNIT_PODS_REFUSED, refused, world.now)
     return _start(world, growth, record, assignment.hosts)
 
 
@@ -219,7 +219,7 @@ def _start(world: World, growth: Growth, record: UnitRecord, hosts: tuple[Host, 
     attempt = max(record.attempt, record.ended_attempt) + 1
     template_hash = world.hashes[record.pool]
     growth.creates += pods_for(world, record, attempt, hosts, template_hash)
-    started = replace(record, attempt=attempt, template_hash=template_hash, not_before=None)
+    started = record._replace(attempt=attempt, template_hash=template_hash, not_before=None)
     return _set(started, UnitState.STARTING, conditions.UNIT_SCHEDULING, "its pods have been made", world.now)
 
 
@@ -242,13 +242,13 @@ def _unseat(world: World, record: UnitRecord, left: Unplaced) -> UnitRecord:
         return _set(record, UnitState.DRAINING, left.reason, left.message, world.now)
     if record.not_before is not None and world.now < record.not_before and left.reason == conditions.UNIT_NO_CAPACITY:
         world.deadlines.append(record.not_before)
-        return replace(record, slice="")
-    return _set(replace(record, slice="", not_before=None), UnitState.PENDING, left.reason, left.message, world.now)
+        return record._replace(slice="")
+    return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, left.message, world.now)
 
 
 def _set(record: UnitRecord, state: UnitState, reason: str, message: str, now: float) -> UnitRecord:
     since = record.since if state is record.state and record.since is not None else now
-    return replace(record, state=state, reason=reason, message=message, since=since)
+    return record._replace(state=state, reason=reason, message=message, since=since)
 
 
 def _show_missing(world: World, growth: Growth, placement: Placement) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
@@ -32,18 +31,17 @@ def restarted(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord])
 
 def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitRecord:
     """The record once the end of `attempt` is accounted. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
-    ended = replace(record, attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
+    ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
     match end.kind:
         case EndKind.COMPLETE:
-            return replace(ended, state=UnitState.COMPLETED, reason="", message="", since=end.at, ended_at=None)
+            return ended._replace(state=UnitState.COMPLETED, reason="", message="", since=end.at, ended_at=None)
         case EndKind.DRAINED:
             slice_ = "" if end.leave_slice else record.slice
-            return replace(ended, state=UnitState.PENDING, slice=slice_, reason=end.reason, message=end.message, since=now, ended_at=None)
+            return ended._replace(state=UnitState.PENDING, slice=slice_, reason=end.reason, message=end.message, since=now, ended_at=None)
         case EndKind.NEVER_RAN:
-            return replace(ended, state=UnitState.PENDING, reason=end.reason, message=end.message, since=now)
+            return ended._replace(state=UnitState.PENDING, reason=end.reason, message=end.message, since=now)
         case EndKind.DISRUPTION:
-            return replace(
-                ended,
+            return ended._replace(
                 state=UnitState.PENDING,
                 slice="" if end.leave_slice else record.slice,
                 reason=end.reason,
@@ -54,7 +52,7 @@ def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: 
             )
         case EndKind.PERMANENT:
             message = f"given up after attempt {attempt}: {end.message}; {RETRY_HINT}"
-            return replace(ended, state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=end.at)
+            return ended._replace(state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=end.at)
         case EndKind.FAILURE:
             return _after_failure(ended, attempt, end, budget, now)
 
@@ -66,8 +64,7 @@ def _after_failure(record: UnitRecord, attempt: int, end: End, budget: Restart, 
             f"given up: {len(failures)} failures within {format_duration(budget.window)}, learners.restart.limit is {budget.limit}; "
             f"the last, attempt {attempt}: {end.message}; {RETRY_HINT}"
         )
-        return replace(
-            record,
+        return record._replace(
             state=UnitState.FAILED,
             slice="",
             reason=conditions.UNIT_RESTARTS_EXHAUSTED,
@@ -77,8 +74,7 @@ def _after_failure(record: UnitRecord, attempt: int, end: End, budget: Restart, 
             ended_at=end.at,
         )
     not_before = end.at + backoff_seconds(budget, len(failures))
-    return replace(
-        record,
+    return record._replace(
         state=UnitState.BACKING_OFF,
         slice="" if end.leave_slice else record.slice,
         reason=end.reason,

@@ -6,14 +6,13 @@ How many slices a job is to give back is worked out over all jobs (`operator.len
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from diloco_operator.api import conditions
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.fleet.kinds import Kind, kinds_for
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.matching import WantClass
-from diloco_operator.reconcile.record import UnitRecord, read_units
+from diloco_operator.reconcile.record import UnitRecord
 from diloco_operator.reconcile.world import World
 
 _GOES_FIRST = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
@@ -31,19 +30,19 @@ def give_way(world: World, records: Mapping[str, UnitRecord]) -> dict[str, UnitR
     found = dict(records)
     if not any(world.snapshot.claims.values()):
         return found
-    before = dict(_scavengers(world, read_units(world.snapshot.job.status)))
+    before = dict(_scavengers(world, world.before))
     for want, wanted in world.snapshot.claims.items():
         mine = {name: parts for name, parts in _scavengers(world, found) if all(fits(want, part) for part in parts)}
         left = wanted - sum(len(parts) for name, parts in mine.items() if found[name].state is UnitState.DRAINING)
         # Who has left since the claim was worked out has met it, although nobody knows yet.
         left -= sum(len(parts) for name, parts in before.items() if name not in mine and all(fits(want, part) for part in parts))
         able = [found[name] for name in mine if found[name].state in _GOES_FIRST]
-        for record in sorted(able, key=lambda r: (_GOES_FIRST.index(r.state), r.pool, -r.index)):
+        for record in sorted(able, key=lambda r: (_GOES_FIRST.index(r.state), r.pool, -r.number)):
             if left <= 0:
                 break
             left -= len(mine[record.name])
-            gone = replace(record, reason=conditions.UNIT_GAVE_WAY, message=_MESSAGE, since=world.now)
-            found[record.name] = replace(gone, state=UnitState.DRAINING) if record.running else replace(gone, slice="")
+            gone = record._replace(reason=conditions.UNIT_GAVE_WAY, message=_MESSAGE, since=world.now)
+            found[record.name] = gone._replace(state=UnitState.DRAINING) if record.running else gone._replace(slice="")
     return found
 
 

@@ -80,7 +80,7 @@ def _is_over(statements: Statements) -> bool:
 
 def _ordered(records: Mapping[str, UnitRecord], world: World) -> list[str]:
     position = {name: index for index, name in enumerate(world.pools)}
-    return sorted(records, key=lambda name: (position.get(records[name].pool, len(position)), records[name].pool, records[name].index))
+    return sorted(records, key=lambda name: (position.get(records[name].pool, len(position)), records[name].pool, records[name].number))
 
 
 def _progress(world: World, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:

@@ -32,8 +32,7 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
     if adopted:  # an operator died between creating the pods and writing status
         record = _account_older(world, record, pods, newest)
         first = next(pod for pod in pods if pod.attempt == newest)
-        record = replace(
-            record,
+        record = record._replace(
             state=UnitState.STARTING,
             attempt=newest,
             slice=first.slice,
@@ -46,7 +45,7 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
     current = [pod for pod in pods if pod.attempt == record.attempt]
     where = {pod.slice for pod in current if pod.slice}
     if len(where) == 1 and record.slice:  # the pods know better: they are pinned
-        record = replace(record, slice=next(iter(where)))
+        record = record._replace(slice=next(iter(where)))
     if len(where) > 1 and record.state is not UnitState.DRAINING:
         # Made by two plans, of which nobody knew how much of the first was carried out.
         message = f"attempt {record.attempt} was made on two slices, {' and '.join(sorted(where))}; it is made again on one"
@@ -67,7 +66,7 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
         return _advance(world, record, current), adopted
     end = _when(world, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(world, current):
-        return replace(record, state=UnitState.DRAINING, reason=end.reason, message=end.message, since=world.now), adopted
+        return record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=world.now), adopted
     return after_end(record, record.attempt, end, world.spec.learners.restart, world.now), adopted
 
 
@@ -82,7 +81,7 @@ def _account_older(world: World, record: UnitRecord, pods: Sequence[PodView], ne
             # Drained, or its pods are gone or going, and with them the knowledge why: not a failure that could be proven.
             end = _end_of_drain(record, world.now)
         record = after_end(record, attempt, _when(world, record, end), world.spec.learners.restart, world.now)
-    return replace(record, ended_attempt=newest - 1, attempt=newest - 1)
+    return record._replace(ended_attempt=newest - 1, attempt=newest - 1)
 
 
 def _when(world: World, record: UnitRecord, end: End) -> End:
@@ -101,11 +100,11 @@ def _on_our_clock(world: World, record: UnitRecord) -> UnitRecord:
     latest = world.now + _CLOCK_TOLERANCE
     budget = world.spec.learners.restart
     if record.since is not None and record.since > latest:
-        record = replace(record, since=world.now)
+        record = record._replace(since=world.now)
     if record.not_before is not None and record.not_before > latest + budget.backoff.max:
-        record = replace(record, not_before=world.now + budget.backoff.max)
+        record = record._replace(not_before=world.now + budget.backoff.max)
     if any(failure > latest for failure in record.failures):
-        record = replace(record, failures=tuple(min(failure, world.now) for failure in record.failures))
+        record = record._replace(failures=tuple(min(failure, world.now) for failure in record.failures))
     return record
 
 
@@ -193,10 +192,10 @@ def _advance(world: World, record: UnitRecord, pods: Sequence[PodView]) -> UnitR
     seen = world.unit_report(record.name, record.attempt)
     state, reason, message = _state(world, record, pods, seen)
     if state is UnitState.TRAINING and record.ended_at is not None:
-        record = replace(record, recover_seconds=round(max(0.0, world.now - record.ended_at), 3), ended_at=None)
+        record = record._replace(recover_seconds=round(max(0.0, world.now - record.ended_at), 3), ended_at=None)
     if (state, reason, message) == (record.state, record.reason, record.message):
         return record
-    return replace(record, state=state, reason=reason, message=message, since=record.since if state is record.state else world.now)
+    return record._replace(state=state, reason=reason, message=message, since=record.since if state is record.state else world.now)
 
 
 def _state(world: World, record: UnitRecord, pods: Sequence[PodView], seen: UnitReport | None) -> tuple[UnitState, str, str]:

@@ -9,6 +9,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until, turns
 from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.record import UnitRecord, read_units
 from diloco_operator.reconcile.refusals import RefusalKey, due, explain, standing
 from diloco_operator.reconcile.snapshot import PodView, Snapshot
 from diloco_operator.report import Report, UnitReport
@@ -30,6 +31,8 @@ class World:
     syncer: PodView | None
     learners: dict[str, list[PodView]]
     """Unit -> its pods, all attempts."""
+    before: Mapping[str, UnitRecord]
+    """Unit -> what is on record of it."""
     deadlines: list[float] = field(default_factory=list)
     """Moments at which the job must be looked at again. Collected while the pass goes on."""
     _trouble: dict[str, str] = field(default_factory=dict)
@@ -103,6 +106,7 @@ def look(snapshot: Snapshot, spec: Spec, now: float) -> World:
         report=report if fresh and serving else None,
         syncer=syncer,
         learners=learners,
+        before=read_units(snapshot.job.status),
     )
 
 

@@ -173,3 +173,16 @@ def test_multi_host_node_without_a_node_pool_is_explained() -> None:
 
 def test_names_are_ordered_as_people_count() -> None:
     assert sorted(["h-10", "h-9", "h-1a"], key=natural) == ["h-1a", "h-9", "h-10"]
+
+
+def test_copy_and_original_go_their_own_ways() -> None:
+    inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"), *a_tpu_slice("np-0", 2))
+    inventory.set_holds("job", {"a"})
+    copy = inventory.copy()
+    inventory.set_holds("job", ())
+    inventory.remove_node("b")
+    inventory.remove_node("np-0-1")
+    copy.set_holds("other", {"np-0-0"})
+    assert (names(inventory, SINGLE), inventory.census(PAIR).unusable_count, inventory.holders("np-0-0")) == (["a"], 1, frozenset())
+    assert (names(copy, SINGLE), copy.census(PAIR).unusable_count, copy.holders("a")) == (["b"], 0, {"job"})
+    assert (inventory.census(PAIR).held, copy.census(PAIR).held) == (0, 1)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,7 +42,9 @@ TOLD = Event("Normal", "UnitStarted", "v5p-0 started")
 class Run:
     """A plan carried out against a script; `answers` maps (verb, name) to what the API raises or returns."""
 
-    def __init__(self, plan: Plan, answers: dict[tuple[str, str], Any] | None = None, concurrency: int = 8) -> None:
+    def __init__(
+        self, plan: Plan, answers: dict[tuple[str, str], Any] | None = None, concurrency: int = 8, *, postpone: bool = False
+    ) -> None:
         answers = answers or {}
         self.api = ScriptedApi(handle=lambda verb, args: answers.get((verb, name_of(args))))
         self.unsent: list[str] = []
@@ -50,7 +53,9 @@ class Run:
             client: Any = self.api
             events = EventRecorder(client, lambda: NOW)
             executor = Executor(client, events, concurrency=concurrency)
-            outcome = await executor.execute(JOB, plan, unsent=lambda resource, namespace, name: self.unsent.append(name))
+            outcome = await executor.execute(
+                JOB, plan, unsent=lambda resource, namespace, name: self.unsent.append(name), postpone=lambda: postpone
+            )
             writing = asyncio.create_task(events.run())
             await events.drained()
             writing.cancel()
@@ -73,6 +78,24 @@ def name_of(arguments: tuple[Any, ...]) -> str:
 
 def refused(code: int = 403, kind: Callable[..., ApiError] = ApiError) -> ApiError:
     return kind(code, "Forbidden", "exceeded quota: pods=10")
+
+
+def test_a_status_that_may_wait_is_left_to_the_next_pass_with_all_that_follows_it():
+    plan = Plan(creates=(create("a"),), status=replace(STATUS, may_wait=True), deletes=(delete("old"),), events=(TOLD,))
+    later = Run(plan, postpone=True)
+    assert later.outcome.postponed
+    assert later.outcome.ok
+    assert later.did == ["create Pod a"]
+    assert later.unsent == ["old"]  # nobody waits for its end
+    assert not later.events
+    now = Run(plan, postpone=False)
+    assert not now.outcome.postponed
+    assert now.did == ["create Pod a", "patch DiLoCoJob lm", "delete Pod old"]
+
+
+def test_a_status_that_may_not_wait_is_written_whatever_is_due():
+    run = Run(Plan(status=STATUS, deletes=(delete("old"),)), postpone=True)
+    assert run.did == ["patch DiLoCoJob lm", "delete Pod old"]
 
 
 def test_stages_run_in_order_creates_status_deletes_events():

@@ -13,8 +13,8 @@ from diloco_operator.kube.fair import FairSlots
 
 
 class Stage:
-    def __init__(self, slots: int, *, most: int | None = None) -> None:
-        self.slots: FairSlots[str] = FairSlots(slots, most=most)
+    def __init__(self, slots: int, *, most: int | None = None, most_in_company: int | None = None) -> None:
+        self.slots: FairSlots[str] = FairSlots(slots, most=most, most_in_company=most_in_company)
         self.ended: dict[str, list[float]] = {}
         self.busy: dict[str, int] = {}
         self.busiest: dict[str, int] = {}
@@ -59,6 +59,29 @@ def test_with_a_share_for_each_key_it_does_not_wait_at_all():
         assert stage.ended["small"] == [1.5]
         await asyncio.gather(*crowd)
         assert stage.busiest == {"big": 6, "small": 1, "all": 7}
+
+    play(scenario())
+
+
+def test_in_company_a_key_has_few_slots_and_alone_again_many():
+    async def scenario() -> None:
+        stage = Stage(8, most=6, most_in_company=2)
+        held: list[tuple[float, int]] = []
+
+        async def note() -> None:
+            while True:
+                await asyncio.sleep(1)
+                held.append((asyncio.get_running_loop().time(), stage.busy["big"]))
+
+        crowd = [asyncio.create_task(stage.request("big")) for _ in range(60)]
+        await asyncio.sleep(0.5)
+        noting = asyncio.create_task(note())
+        await asyncio.sleep(0.1)
+        await stage.request("small", 3.2)  # from 0.6 to 3.8, which counts for a second more
+        await asyncio.gather(*crowd)
+        noting.cancel()
+        # At 1.0 the six of the beginning end, and only two may follow; at 5.0 it is more than a second that "big" is alone.
+        assert held[:7] == [(1.5, 2), (2.5, 2), (3.5, 2), (4.5, 2), (5.5, 6), (6.5, 6), (7.5, 6)]
 
     play(scenario())
 
@@ -117,3 +140,5 @@ def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int):
 def test_no_slot_at_all_is_refused():
     with pytest.raises(ValueError, match="must be a slot"):
         FairSlots(0)
+    with pytest.raises(ValueError, match="must be a slot"):
+        FairSlots(4, most_in_company=0)

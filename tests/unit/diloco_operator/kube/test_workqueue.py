@@ -22,6 +22,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.wanted: dict[str, float] = {}  # since when a pass is owed
         self.delayed: dict[str, float] = {}
+        self.settling: dict[str, tuple[float, float]] = {}  # since when, and until when
         self.held: set[str] = set()
 
     @rule(key=KEYS)
@@ -35,6 +36,13 @@ class KeyQueueMachine(RuleBasedStateMachine):
         self.queue.add_at(key, when)
         self.delayed[key] = min(self.delayed.get(key, when), when)
 
+    @rule(key=KEYS, quiet=st.integers(1, 3), most=st.integers(1, 6))
+    def add_settled(self, key: str, quiet: int, most: int) -> None:
+        self.queue.add_settled(key, self.now, quiet, most)
+        if key not in self.wanted:
+            since, _ = self.settling.get(key, (self.now, 0.0))
+            self.settling[key] = since, min(self.now + quiet, since + most)
+
     @rule(seconds=st.integers(1, 3))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
@@ -45,6 +53,10 @@ class KeyQueueMachine(RuleBasedStateMachine):
             if when <= self.now:
                 del self.delayed[key]
                 self.wanted.setdefault(key, when)
+        for key, (_, until) in list(self.settling.items()):
+            if until <= self.now:
+                del self.settling[key]
+                self.wanted.setdefault(key, until)
         key = self.queue.take(self.now)
         candidates = self.wanted.keys() - self.held
         if key is None:
@@ -52,6 +64,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
             return
         assert key in candidates, "a key was handed out that nobody wanted, or to a second worker"
         del self.wanted[key]
+        self.settling.pop(key, None)  # the pass sees what it was to settle for
         self.held.add(key)
 
     @precondition(lambda self: self.held)
@@ -63,12 +76,15 @@ class KeyQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_next_timer_is_the_earliest_delay(self) -> None:
-        assert self.queue.next_due() == min(self.delayed.values(), default=None)
+        settled = [until for _, until in self.settling.values()]
+        assert self.queue.next_due() == min([*self.delayed.values(), *settled], default=None)
 
     @invariant()
     def nothing_is_lost(self) -> None:
         assert self.queue.processing == len(self.held)
-        assert self.queue.pending == len(self.wanted.keys() | self.held | self.delayed.keys())
+        assert self.queue.pending == len(self.wanted.keys() | self.held | self.delayed.keys() | self.settling.keys())
+        for key in "abcd":
+            assert self.queue.owed(key) == (key in self.wanted or key in self.settling)
 
 
 KeyQueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -101,6 +117,32 @@ def test_a_worker_waits_for_a_delayed_key():
         return asyncio.get_running_loop().time()
 
     assert run_virtual(scenario()) == pytest.approx(3)
+
+
+def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_long_enough():
+    async def scenario(adds: int) -> float:
+        queue = a_queue()
+        for _ in range(adds):
+            assert queue.idle == (_ == 0)
+            queue.add_settled("a", 1.0, 5.0)
+            await asyncio.sleep(0.75)
+        assert await queue.get() == "a"
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(scenario(3)) == pytest.approx(2.5)  # a second after the third, at 1.5
+    assert run_virtual(scenario(7)) == pytest.approx(5.25)  # due at 5.0; nobody asked for it before the seventh had waited
+
+
+def test_a_key_that_settles_and_is_wanted_at_once_is_handed_out_once():
+    async def scenario() -> None:
+        queue = a_queue()
+        queue.add_settled("a", 1.0, 5.0)
+        queue.add("a")
+        assert await queue.get() == "a"
+        queue.done("a")
+        assert queue.idle
+
+    run_virtual(scenario())
 
 
 def test_keys_that_are_due_together_wake_a_worker_each():

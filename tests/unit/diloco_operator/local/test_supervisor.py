@@ -12,6 +12,8 @@ from diloco_operator.local.processes import Exited, StartRefused, Supervisor
 from diloco_operator.local.supervisor import processes
 
 ENV = {"PATH": os.environ["PATH"]}
+GROUPED = Path("/proc/self/autogroup").exists()
+"""The kernel was built so that it can share the processor out by session."""
 
 DAEMONISE = """
 import os, signal, sys
@@ -209,11 +211,10 @@ async def test_the_supervisor_is_small(supervisor):
 
 
 async def test_containers_give_way_to_the_control_plane_beside_them(supervisor: Supervisor, tmp_path: Path) -> None:
-    autogroup = Path("/proc/self/autogroup")  # only where the kernel was built to group by session
     several = [await sh(supervisor, tmp_path, f"nice > {name}; cat /proc/self/autogroup >> {name} || true") for name in ("a", "b", "c")]
     for process in several:
         await process.wait()
     for name in ("a", "b", "c"):
         niceness, *group = (tmp_path / name).read_text().splitlines()
         assert int(niceness) == min(19, os.nice(0) + 10)
-        assert [line.split()[-1] for line in group] == (["10"] if autogroup.exists() else [])
+        assert [line.split()[-1] for line in group] == (["10"] if GROUPED else [])

@@ -39,6 +39,30 @@ def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None
     assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 2)) for h in (0, 1)]
 
 
+def test_record_of_an_end_that_pods_still_tell_may_wait_for_a_later_pass() -> None:
+    stage = trained()
+    for host in (0, 1):
+        stage.learner_exits("v5p-1", 1, 1, host=host)
+    plan = stage.look()
+    assert plan.status is not None
+    assert plan.status.may_wait
+
+
+def test_record_of_an_end_that_nothing_else_tells_does_not_wait() -> None:
+    one_host_runs = trained()
+    one_host_runs.learner_exits("v5p-1", 1, 1, host=0)  # a successor beside it would make it look as if it had only been replaced
+    its_pods_are_gone = trained()
+    for host in (0, 1):
+        del its_pods_are_gone.pods[f"bytes-lm-v5p-1-a1-{host}"]
+    it_is_over = trained()
+    it_is_over.learner_exits("v5p-1", 1, 1)
+    it_is_over.edit(suspend=True)
+    for stage in (one_host_runs, its_pods_are_gone, it_is_over):
+        plan = stage.look()
+        assert plan.status is not None
+        assert not plan.status.may_wait
+
+
 @pytest.mark.parametrize("writes", range(12))
 def test_start_is_finished_wherever_the_operator_dies(writes: int) -> None:
     job = a_job().with_learners(2, 2).with_pool(max=2, topology="2x2x2")

@@ -1,0 +1,119 @@
+"""Failures by the hundred, at once.
+
+A thousand kubelets that report a thousand failures keep the API server of such a machine busy for two seconds, whatever an operator does.
+So failures are written into etcd itself, one after the other as fast as it takes them, which is some 0.2 s for 500: what follows is
+the operator's doing. It happens in a process of its own, which costs whoever measures nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.rest import RestClient, load_config
+
+from benchmarks.kube.rig import ROOT, Rig, failed, mark, watching
+from benchmarks.offspring import die_with_parent
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """When what happened, on `time.perf_counter`'s clock, which all processes of a machine share."""
+
+    begun: float
+    """The first write that marks a pod Failed was sent."""
+    all_failed: float
+    """The last one was done."""
+    first: float
+    """A watch saw the first successor."""
+    last: float
+    """And the last."""
+
+
+@asynccontextmanager
+async def storm(bench: Rig, namespace: str, *, reported: bool = False) -> AsyncIterator[asyncio.Task[Storm]]:
+    """Every living learner pod of the namespace fails at once; the task ends when all have successors. `reported`: through the API
+    server instead, as kubelets would, as fast as it goes."""
+    way = "" if reported else bench.plane.etcd_url
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.kube.storm", str(bench.plane.kubeconfig), way, namespace),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        preexec_fn=die_with_parent,
+    )
+
+    async def over() -> Storm:
+        out, _ = await process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError("the process that fails pods failed")
+        return Storm(**json.loads(out))
+
+    task = asyncio.create_task(over())
+    try:
+        yield task
+        await task
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def failures(pods: list[Obj], host: str) -> bytes:
+    """The requests that mark these pods Failed in etcd. Each is a revision of its own: watches go on from revisions, and would miss what
+    shares one. An API server reads JSON there as well as what it writes itself."""
+    requests = []
+    for pod in pods:
+        meta = {key: value for key, value in pod["metadata"].items() if key != "resourceVersion"}
+        stored = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": meta, "status": pod["status"] | failed(pod)}
+        key = f"/registry/pods/{meta['namespace']}/{meta['name']}"
+        body = json.dumps({"key": _base64(key), "value": _base64(json.dumps(stored))}).encode()
+        requests.append(b"POST /v3/kv/put HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s" % (host.encode(), len(body), body))
+    return b"".join(requests)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def send(etcd: str, requests: bytes, count: int) -> None:
+    """One behind the other on one connection, without waiting for answers in between."""
+    host, _, port = etcd.removeprefix("http://").partition("/")[0].partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        sending = threading.Thread(target=connection.sendall, args=(requests,))
+        sending.start()
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < count or not answers.endswith(b"}"):
+            answers += connection.recv(1 << 20) or b"HTTP/1.1 5"
+            if b"HTTP/1.1 4" in answers or b"HTTP/1.1 5" in answers:
+                raise RuntimeError(f"etcd did not take a failure: {answers[-500:]!r}")
+        sending.join()
+
+
+async def rage(kubeconfig: str, etcd: str, namespace: str) -> Storm:
+    async with RestClient.connect(load_config(kubeconfig)) as client, watching(client, namespace) as watch:
+        selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
+        found = await client.list(names.PODS, namespace, label_selector=selector)
+        pods = [pod for pod in found.items if pod.get("status", {}).get("phase") != "Failed"]
+        requests = failures(pods, "etcd")
+        begun = time.perf_counter()
+        if etcd:
+            await asyncio.to_thread(send, etcd, requests, len(pods))
+        else:
+            await mark(client, pods, failed)
+        all_failed = time.perf_counter()
+        await watch.until(lambda: len(watch.added) == len(pods), f"{len(pods)} successors made")
+        return Storm(begun, all_failed, min(watch.added.values()), max(watch.added.values()))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(asyncio.run(rage(*sys.argv[1:4])))))

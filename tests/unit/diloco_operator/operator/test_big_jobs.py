@@ -1,0 +1,167 @@
+"""A pass over a job of many units costs much: few of them, few writes of its status, and others go on meanwhile. On virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.fleet_manifests import cpu_node, tpu_nodes
+from builders.job_manifests import job, tpu_pool
+from builders.virtual_time import run_virtual, until
+from diloco_operator.api import names
+from diloco_operator.api.crd import build_crd
+from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.reconcile import OperatorConfig
+
+START = 1_800_000_000.0
+UNITS = 60
+"""More than a job may have that is looked at at once."""
+
+
+class CountingApi(MemoryApi):
+    """Notes when the status of a job is written. To make an object takes 10 ms."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__(clock=lambda: datetime.fromtimestamp(now(), tz=UTC), random=random.Random(1))
+        self.status_writes: list[float] = []
+
+    async def create(self, *args: Any, **how: Any) -> Obj:
+        await asyncio.sleep(0.01)
+        return await super().create(*args, **how)
+
+    async def patch(self, *args: Any, subresource: str = "", **how: Any) -> Obj:
+        if args[0] is names.DILOCO_JOBS and subresource == "status":
+            self.status_writes.append(asyncio.get_running_loop().time())
+        return await super().patch(*args, subresource=subresource, **how)
+
+
+class Stand:
+    """An operator beside an API server in memory whose nodes have room for `slices` units."""
+
+    def __init__(self, api: CountingApi, cluster: FakeCluster) -> None:
+        self.api = api
+        self.cluster = cluster
+
+    async def apply(self, name: str, units: int) -> None:
+        budget = {"limit": 100, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}}
+        manifest = job(name, least=1, most=units, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=units)])
+        manifest["spec"]["learners"]["restart"] = budget
+        manifest["metadata"]["namespace"] = "default"
+        await self.api.create(names.DILOCO_JOBS, manifest)
+
+    async def trains(self, name: str, units: int) -> None:
+        await until(lambda: len(self.cluster.units(("default", name))) == units)
+
+    def learners(self, name: str, attempt: int) -> list[Obj]:
+        pods = self.cluster.pods(("default", name))
+        return [pod for pod in pods if pod["metadata"]["labels"].get(names.LABEL_ATTEMPT) == str(attempt)]
+
+    async def status(self, name: str) -> Obj:
+        found: Obj = (await self.api.get(names.DILOCO_JOBS, "default", name))["status"]
+        return found
+
+
+@asynccontextmanager
+async def stand(slices: int, *, aside: Any = None, run: RunConfig | None = None) -> AsyncIterator[Stand]:
+    loop = asyncio.get_running_loop()
+
+    def now() -> float:
+        return START + loop.time()
+
+    api = CountingApi(now)
+    await api.create(names.CUSTOM_RESOURCES, build_crd())
+    async with FakeCluster(api, now) as cluster:
+        await cluster.add([cpu_node("cpu"), *(node for i in range(slices) for node in tpu_nodes(f"np-{i}", "tpu-v6e-slice", "2x2"))])
+        operator = Operator(
+            api,
+            config=OperatorConfig(),
+            telemetry=FakeTelemetry(cluster),
+            now=now,
+            chance=lambda: 0.5,
+            aside=aside,
+            run=run or RunConfig(stop_grace=0),
+        )
+        task = asyncio.create_task(operator.run())
+        yield Stand(api, cluster)
+        assert not task.done()
+        assert operator.counters.defects == 0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_failures_that_come_one_by_one_are_written_down_together():
+    async def scenario() -> None:
+        async with stand(UNITS) as there:
+            await there.apply("big", UNITS)
+            await there.trains("big", UNITS)
+            await asyncio.sleep(30)
+            before = len(there.api.status_writes)
+            for pod in there.learners("big", 1):
+                await there.cluster.crash(pod["metadata"]["name"])
+                await asyncio.sleep(0.003)  # 0.18 s in all
+            assert there.learners("big", 2), "successors are not kept waiting until the last has failed"
+            await until(lambda: len(there.learners("big", 2)) == UNITS)
+            await there.trains("big", UNITS)
+            await until(lambda: not there.learners("big", 1))
+            # Without waiting there would be a write for nearly each of the failures.
+            assert len(there.api.status_writes) - before <= 8
+            await asyncio.sleep(5)
+            units = (await there.status("big"))["units"]
+            assert Counter((unit["state"], unit["restarts"], len(unit["failures"])) for unit in units) == {("Training", 1, 1): UNITS}
+
+    run_virtual(scenario())
+
+
+def test_a_job_of_few_pods_is_looked_at_at_once():
+    async def scenario() -> None:
+        async with stand(4) as there:
+            await there.apply("small", 4)
+            await there.trains("small", 4)
+            await asyncio.sleep(30)
+            begun = asyncio.get_running_loop().time()
+            await there.cluster.crash("small-v6e-0-a1-0")
+            await until(lambda: there.learners("small", 2), step=0.001)
+            assert asyncio.get_running_loop().time() - begun < 0.015  # of which making it takes 10 ms
+
+    run_virtual(scenario())
+
+
+async def slowly[T](work: Callable[[], T]) -> T:
+    """A thread that has its answer when others have had their turn, and long after it was given what it works on."""
+    await asyncio.sleep(0.2)
+    found = work()
+    await asyncio.sleep(0.2)
+    return found
+
+
+def test_two_decisions_that_are_taken_aside_together_never_take_the_same_slice():
+    async def scenario() -> None:
+        free = 20
+        async with stand(2 * UNITS + free, aside=slowly) as there:
+            for name in ("a", "b"):
+                await there.apply(name, UNITS)
+                await there.trains(name, UNITS)
+            for name in ("a", "b"):  # each would take all that is left
+                body = {"spec": {"learners": {"max": UNITS + free}, "pools": (await _pools(there, name, UNITS + free))}}
+                await there.api.patch(names.DILOCO_JOBS, "default", name, body, type=PatchType.MERGE)
+            await until(lambda: sum(len(there.cluster.units(("default", name))) for name in ("a", "b")) == 2 * UNITS + free)
+            await asyncio.sleep(10)
+            pods = [pod for name in ("a", "b") for pod in there.learners(name, 1)]
+            nodes = Counter(pod["spec"]["nodeName"] for pod in pods)
+            assert len(pods) == 2 * UNITS + free
+            assert max(nodes.values()) == 1
+
+    run_virtual(scenario())
+
+
+async def _pools(there: Stand, name: str, most: int) -> list[Obj]:
+    [pool] = (await there.api.get(names.DILOCO_JOBS, "default", name))["spec"]["pools"]
+    return [{**pool, "learners": {"min": 0, "max": most}}]
