@@ -108,7 +108,7 @@ def run(
     from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
     from diloco_operator.kube.lease import Terms
     from diloco_operator.kube.rest import ConfigError, load_config
-    from diloco_operator.operator.allocator import give_back_freed_memory, look_for_cycles_seldom
+    from diloco_operator.operator.allocator import give_back_freed_memory, look_through_all_seldom
     from diloco_operator.operator.logs import set_up
     from diloco_operator.operator.process import OperatorProcess, ProcessOptions
 
@@ -123,7 +123,7 @@ def run(
     release = package_version("diloco-operator")
     log.info("diloco-operator %s", release)
     give_back_freed_memory()
-    look_for_cycles_seldom()
+    look_through_all_seldom()
     options = ProcessOptions(
         cluster=cluster,
         operator=operator_config,

@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 COMPANY_SECONDS = 1.0
+CROWD_SECONDS = 5.0
 
 
 class FairSlots[K: Hashable]:
     """At most `slots` holders at once, and at most `most` of one key; free slots go to the keys in turn, one each.
 
     So a key's first request waits for one request of somebody else at most, however many are queued; and with `most < slots` usually for
-    none. `most_in_company`: of one key, while another has used a slot within the last `COMPANY_SECONDS`. What the requests go to is shared
-    as well: a request that need not wait for its slot still waits for those that were sent before it. For one event loop.
+    none. `most_in_company`: of one key, while another that is content with as many has used a slot within the last `COMPANY_SECONDS`. What
+    the requests go to is shared as well: a request that need not wait for its slot still waits for those that were sent before it. A key
+    that wanted more within the last `CROWD_SECONDS` is no company: two that are alike share the slots. For one event loop.
     """
 
     def __init__(self, slots: int, *, most: int | None = None, most_in_company: int | None = None) -> None:
@@ -28,7 +30,9 @@ class FairSlots[K: Hashable]:
         self._free = slots
         self._held: dict[K, int] = {}
         self._used: dict[K, float] = {}
-        """When each key last took or gave back a slot, the earliest first; what is past `COMPANY_SECONDS` is dropped."""
+        """When each key that is content with few last took or gave back a slot, the earliest first; what is long past is dropped."""
+        self._crowded: dict[K, float] = {}
+        """When each key last had more, or waited for one; likewise."""
         self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
         """In the order of their turns: whoever was served goes to the end."""
 
@@ -96,16 +100,26 @@ class FairSlots[K: Hashable]:
         return self._held.get(key, 0) < (self._most_in_company if self._in_company(key) else self._most)
 
     def _in_company(self, key: K) -> bool:
-        expired = asyncio.get_running_loop().time() - COMPANY_SECONDS
-        while self._used and next(iter(self._used.values())) < expired:
-            del self._used[next(iter(self._used))]
-        return len(self._used) > (key in self._used) or len(self._held) > (key in self._held)
+        _forget(self._used, asyncio.get_running_loop().time() - COMPANY_SECONDS)
+        return len(self._used) > (key in self._used) or any(other != key and other not in self._crowded for other in self._held)
 
     def _note_use(self, key: K) -> None:
+        now = asyncio.get_running_loop().time()
+        _forget(self._crowded, now - CROWD_SECONDS)
         self._used.pop(key, None)
-        self._used[key] = asyncio.get_running_loop().time()
+        if key in self._waiting or self._held.get(key, 0) > self._most_in_company:
+            self._crowded.pop(key, None)
+            self._crowded[key] = now
+        elif key not in self._crowded:
+            self._used[key] = now
 
     def _grant(self, key: K) -> None:
-        self._note_use(key)
         self._free -= 1
         self._held[key] = self._held.get(key, 0) + 1
+        self._note_use(key)
+
+
+def _forget[K](moments: dict[K, float], before: float) -> None:
+    """Drop what is earlier; the earliest come first."""
+    while moments and (first := next(iter(moments.items())))[1] < before:
+        del moments[first[0]]

@@ -107,6 +107,8 @@ class Passes:
         self._issuer = issuer
         self._reconcile = decide
         self._aside = aside
+        self._thinking = asyncio.Lock()
+        """One decision aside at a time: several together take as long, and more memory."""
         self._jobs = jobs
         self._due = due
         self._lending = Lending(inventory, wake)
@@ -188,8 +190,9 @@ class Passes:
         if self._aside is None or len(pods) < _MANY_PODS:
             job, plan = think(self._inventory)
         else:
-            fleet = self._inventory.copy()
-            job, plan = await self._aside(lambda: think(fleet))
+            async with self._thinking:
+                fleet = self._inventory.copy()
+                job, plan = await self._aside(lambda: think(fleet))
             if any(self._inventory.holders(node) - {job.key} - fleet.holders(node) for node in plan.holds):
                 job, plan = think(self._inventory)  # others were given some of it meanwhile: at once this time
         self._set_holds(key, job.key, plan.holds)

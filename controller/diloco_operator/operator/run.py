@@ -48,7 +48,7 @@ class RunConfig:
     concurrency: int = DEFAULT_CONCURRENCY
     """Writes under way at once, over all passes."""
     job_concurrency: int = JOB_CONCURRENCY
-    """Writes under way at once for one job, so that others always find a place. While others have writes too it is 2."""
+    """Writes under way at once for one job, so that others always find a place. While a job with few of them has some too, it is 2."""
     deciding_share: float = 0.25
     """A job whose decision takes long (it is big, and decided in one go) is decided on for this share of the time at most."""
     settle_per_pod: float = 0.0001

@@ -86,6 +86,18 @@ def test_in_company_a_key_has_few_slots_and_alone_again_many():
     play(scenario())
 
 
+def test_two_crowds_share_the_slots_also_while_one_of_them_ends():
+    async def scenario() -> None:
+        stage = Stage(8, most=6, most_in_company=2)
+        crowds = [asyncio.create_task(stage.request(key)) for key, count in (("a", 16), ("b", 28)) for _ in range(count)]
+        await asyncio.gather(*crowds)
+        # A round a second: "a" has 6 + 4 + 4 + 2, for it came first, and "b" 2 + 4 + 4 + 6 + 6 + 6: never 2 because of the other.
+        assert stage.ended["a"][-1] == 4.0
+        assert stage.ended["b"][-1] == 6.0
+
+    play(scenario())
+
+
 def test_keys_take_turns():
     async def scenario() -> None:
         stage = Stage(1)
