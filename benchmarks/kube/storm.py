@@ -68,7 +68,7 @@ async def storm(bench: Rig, namespace: str, *, reported: bool = False) -> AsyncI
         await asyncio.gather(task, return_exceptions=True)
 
 
-def failures(pods: list[Obj], host: str) -> bytes:
+def failures(pods: list[Obj]) -> bytes:
     """The requests that mark these pods Failed in etcd. Each is a revision of its own: watches go on from revisions, and would miss what
     shares one. An API server reads JSON there as well as what it writes itself."""
     requests = []
@@ -77,7 +77,7 @@ def failures(pods: list[Obj], host: str) -> bytes:
         stored = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": meta, "status": pod["status"] | failed(pod)}
         key = f"/registry/pods/{meta['namespace']}/{meta['name']}"
         body = json.dumps({"key": _base64(key), "value": _base64(json.dumps(stored))}).encode()
-        requests.append(b"POST /v3/kv/put HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s" % (host.encode(), len(body), body))
+        requests.append(b"POST /v3/kv/put HTTP/1.1\r\nHost: etcd\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     return b"".join(requests)
 
 
@@ -104,7 +104,7 @@ async def rage(kubeconfig: str, etcd: str, namespace: str) -> Storm:
         selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
         found = await client.list(names.PODS, namespace, label_selector=selector)
         pods = [pod for pod in found.items if pod.get("status", {}).get("phase") != "Failed"]
-        requests = failures(pods, "etcd")
+        requests = failures(pods)
         begun = time.perf_counter()
         if etcd:
             await asyncio.to_thread(send, etcd, requests, len(pods))

@@ -20,7 +20,7 @@ DEFAULT_CONCURRENCY = 64
 JOB_CONCURRENCY = 32
 """Requests under way at once for one job: the rest is for the others, whatever happens to this one."""
 COMPANY_CONCURRENCY = 2
-"""The same while other jobs have requests too: on the API server they would wait behind this job's."""
+"""The same while a job that wants no more has requests too: on the API server they would wait behind this job's."""
 REQUEST_TIMEOUT = 30.0
 """Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
 

@@ -146,14 +146,11 @@ class Passes:
         self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
             return Next(after=wait)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        job, plan = await self._decide(key, held.value, pods)
-        deciding = loop.time() - begun
+        job, plan, deciding = await self._decide(key, held.value)
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
-        made = plan.filled(await self._certified(plan, pods))
+        made = plan.filled(await self._certified(key, plan))
         outcome = await self._executor.execute(
             subject,
             made,
@@ -163,49 +160,68 @@ class Passes:
         )
         return replace(self._conclude(key, job, made, outcome), deciding=deciding)
 
-    async def _decide(self, key: JobKey, cached: CachedJob, pods: tuple[PodView, ...]) -> tuple[Job, Plan]:
-        """The job and the plan for it; what the plan takes is taken when this returns."""
+    def _aside_for(self, key: JobKey) -> Aside | None:
+        """What has the work over this job done beside the event loop; None: it is so little that it is done on it."""
+        return self._aside if self._is_big(key) else None
+
+    def _is_big(self, key: JobKey) -> bool:
+        return self._caches.pod_count(key) >= _MANY_PODS
+
+    async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
+        """The job, the plan for it, and how many seconds it took to decide. What the plan takes is taken when this returns."""
+        loop = asyncio.get_running_loop()
+        if (aside := self._aside_for(key)) is None:
+            begun = loop.time()
+            job, plan = self._thinker(key, cached)(self._inventory)
+        else:
+            async with self._thinking:  # what is decided on is looked at when it is this job's turn
+                begun = loop.time()
+                think, fleet = self._thinker(key, cached), self._inventory.copy()
+                job, plan = await aside(lambda: think(fleet))
+            if any(self._inventory.holders(node) - {job.key} - fleet.holders(node) for node in plan.holds):
+                job, plan = self._thinker(key, cached)(self._inventory)  # others were given some of it meanwhile: at once this time
+        deciding = loop.time() - begun
+        self._set_holds(key, job.key, plan.holds)
+        status = plan.status.status if plan.status is not None else job.status
+        priority = self._priority(job)
+        self._capacity.set_wants(key, job.created, lacking(job, status), priority=priority)
+        self._lending.set(key, priority=priority, created=job.created, lacks=plan.lacks, lends=plan.lends)
+        self._capacity.looked_at(key)
+        return job, plan, deciding
+
+    def _thinker(self, key: JobKey, cached: CachedJob) -> Callable[[Inventory], tuple[Job, Plan]]:
+        """Decides on all that is known now, on the fleet that it is given, whenever and wherever it is called."""
         now = self._now()
         self._inventory.advance(now)  # whoever stands on a node that has to be left then has asked to be looked at
-        job = cached.bare
+        pods = self._caches.pods(key)
+        unsure = key in self._unsure
         snapshot = Snapshot(
-            job=job,
+            job=cached.bare,
             fleet=self._inventory,
             config=self._config,
             pods=pods,
             children=self._caches.children(key),
             refusals=self._refusals.of(key),
-            priority=self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0,
+            priority=self._priority(cached.bare),
             claims=self._lending.claims(key),
             report=self._telemetry.latest(key),
         )
-        unsure = key in self._unsure
 
         def think(fleet: Inventory) -> tuple[Job, Plan]:
-            whole = cached.whole()
+            job = cached.whole()
             if unsure:  # what a plan took that was not carried out is ours to take again
-                fleet.set_holds(whole.key, holds(whole, pods, fleet))
-            return whole, self._reconcile(replace(snapshot, job=whole, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
+                fleet.set_holds(job.key, holds(job, pods, fleet))
+            return job, self._reconcile(replace(snapshot, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
 
-        if self._aside is None or len(pods) < _MANY_PODS:
-            job, plan = think(self._inventory)
-        else:
-            async with self._thinking:
-                fleet = self._inventory.copy()
-                job, plan = await self._aside(lambda: think(fleet))
-            if any(self._inventory.holders(node) - {job.key} - fleet.holders(node) for node in plan.holds):
-                job, plan = think(self._inventory)  # others were given some of it meanwhile: at once this time
-        self._set_holds(key, job.key, plan.holds)
-        status = plan.status.status if plan.status is not None else job.status
-        self._capacity.set_wants(key, job.created, lacking(job, status), priority=snapshot.priority)
-        self._lending.set(key, priority=snapshot.priority, created=job.created, lacks=plan.lacks, lends=plan.lends)
-        self._capacity.looked_at(key)
-        return job, plan
+        return think
 
-    async def _certified(self, plan: Plan, pods: tuple[PodView, ...]) -> list[Create | Patch]:
+    def _priority(self, job: Job) -> int:
+        return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0
+
+    async def _certified(self, key: JobKey, plan: Plan) -> list[Create | Patch]:
         """The plan's certificates. A thousand of them take a fifth of a second, in which others have their turn."""
-        if self._aside is not None and len(pods) >= _MANY_PODS:
-            return await self._aside(lambda: list(self._issuer.writes(plan.certify)))
+        if (aside := self._aside_for(key)) is not None:
+            return await aside(lambda: list(self._issuer.writes(plan.certify)))
         found = []
         for write in self._issuer.writes(plan.certify):
             found.append(write)
@@ -231,8 +247,7 @@ class Passes:
 
     def _postpone(self, key: JobKey) -> bool:
         """Whether the record of what happened may be written together with what has happened since: then it is written once."""
-        many = self._caches.pod_count(key) >= _MANY_PODS
-        return many and self._due(key) and self._patience.lasts(key, asyncio.get_running_loop().time())
+        return self._is_big(key) and self._due(key) and self._patience.lasts(key, asyncio.get_running_loop().time())
 
     def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: Outcome) -> Next:
         subject = Subject(job.namespace, job.name, job.uid)

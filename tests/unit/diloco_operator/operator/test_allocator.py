@@ -1,7 +1,10 @@
 """What a process has freed, the system gets back."""
 
+import gc
 import subprocess
 import sys
+
+from diloco_operator.operator.allocator import look_through_all_seldom
 
 # Raises glibc's thresholds as a big answer of the API server does (a block of 8 MiB, freed), then frees 60 MiB of blocks of 1 MiB below
 # one that stays.
@@ -33,3 +36,14 @@ def _kept(how: str) -> int:
 def test_freed_memory_goes_back_to_the_system_although_something_newer_stays() -> None:
     assert _kept("as it is") > 50
     assert _kept("give back") < 10
+
+
+def test_all_objects_are_searched_for_cycles_seldom_and_young_ones_as_ever() -> None:
+    before = gc.get_threshold()
+    try:
+        look_through_all_seldom()
+        young, middle, old = gc.get_threshold()
+        assert (young, middle) == before[:2]
+        assert old > before[2]
+    finally:
+        gc.set_threshold(*before)
