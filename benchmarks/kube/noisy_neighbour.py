@@ -25,7 +25,7 @@ QUIET_UNITS = 16
 STORMS = 5
 EVERY = 0.1
 """Seconds between a successor and the next failure of the quiet job."""
-QUIET_FAILURES = 150
+QUIET_FAILURES = 300
 LIMIT = 2.0
 
 

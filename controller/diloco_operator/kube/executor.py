@@ -19,8 +19,11 @@ DEFAULT_CONCURRENCY = 64
 """Requests under way at once over all jobs."""
 JOB_CONCURRENCY = 32
 """Requests under way at once for one job: the rest is for the others, whatever happens to this one."""
-COMPANY_CONCURRENCY = 2
-"""The same while a job that wants no more has requests too: on the API server they would wait behind this job's."""
+FEW_REQUESTS = 8
+"""A job that never wants more at once, such as for the hosts of one unit, does not make others wait."""
+COMPANY_CONCURRENCY = 1
+"""Requests under way at once for a job that wants more than that, while one that does not has some too: on the API server they would
+wait behind this job's."""
 REQUEST_TIMEOUT = 30.0
 """Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
 
@@ -70,7 +73,7 @@ class Outcome:
 
 class Executor:
     """Carries out plans with at most `concurrency` requests under way at once over all jobs together, and `per_job` for one job,
-    `in_company` while there are others. Jobs that wait take turns, request by request.
+    `in_company` for one that wants more than `few` while there are others that do not. Jobs that wait take turns, request by request.
 
     `unsent` is called with (resource, namespace, name) of every create and delete that failed or, because an earlier stage failed,
     was never sent: nobody should wait for its effect. If it did happen after all, doing it again is harmless.
@@ -83,11 +86,12 @@ class Executor:
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         per_job: int = JOB_CONCURRENCY,
+        few: int = FEW_REQUESTS,
         in_company: int = COMPANY_CONCURRENCY,
     ) -> None:
         self._client = client
         self._events = events
-        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, most_in_company=min(in_company, per_job))
+        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, few=few, most_in_company=min(in_company, per_job))
 
     async def execute(
         self,

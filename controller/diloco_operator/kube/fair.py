@@ -15,13 +15,14 @@ class FairSlots[K: Hashable]:
     """At most `slots` holders at once, and at most `most` of one key; free slots go to the keys in turn, one each.
 
     So a key's first request waits for one request of somebody else at most, however many are queued; and with `most < slots` usually for
-    none. `most_in_company`: of one key, while another that is content with as many has used a slot within the last `COMPANY_SECONDS`. What
-    the requests go to is shared as well: a request that need not wait for its slot still waits for those that were sent before it. A key
-    that wanted more within the last `CROWD_SECONDS` is no company: two that are alike share the slots. For one event loop.
+    none. But what the requests go to is shared as well: one that need not wait for its slot still waits for those that were sent before
+    it. So a key that wanted more than `few` slots at once within the last `CROWD_SECONDS`, a crowd, has `most_in_company` while one that
+    is none uses slots, or did within the last `COMPANY_SECONDS`. Crowds among themselves share the slots. For one event loop.
     """
 
-    def __init__(self, slots: int, *, most: int | None = None, most_in_company: int | None = None) -> None:
+    def __init__(self, slots: int, *, most: int | None = None, few: int = 1, most_in_company: int | None = None) -> None:
         self._most = most if most is not None else slots
+        self._few = few
         self._most_in_company = most_in_company if most_in_company is not None else self._most
         if min(slots, self._most, self._most_in_company) < 1:
             raise ValueError(
@@ -30,9 +31,9 @@ class FairSlots[K: Hashable]:
         self._free = slots
         self._held: dict[K, int] = {}
         self._used: dict[K, float] = {}
-        """When each key that is content with few last took or gave back a slot, the earliest first; what is long past is dropped."""
+        """When each key that is no crowd last took or gave back a slot, the earliest first; what is long past is dropped."""
         self._crowded: dict[K, float] = {}
-        """When each key last had more, or waited for one; likewise."""
+        """When each crowd last was one; likewise."""
         self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
         """In the order of their turns: whoever was served goes to the end."""
 
@@ -56,6 +57,7 @@ class FairSlots[K: Hashable]:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, deque()).append(turn)
+        self._note_use(key)
         try:
             await turn
         except asyncio.CancelledError:
@@ -97,20 +99,22 @@ class FairSlots[K: Hashable]:
             del self._waiting[key]
 
     def _may(self, key: K) -> bool:
-        return self._held.get(key, 0) < (self._most_in_company if self._in_company(key) else self._most)
+        return self._held.get(key, 0) < (self._most_in_company if self._is_in_company(key) else self._most)
 
-    def _in_company(self, key: K) -> bool:
-        _forget(self._used, asyncio.get_running_loop().time() - COMPANY_SECONDS)
-        return len(self._used) > (key in self._used) or any(other != key and other not in self._crowded for other in self._held)
+    def _is_in_company(self, key: K) -> bool:
+        now = asyncio.get_running_loop().time()
+        _forget(self._used, now - COMPANY_SECONDS)
+        _forget(self._crowded, now - CROWD_SECONDS)
+        return key in self._crowded and (bool(self._used) or any(other not in self._crowded for other in self._held))
 
     def _note_use(self, key: K) -> None:
         now = asyncio.get_running_loop().time()
-        _forget(self._crowded, now - CROWD_SECONDS)
-        self._used.pop(key, None)
-        if key in self._waiting or self._held.get(key, 0) > self._most_in_company:
+        if self._held.get(key, 0) + len(self._waiting.get(key, ())) > self._few:
+            self._used.pop(key, None)
             self._crowded.pop(key, None)
             self._crowded[key] = now
         elif key not in self._crowded:
+            self._used.pop(key, None)
             self._used[key] = now
 
     def _grant(self, key: K) -> None:

@@ -48,7 +48,8 @@ class RunConfig:
     concurrency: int = DEFAULT_CONCURRENCY
     """Writes under way at once, over all passes."""
     job_concurrency: int = JOB_CONCURRENCY
-    """Writes under way at once for one job, so that others always find a place. While a job with few of them has some too, it is 2."""
+    """Writes under way at once for one job, so that others always find a place. Of a job that wants more than 8, it is 1 while another job,
+    which does not, has some too."""
     deciding_share: float = 0.25
     """A job whose decision takes long (it is big, and decided in one go) is decided on for this share of the time at most."""
     settle_per_pod: float = 0.0001

@@ -13,8 +13,8 @@ from diloco_operator.kube.fair import FairSlots
 
 
 class Stage:
-    def __init__(self, slots: int, *, most: int | None = None, most_in_company: int | None = None) -> None:
-        self.slots: FairSlots[str] = FairSlots(slots, most=most, most_in_company=most_in_company)
+    def __init__(self, slots: int, *, most: int | None = None, few: int = 1, most_in_company: int | None = None) -> None:
+        self.slots: FairSlots[str] = FairSlots(slots, most=most, few=few, most_in_company=most_in_company)
         self.ended: dict[str, list[float]] = {}
         self.busy: dict[str, int] = {}
         self.busiest: dict[str, int] = {}
@@ -65,7 +65,7 @@ def test_with_a_share_for_each_key_it_does_not_wait_at_all():
 
 def test_in_company_a_key_has_few_slots_and_alone_again_many():
     async def scenario() -> None:
-        stage = Stage(8, most=6, most_in_company=2)
+        stage = Stage(8, most=6, few=2, most_in_company=2)
         held: list[tuple[float, int]] = []
 
         async def note() -> None:
@@ -86,9 +86,23 @@ def test_in_company_a_key_has_few_slots_and_alone_again_many():
     play(scenario())
 
 
+def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_back():
+    async def scenario() -> None:
+        stage = Stage(20, most=12, few=4, most_in_company=1)
+        crowd = [asyncio.create_task(stage.request("big")) for _ in range(24)]
+        units = [asyncio.create_task(stage.request(key, 0.5)) for key in ("small", "other") for _ in range(4)]
+        await asyncio.gather(*crowd, *units)
+        # The four hosts of a unit are asked for together, whoever else asks. That they were counts until 1.5, so of the crowd, whose first
+        # twelve end at 1.0, only one follows before 2.0.
+        assert stage.ended["small"] == stage.ended["other"] == [0.5] * 4
+        assert stage.ended["big"] == [1.0] * 12 + [2.0] + [3.0] * 11
+
+    play(scenario())
+
+
 def test_two_crowds_share_the_slots_also_while_one_of_them_ends():
     async def scenario() -> None:
-        stage = Stage(8, most=6, most_in_company=2)
+        stage = Stage(8, most=6, few=2, most_in_company=2)
         crowds = [asyncio.create_task(stage.request(key)) for key, count in (("a", 16), ("b", 28)) for _ in range(count)]
         await asyncio.gather(*crowds)
         # A round a second: "a" has 6 + 4 + 4 + 2, for it came first, and "b" 2 + 4 + 4 + 6 + 6 + 6: never 2 because of the other.
