@@ -2,9 +2,9 @@
 
 The stages run in order and every action may be repeated:
 
-1. `creates` and `patches`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
-   that is taken by an object of the same job is success; by a stranger it is an error. Certificates (`certify`) are made by
-   `certificates.issuing` before the plan is carried out, which turns them into creates and patches.
+1. `creates` and `certify`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
+   that is taken by an object of the same job is success; by a stranger it is an error. Certificates are made by
+   `certificates.issuing` while others are written already; a pod is made after the Secret that holds its own.
 2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made. One that
    may wait is left, and all that follows it, to the next pass if that is due already and a write costs much.
 3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
@@ -14,8 +14,8 @@ The stages run in order and every action may be repeated:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from diloco_operator.certificates.authority import Authority
@@ -33,13 +33,16 @@ class Create:
     obj: Obj
     wave: int = WAVE_CONFIGURATION
     """Not before everything of a lower wave has succeeded."""
+    after: str = ""
+    """Nor, if a Secret of this name is among the plan's certificates, before that is written."""
     fresh: bool = False
     """What is in it was made for this plan alone: an object of the same job under this name is not as good, but a reason to look again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A merge patch; uid and resourceVersion in its metadata make it hold for what it was decided on and for nothing else."""
+    """What becomes of a `Certify` whose Secret is there: a merge patch. uid and resourceVersion in its metadata make it hold for what it
+    was decided on and for nothing else."""
 
     resource: Resource
     namespace: str
@@ -127,8 +130,8 @@ class UnitRestart:
 @dataclass(frozen=True, slots=True)
 class Plan:
     creates: tuple[Create, ...] = ()
-    patches: tuple[Patch, ...] = ()
     certify: tuple[Certify, ...] = ()
+    """In the order of their waves."""
     status: ApplyStatus | None = None
     deletes: tuple[Delete, ...] = ()
     events: tuple[Event, ...] = ()
@@ -144,13 +147,6 @@ class Plan:
     """Names of the nodes that the job holds from now on. The operator notes them in the inventory (`Inventory.set_holds`)
     in the same breath as it called reconcile, before anything is awaited, so that two jobs never choose one host."""
 
-    def filled(self, writes: Iterable[Create | Patch]) -> Plan:
-        """With its certificates made: `writes` in the place of `certify`."""
-        found = tuple(writes)
-        creates = tuple(write for write in found if isinstance(write, Create))
-        patches = tuple(write for write in found if isinstance(write, Patch))
-        return replace(self, creates=(*self.creates, *creates), patches=(*self.patches, *patches), certify=())
-
     @property
     def empty(self) -> bool:
-        return not (self.creates or self.patches or self.certify or self.status or self.deletes)
+        return not (self.creates or self.certify or self.status or self.deletes)

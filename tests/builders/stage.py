@@ -98,8 +98,8 @@ class Stage:
         """One pass, carried out; only the first `crash_after` writes if told so."""
         plan = self.look()
         self.inventory.set_holds(self.snapshot().job.key, plan.holds)
-        made = plan.filled(self.issuer.writes(plan.certify))
-        changes = sorted([*made.creates, *made.patches], key=lambda write: write.wave)
+        secrets = self.issuer.writes(plan.certify)  # a pod comes after the Secret with its certificate
+        changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
         writes: list[Any] = [*changes, *([plan.status] if plan.status else []), *plan.deletes]
         for write in writes if crash_after is None else writes[:crash_after]:
             if isinstance(write, Create):

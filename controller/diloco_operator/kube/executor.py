@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.fair import FairSlots
-from diloco_operator.plan import ApplyStatus, Create, Delete, Patch, Plan
+from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Patch, Plan
 
 log = logging.getLogger(__name__)
 
@@ -101,21 +101,22 @@ class Executor:
         version: str = "",
         unsent: Callable[[Resource, str, str], None] = lambda *_: None,
         postpone: Callable[[], bool] = lambda: False,
+        certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> Outcome:
-        """Creates and patches, then the status, then deletes, then events. `job` is what the plan was made for. The plan's certificates
-        have been made. `version`: the job's resourceVersion that the plan was made from; the status is written over no other.
-        `postpone` is asked before a status that may wait."""
-        assert not plan.certify, "certificates are made before a plan is carried out (certificates.issuing)"
+        """Creates and certificates, then the status, then deletes, then events. `job` is what the plan was made for. `version`: the job's
+        resourceVersion that the plan was made from; the status is written over no other. `postpone` is asked before a status that may
+        wait. `certificates` makes the writes of the plan's `certify`, in its order."""
         outcome = Outcome()
-        for wave in sorted({create.wave for create in plan.creates} | {patch.wave for patch in plan.patches}):
+        for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certify}):
             creates = [create for create in plan.creates if create.wave == wave]
-            if outcome.ok:
-                patches = [self._patch(patch, job, outcome) for patch in plan.patches if patch.wave == wave]
-                await _all([*patches, *(self._create(create, job, outcome, unsent) for create in creates)])
+            certify = [wanted for wanted in plan.certify if wanted.wave == wave]
+            if not outcome.ok:
+                _tell_unsent(creates, certify, unsent)
+            elif certify:
+                assert certificates is not None, "somebody must make the plan's certificates"
+                await self._make(job, creates, certify, certificates, outcome, unsent)
             else:
-                for create in creates:
-                    meta = create.obj["metadata"]
-                    unsent(create.resource, meta.get("namespace", ""), meta["name"])
+                await _all([self._create(create, job, outcome, unsent) for create in creates])
         if plan.status is not None and outcome.ok:
             outcome.postponed = plan.status.may_wait and postpone()
             if not outcome.postponed:
@@ -129,22 +130,58 @@ class Executor:
                 unsent(delete.resource, delete.namespace, delete.name)
         return outcome
 
-    async def _create(self, create: Create, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
+    async def _make(
+        self,
+        job: Subject,
+        creates: Sequence[Create],
+        certify: Sequence[Certify],
+        certificates: AsyncIterator[Create | Patch],
+        outcome: Outcome,
+        unsent: Callable[[Resource, str, str], None],
+    ) -> None:
+        """Each Secret is written as soon as its certificates are made, and followed at once by what is made after it: neither waits for
+        the certificates of others."""
+        loop = asyncio.get_running_loop()
+        written: dict[str, asyncio.Future[bool]] = {wanted.obj["metadata"]["name"]: loop.create_future() for wanted in certify}
+
+        async def write(one: Create | Patch) -> None:
+            if isinstance(one, Patch):
+                written[one.name].set_result(await self._patch(one, job, outcome))
+            else:
+                written[one.obj["metadata"]["name"]].set_result(await self._create(one, job, outcome, unsent))
+
+        async def follow(create: Create) -> None:
+            secret = written.get(create.after)
+            if secret is None or await secret:
+                await self._create(create, job, outcome, unsent)
+            else:
+                _tell_unsent([create], [], unsent)
+
+        async with asyncio.TaskGroup() as group:
+            for create in creates:
+                group.create_task(follow(create))
+            for _ in certify:
+                group.create_task(write(await anext(certificates)))
+
+    async def _create(self, create: Create, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> bool:
+        """Whether it is there now."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         action = f"create {create.resource.kind} {namespace}/{name}"
         try:
             await self._request(job, lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER))
-            outcome.created += 1
         except AlreadyExists:
-            await self._check_owner(create, job, action, outcome, unsent)
+            return await self._check_owner(create, job, action, outcome, unsent)
         except ApiError as error:
             outcome.failures.append(Failure(action, error, create))
             unsent(create.resource, namespace, name)
+            return False
+        outcome.created += 1
+        return True
 
     async def _check_owner(
         self, create: Create, job: Subject, action: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
-    ) -> None:
+    ) -> bool:
         """The name is taken: by ourselves earlier, which is success, or by somebody else."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
@@ -153,22 +190,24 @@ class Executor:
         except ApiError as error:  # also NotFound: it went away in between, so the create is worth another try
             outcome.failures.append(Failure(action, error))
             unsent(create.resource, namespace, name)
-            return
+            return False
         if any(owner.get("uid") == job.uid for owner in there["metadata"].get("ownerReferences", ())):
             if create.fresh:
                 outcome.failures.append(Failure(action, Conflict(409, "Conflict", "an earlier one is there already; looking again")))
                 unsent(create.resource, namespace, name)
-            else:
-                outcome.existed += 1
-            return
+                return False
+            outcome.existed += 1
+            return True
         kind = create.resource.kind
         message = (
             f"{kind} {namespace}/{name} exists and does not belong to this job; delete or rename that {kind}, or give the job another name"
         )
         outcome.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message), create))
         unsent(create.resource, namespace, name)
+        return False
 
-    async def _patch(self, patch: Patch, job: Subject, outcome: Outcome) -> None:
+    async def _patch(self, patch: Patch, job: Subject, outcome: Outcome) -> bool:
+        """Whether it is as it shall be now."""
         try:
             written = await self._request(
                 job,
@@ -176,12 +215,15 @@ class Executor:
                     patch.resource, patch.namespace, patch.name, patch.body, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
                 ),
             )
-            outcome.patched.append((patch.resource, written))
         except NotFound as error:  # deleted since: not what the patch was decided on, so as good as changed
             gone = Conflict(409, "Conflict", error.message)
             outcome.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", gone))
         except ApiError as error:
             outcome.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", error, patch))
+        else:
+            outcome.patched.append((patch.resource, written))
+            return True
+        return False
 
     async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, outcome: Outcome) -> None:
         """The version makes the server refuse the status if the job was deleted and made anew under the same name: through the status of
@@ -242,7 +284,17 @@ class Executor:
                 raise Unavailable(504, "Timeout", f"no answer within {REQUEST_TIMEOUT:.0f} s") from None
 
 
-async def _all(actions: Sequence[Coroutine[None, None, None]]) -> None:
+def _tell_unsent(creates: Sequence[Create], certify: Sequence[Certify], unsent: Callable[[Resource, str, str], None]) -> None:
+    for create in creates:
+        meta = create.obj["metadata"]
+        unsent(create.resource, meta.get("namespace", ""), meta["name"])
+    for wanted in certify:
+        if not wanted.uid:
+            meta = wanted.obj["metadata"]
+            unsent(names.SECRETS, meta["namespace"], meta["name"])
+
+
+async def _all(actions: Sequence[Coroutine[None, None, object]]) -> None:
     """Carry out concurrently. No action raises `ApiError`; any other exception is a defect and ends the pass."""
     if len(actions) == 1:
         await actions[0]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 _MANY_PODS = 50
 """Of a job with so many pods a status is long, and a write of it costs the API server as much as making dozens of them; and to decide
 over it takes 10 ms."""
+_MANY_CERTIFICATES = 8
+"""So many in one Secret take 1 ms or more."""
 _POSTPONE_SECONDS = 2.0
 """For how long a status may be left to the pass that follows."""
 
@@ -150,19 +153,16 @@ class Passes:
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
-        made = plan.filled(await self._certified(key, plan))
-        outcome = await self._executor.execute(
-            subject,
-            made,
-            version=held.version,
-            unsent=lambda *what: self._expectations.cancel(key, *what),
-            postpone=lambda: self._postpone(key),
-        )
-        return replace(self._conclude(key, job, made, outcome), deciding=deciding)
-
-    def _aside_for(self, key: JobKey) -> Aside | None:
-        """What has the work over this job done beside the event loop; None: it is so little that it is done on it."""
-        return self._aside if self._is_big(key) else None
+        async with aclosing(self._certificates(plan)) as certificates:
+            outcome = await self._executor.execute(
+                subject,
+                plan,
+                version=held.version,
+                unsent=lambda *what: self._expectations.cancel(key, *what),
+                postpone=lambda: self._postpone(key),
+                certificates=certificates,
+            )
+        return replace(self._conclude(key, job, plan, outcome), deciding=deciding)
 
     def _is_big(self, key: JobKey) -> bool:
         return self._caches.pod_count(key) >= _MANY_PODS
@@ -170,7 +170,7 @@ class Passes:
     async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
         """The job, the plan for it, and how many seconds it took to decide. What the plan takes is taken when this returns."""
         loop = asyncio.get_running_loop()
-        if (aside := self._aside_for(key)) is None:
+        if (aside := self._aside) is None or not self._is_big(key):
             begun = loop.time()
             job, plan = self._thinker(key, cached)(self._inventory)
         else:
@@ -218,15 +218,15 @@ class Passes:
     def _priority(self, job: Job) -> int:
         return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0
 
-    async def _certified(self, key: JobKey, plan: Plan) -> list[Create | Patch]:
-        """The plan's certificates. A thousand of them take a fifth of a second, in which others have their turn."""
-        if (aside := self._aside_for(key)) is not None:
-            return await aside(lambda: list(self._issuer.writes(plan.certify)))
-        found = []
-        for write in self._issuer.writes(plan.certify):
-            found.append(write)
-            await asyncio.sleep(0)
-        return found
+    async def _certificates(self, plan: Plan) -> AsyncGenerator[Create | Patch]:
+        """The plan's certificates, made while others have their turn: a thousand of them take a fifth of a second."""
+        writes = self._issuer.writes(plan.certify)
+        for wanted in plan.certify:
+            if self._aside is not None and len(wanted.leaves) >= _MANY_CERTIFICATES:
+                yield await self._aside(lambda: next(writes))
+            else:
+                yield next(writes)
+                await asyncio.sleep(0)
 
     def _expect(self, key: JobKey, plan: Plan) -> None:
         for create in plan.creates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from diloco_operator.api import names
 from diloco_operator.api.conditions import REASON_NAME_TAKEN, REASON_WRITE_REFUSED
 from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
 from diloco_operator.kube.executor import Failure, Outcome
@@ -30,8 +31,8 @@ class Refusals:
         if outcome.ok:  # a plan that failed may not have come to all that it had to make
             for create in plan.creates:
                 known.pop(_key(create), None)
-            for patch in plan.patches:
-                known.pop(_key(patch), None)
+            for wanted in plan.certify:
+                known.pop(refusal_key(names.SECRETS, wanted.obj), None)
         for key, failure in failed.items():
             if isinstance(failure.error, Unavailable | Conflict):
                 continue  # nothing was refused: nobody heard it, or it was decided on something old

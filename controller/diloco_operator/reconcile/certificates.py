@@ -19,7 +19,7 @@ from diloco_operator.api import names
 from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Root
 from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
-from diloco_operator.plan import WAVE_CONFIGURATION, Certify, Delete, Leaf
+from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Certify, Delete, Leaf
 from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.snapshot import Job
 from diloco_operator.reconcile.world import World
@@ -80,12 +80,14 @@ def settle_certificates(world: World, creates: Iterable[Obj]) -> list[Certify]:
     trust = _trust(world, own)
     identity = contract.syncer_identity(job.uid)
     host_name = contract.syncer_host_name(job.name, job.namespace)
-    wanted = {names.syncer_secret_name(job.name): [Leaf(contract.TLS_IDENTITY_FILE, identity, (host_name,))]}
+    syncers = names.syncer_secret_name(job.name)
+    wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, (host_name,))]}
     for pool, unit, attempt in sorted(_attempts(world, creates)):
         leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt))
         wanted.setdefault(names.learner_secret_name(job.name, pool, unit), []).append(leaf)
     for name, leaves in wanted.items():
-        one = _settle(world, trust, name, leaves, children.certificates.get(name))
+        wave = WAVE_CERTIFICATES if name == syncers else WAVE_LEARNERS
+        one = _settle(world, trust, name, leaves, children.certificates.get(name), wave)
         if one is not None:
             found.append(one)
     return found
@@ -129,7 +131,7 @@ def _trust(world: World, own: CertificateSecret | None) -> _Trust:
     return _Trust(present, earlier, frozenset({present.id, *others} if now < known else {present.id}))
 
 
-def _settle(world: World, trust: _Trust, name: str, leaves: list[Leaf], secret: CertificateSecret | None) -> Certify | None:
+def _settle(world: World, trust: _Trust, name: str, leaves: list[Leaf], secret: CertificateSecret | None, wave: int) -> Certify | None:
     """One Secret; None: it is as it must be, or not ours to change."""
     snapshot = world.snapshot
     if secret is not None and (secret.owner != snapshot.job.uid or secret.deleting):
@@ -149,6 +151,7 @@ def _settle(world: World, trust: _Trust, name: str, leaves: list[Leaf], secret: 
         leaves=missing,
         drop=tuple(key for key in there if key not in keep),
         roots=tuple(root.pem for root in trust.earlier),
+        wave=wave,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
+from diloco_operator.kube.client import Obj
 from diloco_operator.placement import Solver, place
 from diloco_operator.plan import WAVE_LEARNERS, ApplyStatus, Certify, Create, Delete, Event, Plan
 from diloco_operator.reconcile import conditions as say
@@ -24,7 +25,7 @@ from diloco_operator.reconcile.record import LIVE, UnitRecord
 from diloco_operator.reconcile.refusals import UNIT, refusal_key
 from diloco_operator.reconcile.restarts import restarted
 from diloco_operator.reconcile.scavenging import give_way, lends
-from diloco_operator.reconcile.snapshot import PodView, Snapshot
+from diloco_operator.reconcile.snapshot import Job, PodView, Snapshot
 from diloco_operator.reconcile.status import assemble, worth_writing
 from diloco_operator.reconcile.syncer import SyncerStep, Verdict, settle_syncer, verdict
 from diloco_operator.reconcile.units import observe
@@ -162,7 +163,7 @@ def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solv
     records = give_way(world, _leave_removed_pools(world, templates_changed(world, records)))
     growth = grow(world, records, solver, may_start="; ".join(refused) or _why_not_start(ready, syncer))
     draft = _Draft(
-        creates=[*made, *syncer.creates, *(Create(names.PODS, pod, wave=WAVE_LEARNERS) for pod in growth.creates)],
+        creates=[*made, *syncer.creates, *(_learner(job, pod) for pod in growth.creates)],
         deletes=[*children.deletes, *certificates.deletes, *syncer.deletes],
     )
     draft.creates += _complete_gangs(world, growth, adopted)
@@ -265,6 +266,13 @@ def _leave_removed_pools(world: World, records: dict[str, UnitRecord]) -> dict[s
     return found
 
 
+def _learner(job: Job, pod: Obj) -> Create:
+    """A learner pod, not before its certificate."""
+    labels = pod["metadata"]["labels"]
+    secret = names.learner_secret_name(job.name, labels[names.LABEL_POOL], labels[names.LABEL_UNIT])
+    return Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret)
+
+
 def _complete_gangs(world: World, growth: Growth, adopted: set[str]) -> list[Create]:
     """Pods of an attempt that an operator was making when it died."""
     creates: list[Create] = []
@@ -278,7 +286,7 @@ def _complete_gangs(world: World, growth: Growth, adopted: set[str]) -> list[Cre
         hosts = tuple(host for part in parts or () for host in part.hosts)
         if len(hosts) == world.shapes[record.pool].hosts and len(there) < len(hosts):
             pods = pods_for(world, record, record.attempt, hosts, record.template_hash)
-            creates += [Create(names.PODS, pod, wave=WAVE_LEARNERS) for pod in pods if pod["metadata"]["name"] not in there]
+            creates += [_learner(world.snapshot.job, pod) for pod in pods if pod["metadata"]["name"] not in there]
     return creates
 
 

@@ -12,7 +12,7 @@ from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, BACKDATE
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.kube.client import Obj
-from diloco_operator.plan import Certify, Create, Leaf, Patch, Plan
+from diloco_operator.plan import Certify, Create, Leaf, Patch
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -110,7 +110,6 @@ def test_a_secret_that_is_there_is_patched_and_only_as_it_was_seen() -> None:
         old.root.id,
     ]
     assert "PRIVATE" not in repr(write)
-    assert Plan(certify=(wanted,)).filled([write]) == Plan(patches=(write,))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, SECRETS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.executor import Executor, Outcome
@@ -27,8 +27,18 @@ def create(name: str) -> Create:
     return Create(PODS, pod(name))
 
 
-def patch(name: str, wave: int = 0) -> Patch:
-    return Patch(PODS, "ns", name, {"metadata": {"resourceVersion": "7"}}, wave=wave)
+def secret(name: str, *, wave: int = 1, there: bool = False) -> Certify:
+    return Certify({"metadata": {"namespace": "ns", "name": name}}, "uid-lm", uid="uid-secret" if there else "", wave=wave)
+
+
+async def made(wanted: Sequence[Certify], seconds: float) -> AsyncIterator[Create | Patch]:
+    """The writes of Secrets of which each takes so long to make."""
+    for one in wanted:
+        await asyncio.sleep(seconds)
+        if one.uid:
+            yield Patch(SECRETS, "ns", one.obj["metadata"]["name"], {"metadata": {"resourceVersion": "7"}}, wave=one.wave)
+        else:
+            yield Create(SECRETS, one.obj, wave=one.wave, fresh=True)
 
 
 def delete(name: str) -> Delete:
@@ -43,7 +53,13 @@ class Run:
     """A plan carried out against a script; `answers` maps (verb, name) to what the API raises or returns."""
 
     def __init__(
-        self, plan: Plan, answers: dict[tuple[str, str], Any] | None = None, concurrency: int = 8, *, postpone: bool = False
+        self,
+        plan: Plan,
+        answers: dict[tuple[str, str], Any] | None = None,
+        concurrency: int = 8,
+        *,
+        postpone: bool = False,
+        making: float = 0.0,
     ) -> None:
         answers = answers or {}
         self.api = ScriptedApi(handle=lambda verb, args: answers.get((verb, name_of(args))))
@@ -54,7 +70,11 @@ class Run:
             events = EventRecorder(client, lambda: NOW)
             executor = Executor(client, events, concurrency=concurrency)
             outcome = await executor.execute(
-                JOB, plan, unsent=lambda resource, namespace, name: self.unsent.append(name), postpone=lambda: postpone
+                JOB,
+                plan,
+                unsent=lambda resource, namespace, name: self.unsent.append(name),
+                postpone=lambda: postpone,
+                certificates=made(plan.certify, making),
             )
             writing = asyncio.create_task(events.run())
             await events.drained()
@@ -240,18 +260,47 @@ def test_nobody_waits_for_events():
     assert run_virtual(carry_out()) == 1
 
 
-def test_patches_take_their_turn_among_the_waves():
+def test_certificates_take_their_turn_among_the_waves():
     creates = (Create(PODS, pod("a")), Create(PODS, pod("c"), wave=2))
-    run = Run(Plan(creates=creates, patches=(patch("b", wave=1),), status=STATUS), {("patch", "b"): pod("b")})
-    assert run.did == ["create Pod a", "patch Pod b", "create Pod c", "patch DiLoCoJob lm"]
-    assert run.outcome.patched == [(PODS, pod("b"))]
+    run = Run(Plan(creates=creates, certify=(secret("b", there=True),), status=STATUS), {("patch", "b"): pod("b")})
+    assert run.did == ["create Pod a", "patch Secret b", "create Pod c", "patch DiLoCoJob lm"]
+    assert run.outcome.patched == [(SECRETS, pod("b"))]
+
+
+def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others():
+    creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two"), ("c", "elsewhere"), ("d", "two")))
+    run = Run(Plan(creates=creates, certify=(secret("one", wave=0), secret("two", wave=0, there=True)), status=STATUS), making=1.0)
+    # A certificate takes a second, a request much less: "c" waits for nothing in this plan.
+    assert run.did == [
+        "create Pod c",
+        *("create Secret one", "create Pod a"),
+        *("patch Secret two", "create Pod b", "create Pod d"),
+        "patch DiLoCoJob lm",
+    ]
+    assert run.outcome.created == 5
+
+
+def test_without_its_certificate_a_pod_is_not_made_and_others_are():
+    creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two")))
+    certify = (secret("one", wave=0), secret("two", wave=0))
+    run = Run(Plan(creates=creates, certify=certify, status=STATUS), {("create", "one"): refused()})
+    assert run.did == ["create Secret one", "create Secret two", "create Pod b"]
+    assert run.unsent == ["one", "a"]
+    assert [str(failure) for failure in run.outcome.failures] == ["create Secret ns/one: exceeded quota: pods=10"]
+
+
+def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next():
+    plan = Plan(creates=(create("a"),), certify=(secret("new"), secret("old", there=True)), status=STATUS)
+    run = Run(plan, {("create", "a"): refused()})
+    assert run.did == ["create Pod a"]
+    assert run.unsent == ["a", "new"]
 
 
 @pytest.mark.parametrize("error", [Conflict(409, "Conflict", "changed"), NotFound(404, "NotFound", "gone")])
 def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError):
     creates = (Create(PODS, pod("c"), wave=2),)
-    run = Run(Plan(creates=creates, patches=(patch("b", wave=1),), status=STATUS), {("patch", "b"): error})
-    assert run.did == ["patch Pod b"]
+    run = Run(Plan(creates=creates, certify=(secret("b", there=True),), status=STATUS), {("patch", "b"): error})
+    assert run.did == ["patch Secret b"]
     assert [failure.transient for failure in run.outcome.failures] == [True]
     assert run.unsent == ["c"]
 
@@ -264,8 +313,3 @@ def test_what_was_made_for_one_plan_is_not_replaced_by_what_is_there():
     assert run.did == ["create Pod ca", "get Pod ca"]
     assert [failure.transient for failure in run.outcome.failures] == [True]
     assert run.unsent == ["ca", "c"]
-
-
-def test_a_plan_whose_certificates_are_not_made_is_not_carried_out():
-    with pytest.raises(AssertionError, match="certificates are made before"):
-        Run(Plan(certify=(Certify(pod("ca"), "uid-lm", found_authority=True),)))

@@ -23,7 +23,7 @@ def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners(
     assert [(wanted.wave, wanted.obj["metadata"]["name"]) for wanted in stage.plans[-1].certify] == [
         (0, "bytes-lm-ca"),
         (1, "bytes-lm-syncer-tls"),
-        (1, "bytes-lm-learners-v5p-0"),
+        (3, "bytes-lm-learners-v5p-0"),
     ]
 
 
