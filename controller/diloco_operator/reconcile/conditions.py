@@ -133,6 +133,25 @@ def contributors(world: World, records: Mapping[str, UnitRecord], syncer_down: b
     return found
 
 
+def _returning(world: World, records: Mapping[str, UnitRecord]) -> set[str]:
+    """Units that trained when the syncer went, and go on as soon as it is there again: it was replaced, they were not. While they connect,
+    for as long as a report would be believed, they are not missing."""
+    if world.report is None:
+        return {r.name for r in records.values() if r.state is UnitState.TRAINING}
+    until = world.syncer_since + world.snapshot.config.report_stale_after
+    if world.now >= until:
+        return set()
+    found = set()
+    for record in records.values():
+        pods = [pod for pod in world.learners.get(record.name, ()) if pod.attempt == record.attempt]
+        earlier = [pod.running_since is not None and pod.running_since < world.syncer_since for pod in pods]
+        if record.state in (UnitState.TRAINING, UnitState.JOINING) and earlier and all(earlier):
+            found.add(record.name)
+    if found:
+        world.deadlines.append(until)
+    return found
+
+
 def _placed(world: World, growth: Growth) -> Statement:
     learners = world.spec.learners
     count = f"{growth.placed} of {growth.desired} units have hardware"
@@ -205,6 +224,10 @@ def _degraded(world: World, growth: Growth, contributing: set[str], going: Seque
             text = f"training goes on, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(TRUE, c.REASON_SNAPSHOT_FAILED, text)
         return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
+    there = contributing | _returning(world, growth.records)
+    if len(there) >= learners.min:
+        text = f"{len(there)} trained until the syncer went and connect again by themselves, learners.min is {learners.min}"
+        return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, text)
     missing = [r for r in growth.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     details = _missing(growth, contributing)
     text = f"{_count(growth, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
@@ -228,6 +251,8 @@ def _degraded_reason(missing: Sequence[UnitRecord]) -> str:
 
 def _count(growth: Growth, contributing: set[str]) -> str:
     wanted = max(growth.placed, len(contributing))
+    if not wanted:
+        return "no learner has hardware"
     return f"{len(contributing)} of {wanted} {'learner contributes' if wanted == 1 else 'learners contribute'}"
 
 

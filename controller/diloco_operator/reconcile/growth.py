@@ -195,7 +195,8 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
         return record
     blocker = next((busy[host.node] for host in assignment.hosts if host.node in busy), "")
     if may_start or blocker or world.finishing:
-        why = may_start or (_until_gone(record, blocker) if blocker else "the job is about to end")
+        blocked = f"waits until the pod {blocker} has gone"
+        why = may_start or (_with_cause(record, blocked) if blocker else "the job is about to end")
         reason = conditions.UNIT_SCHEDULING if blocker else conditions.UNIT_WAITING_FOR_SYNCER
         return _set(record, UnitState.PENDING, reason, why, world.now)
     if refused := world.refusal((UNIT, record.name)):
@@ -206,13 +207,15 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
     return _start(world, growth, record, assignment.hosts)
 
 
-def _until_gone(record: UnitRecord, blocker: str) -> str:
-    """With the cause of the last attempt's end in front: the wait is short, and the cause is what people ask for."""
-    waits = f"waits until the pod {blocker} has gone"
+_LOST = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST, conditions.UNIT_POD_LOST)
+
+
+def _with_cause(record: UnitRecord, waits: str) -> str:
+    """Why a unit waits, with the cause of the last attempt's end in front: it is what people ask for first."""
     if record.message.endswith(waits):
         return record.message
-    ended = record.state is UnitState.BACKING_OFF or record.reason in (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST)
-    return f"{record.message}; {waits}" if ended else waits
+    ended = record.state is UnitState.BACKING_OFF or record.reason in _LOST
+    return f"{record.message}; {waits}" if ended and record.message else waits
 
 
 def _start(world: World, growth: Growth, record: UnitRecord, hosts: tuple[Host, ...]) -> UnitRecord:
@@ -243,7 +246,8 @@ def _unseat(world: World, record: UnitRecord, left: Unplaced) -> UnitRecord:
     if record.not_before is not None and world.now < record.not_before and left.reason == conditions.UNIT_NO_CAPACITY:
         world.deadlines.append(record.not_before)
         return record._replace(slice="")
-    return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, left.message, world.now)
+    why = _with_cause(record, left.message) if left.reason == conditions.UNIT_NO_CAPACITY else left.message
+    return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, why, world.now)
 
 
 def _set(record: UnitRecord, state: UnitState, reason: str, message: str, now: float) -> UnitRecord:

@@ -200,3 +200,25 @@ def test_drain_ends_at_once_when_the_node_dies_meanwhile() -> None:
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-1"
     assert stage.unit("v5p-0")["state"] == "Starting"
+
+
+def test_a_unit_that_lost_its_node_and_finds_no_other_says_both() -> None:
+    stage = trained(a_tpu_node("tpu-0"))
+    not_ready(stage, "tpu-0")
+    stage.advance(stage.config.not_ready_tolerance)
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"]) == ("Pending", "NoCapacity")
+    assert unit["message"].startswith("node tpu-0 is NotReady; pool v5p wants 1 more slice")
+    lost = [event.message for plan in stage.plans for event in plan.events if event.reason == "UnitLost"]
+    assert lost == [f"v5p-0: {unit['message']}"]
+    assert stage.look().empty
+
+
+def test_with_no_hardware_at_all_nobody_is_counted() -> None:
+    stage = trained(a_tpu_node("tpu-0"))
+    stage.lose_node("tpu-0")
+    stage.settle()
+    stage.everyone_contributes()
+    stage.settle()
+    assert stage.condition("Training")["message"].startswith("no learner has hardware, training.quorum is 1")

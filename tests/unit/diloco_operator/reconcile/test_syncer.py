@@ -7,6 +7,7 @@ from builders.jobs import a_job
 from builders.nodes import a_node, a_tpu_node
 from builders.pods import exits, starts
 from builders.stage import Stage
+from diloco_operator.report import UnitPhase
 
 
 def trained() -> Stage:
@@ -22,6 +23,50 @@ def test_vanished_syncer_is_made_again_and_learners_run_on() -> None:
     training = stage.condition("Training")
     assert (training["status"], training["reason"]) == ("False", "SyncerUnavailable")
     assert "connect again by themselves" in training["message"]
+
+
+def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
+    """Training tells of the syncer; Degraded is about learners, and these wait for it, unharmed."""
+    stage = trained()
+    turned = stage.condition("Degraded")["lastTransitionTime"]
+    stage.plans.clear()
+    del stage.pods["bytes-lm-syncer"]
+    stage.settle()
+    stage.advance(20)
+    starts(stage.syncer, stage.now)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED)
+    stage.settle()
+    assert (stage.condition("Training")["status"], stage.states()) == ("False", {"v5p-0": "Joining"})
+    degraded = stage.condition("Degraded")
+    assert (degraded["status"], degraded["lastTransitionTime"]) == ("False", turned)
+    assert degraded["message"] == "1 trained until the syncer went and connect again by themselves, learners.min is 1"
+    assert all("Degraded" not in event.message for plan in stage.plans for event in plan.events)
+
+
+def test_who_does_not_come_back_to_a_new_syncer_is_missed_after_a_while() -> None:
+    stage = trained()
+    del stage.pods["bytes-lm-syncer"]
+    stage.settle()
+    stage.advance(20)
+    starts(stage.syncer, stage.now)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED)
+    stage.settle()
+    plan = stage.look()
+    assert plan.requeue_after is not None
+    assert plan.requeue_after <= stage.config.report_stale_after + 0.001
+    stage.advance(stage.config.report_stale_after)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED)
+    stage.step()
+    assert stage.condition("Degraded")["status"] == "True"
+
+
+def test_who_is_lost_while_the_syncer_is_away_is_missing() -> None:
+    stage = trained()
+    del stage.pods["bytes-lm-syncer"]
+    stage.step()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.step()
+    assert stage.condition("Degraded")["status"] == "True"
 
 
 def test_failed_syncer_is_deleted_and_made_again() -> None:
