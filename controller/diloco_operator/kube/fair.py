@@ -17,7 +17,8 @@ class FairSlots[K: Hashable]:
     So a key's first request waits for one request of somebody else at most, however many are queued; and with `most < slots` usually for
     none. But what the requests go to is shared as well: one that need not wait for its slot still waits for those that were sent before
     it. So a key that wanted more than `few` slots at once within the last `CROWD_SECONDS`, a crowd, has `most_in_company` while one that
-    is none uses slots, or did within the last `COMPANY_SECONDS`. Crowds among themselves share the slots. For one event loop.
+    is none uses slots, or did within the last `COMPANY_SECONDS`, and lets each rest after a request for as long as that took. Crowds among
+    themselves share the slots. For one event loop.
     """
 
     def __init__(self, slots: int, *, most: int | None = None, few: int = 1, most_in_company: int | None = None) -> None:
@@ -41,10 +42,15 @@ class FairSlots[K: Hashable]:
     async def of(self, key: K) -> AsyncIterator[None]:
         """Around the use of one slot, once it is this key's turn."""
         await self._take(key)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         try:
             yield
         finally:
-            self._give_back(key)
+            if key in self._waiting and self._is_in_company(key):
+                loop.call_later(loop.time() - begun, self._give_back, key)
+            else:
+                self._give_back(key)
 
     @property
     def waiting(self) -> int:
@@ -105,6 +111,8 @@ class FairSlots[K: Hashable]:
         now = asyncio.get_running_loop().time()
         _forget(self._used, now - COMPANY_SECONDS)
         _forget(self._crowded, now - CROWD_SECONDS)
+        if self._most_in_company == self._most:
+            return False
         return key in self._crowded and (bool(self._used) or any(other not in self._crowded for other in self._held))
 
     def _note_use(self, key: K) -> None:

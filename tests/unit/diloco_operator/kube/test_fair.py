@@ -80,8 +80,9 @@ def test_in_company_a_key_has_few_slots_and_alone_again_many():
         await stage.request("small", 3.2)  # from 0.6 to 3.8, which counts for a second more
         await asyncio.gather(*crowd)
         noting.cancel()
-        # At 1.0 the six of the beginning end, and only two may follow; at 5.0 it is more than a second that "big" is alone.
-        assert held[:7] == [(1.5, 2), (2.5, 2), (3.5, 2), (4.5, 2), (5.5, 6), (6.5, 6), (7.5, 6)]
+        # At 1.0 the six of the beginning end. Only two may follow, after a rest of a second, and another two after theirs; at 5.0 it is
+        # more than a second that "big" is alone.
+        assert held[:7] == [(1.5, 0), (2.5, 2), (3.5, 0), (4.5, 2), (5.5, 6), (6.5, 6), (7.5, 6)]
 
     play(scenario())
 
@@ -92,10 +93,10 @@ def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_ba
         crowd = [asyncio.create_task(stage.request("big")) for _ in range(24)]
         units = [asyncio.create_task(stage.request(key, 0.5)) for key in ("small", "other") for _ in range(4)]
         await asyncio.gather(*crowd, *units)
-        # The four hosts of a unit are asked for together, whoever else asks. That they were counts until 1.5, so of the crowd, whose first
-        # twelve end at 1.0, only one follows before 2.0.
+        # The four hosts of a unit are asked for together, whoever else asks. That they were counts until 1.5, so the crowd, whose first
+        # twelve end at 1.0, rests until 2.0.
         assert stage.ended["small"] == stage.ended["other"] == [0.5] * 4
-        assert stage.ended["big"] == [1.0] * 12 + [2.0] + [3.0] * 11
+        assert stage.ended["big"] == [1.0] * 12 + [3.0] * 12
 
     play(scenario())
 
