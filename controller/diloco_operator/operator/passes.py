@@ -167,10 +167,14 @@ class Passes:
     def _is_big(self, key: JobKey) -> bool:
         return self._caches.pod_count(key) >= _MANY_PODS
 
+    def _takes_long(self, key: JobKey, job: Job) -> bool:
+        """Whether a decision does: there are many pods, or many may be made now."""
+        return self._is_big(key) or (job.spec is not None and job.spec.learners.max >= _MANY_PODS)
+
     async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
         """The job, the plan for it, and how many seconds it took to decide. What the plan takes is taken when this returns."""
         loop = asyncio.get_running_loop()
-        if (aside := self._aside) is None or not self._is_big(key):
+        if (aside := self._aside) is None or not self._takes_long(key, cached.bare):
             begun = loop.time()
             job, plan = self._thinker(key, cached)(self._inventory)
         else:

@@ -134,6 +134,25 @@ def test_a_job_of_few_pods_is_looked_at_at_once():
     run_virtual(scenario())
 
 
+def test_the_first_decision_over_a_job_that_is_going_to_be_big_is_taken_aside_and_a_small_jobs_is_not():
+    async def scenario() -> None:
+        pods_then: list[int] = []
+
+        async def aside[T](work: Callable[[], T]) -> T:
+            pods_then.append(len(there.learners("big", 1)))
+            return work()
+
+        async with stand(UNITS + 4, aside=aside) as there:
+            await there.apply("small", 4)
+            await there.trains("small", 4)
+            assert pods_then == []
+            await there.apply("big", UNITS)
+            await there.trains("big", UNITS)
+            assert pods_then[0] == 0
+
+    run_virtual(scenario())
+
+
 async def slowly[T](work: Callable[[], T]) -> T:
     """A thread that has its answer when others have had their turn, and long after it was given what it works on."""
     await asyncio.sleep(0.2)
