@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 
 COMPANY_SECONDS = 1.0
 CROWD_SECONDS = 5.0
+REST_SECONDS = 1.0
+"""At most: a request that took longer did not take so long because of others."""
 
 
 class FairSlots[K: Hashable]:
@@ -48,7 +50,7 @@ class FairSlots[K: Hashable]:
             yield
         finally:
             if key in self._waiting and self._is_in_company(key):
-                loop.call_later(loop.time() - begun, self._give_back, key)
+                loop.call_later(min(loop.time() - begun, REST_SECONDS), self._give_back, key)
             else:
                 self._give_back(key)
 

@@ -101,6 +101,19 @@ def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_ba
     play(scenario())
 
 
+def test_after_a_request_that_nobody_answered_for_long_a_crowd_rests_a_moment_only():
+    async def scenario() -> None:
+        stage = Stage(8, most=6, most_in_company=1)
+        small = asyncio.create_task(stage.request("small", 100.0))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(stage.request("big", 30.0) for _ in range(3)))
+        small.cancel()
+        # Two are sent before there is a third, and with it a crowd; the third follows a second after them.
+        assert stage.ended["big"] == [30.0, 30.0, 61.0]
+
+    play(scenario())
+
+
 def test_two_crowds_share_the_slots_also_while_one_of_them_ends():
     async def scenario() -> None:
         stage = Stage(8, most=6, few=2, most_in_company=2)
