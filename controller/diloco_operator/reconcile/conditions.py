@@ -124,7 +124,7 @@ def contributors(world: World, records: Mapping[str, UnitRecord], syncer_down: b
     if syncer_down:
         return set()
     if world.report is None:
-        return {r.name for r in records.values() if r.state is UnitState.TRAINING}
+        return _last_known_to_train(records)
     found = set()
     for record in records.values():
         seen = world.unit_report(record.name, record.attempt)
@@ -133,11 +133,15 @@ def contributors(world: World, records: Mapping[str, UnitRecord], syncer_down: b
     return found
 
 
+def _last_known_to_train(records: Mapping[str, UnitRecord]) -> set[str]:
+    return {r.name for r in records.values() if r.state is UnitState.TRAINING}
+
+
 def _returning(world: World, records: Mapping[str, UnitRecord]) -> set[str]:
     """Units that trained when the syncer went, and go on as soon as it is there again: it was replaced, they were not. While they connect,
     for as long as a report would be believed, they are not missing."""
     if world.report is None:
-        return {r.name for r in records.values() if r.state is UnitState.TRAINING}
+        return _last_known_to_train(records)
     until = world.syncer_since + world.snapshot.config.report_stale_after
     if world.now >= until:
         return set()

@@ -18,6 +18,8 @@ from diloco_operator.reconcile.refusals import UNIT
 from diloco_operator.reconcile.scavenging import claimed, fits
 from diloco_operator.reconcile.world import World
 
+_LOST = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST, conditions.UNIT_POD_LOST)
+"""Why an attempt ended that did not fail."""
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
     UnitState.JOINING: 1,
@@ -195,8 +197,7 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
         return record
     blocker = next((busy[host.node] for host in assignment.hosts if host.node in busy), "")
     if may_start or blocker or world.finishing:
-        blocked = f"waits until the pod {blocker} has gone"
-        why = may_start or (_with_cause(record, blocked) if blocker else "the job is about to end")
+        why = may_start or (_with_cause(record, f"waits until the pod {blocker} has gone") if blocker else "the job is about to end")
         reason = conditions.UNIT_SCHEDULING if blocker else conditions.UNIT_WAITING_FOR_SYNCER
         return _set(record, UnitState.PENDING, reason, why, world.now)
     if refused := world.refusal((UNIT, record.name)):
@@ -205,9 +206,6 @@ def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[st
         # The slice is free for others until the next try.
         return _set(record._replace(slice=""), UnitState.PENDING, conditions.UNIT_PODS_REFUSED, refused, world.now)
     return _start(world, growth, record, assignment.hosts)
-
-
-_LOST = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST, conditions.UNIT_POD_LOST)
 
 
 def _with_cause(record: UnitRecord, waits: str) -> str:

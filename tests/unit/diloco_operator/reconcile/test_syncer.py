@@ -14,6 +14,16 @@ def trained() -> Stage:
     return Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
 
 
+def replace_syncer(stage: Stage) -> None:
+    """Another one runs, to which the learner has not connected yet."""
+    del stage.pods["bytes-lm-syncer"]
+    stage.settle()
+    stage.advance(20)
+    starts(stage.syncer, stage.now)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED)
+    stage.settle()
+
+
 def test_vanished_syncer_is_made_again_and_learners_run_on() -> None:
     stage = trained()
     del stage.pods["bytes-lm-syncer"]
@@ -30,12 +40,7 @@ def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
     stage = trained()
     turned = stage.condition("Degraded")["lastTransitionTime"]
     stage.plans.clear()
-    del stage.pods["bytes-lm-syncer"]
-    stage.settle()
-    stage.advance(20)
-    starts(stage.syncer, stage.now)
-    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED)
-    stage.settle()
+    replace_syncer(stage)
     assert (stage.condition("Training")["status"], stage.states()) == ("False", {"v5p-0": "Joining"})
     degraded = stage.condition("Degraded")
     assert (degraded["status"], degraded["lastTransitionTime"]) == ("False", turned)
@@ -45,12 +50,7 @@ def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
 
 def test_who_does_not_come_back_to_a_new_syncer_is_missed_after_a_while() -> None:
     stage = trained()
-    del stage.pods["bytes-lm-syncer"]
-    stage.settle()
-    stage.advance(20)
-    starts(stage.syncer, stage.now)
-    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED)
-    stage.settle()
+    replace_syncer(stage)
     plan = stage.look()
     assert plan.requeue_after is not None
     assert plan.requeue_after <= stage.config.report_stale_after + 0.001
