@@ -172,10 +172,10 @@ class WatchedApi:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+    async def create(self, resource: Resource, obj: Obj, **how: Any) -> Obj:
         if resource is names.PODS:
             self._on_create(obj["metadata"]["name"], time.perf_counter())
-        return await self._api.create(resource, obj, field_manager=field_manager)
+        return await self._api.create(resource, obj, **how)
 
 
 @asynccontextmanager

@@ -47,6 +47,8 @@ class ScriptedApi:
     watches: list[list[object]] = field(default_factory=list)
     handle: Callable[[str, tuple[Any, ...]], Any] = lambda verb, arguments: None
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    metadata_only: list[bool] = field(default_factory=list)
+    """Of each create and patch, whether no more was asked for."""
     watched_from: list[str] = field(default_factory=list)
     list_tokens: list[str] = field(default_factory=list)
     busy: int = 0
@@ -89,7 +91,8 @@ class ScriptedApi:
             raise NotFound(404, "NotFound", f"{resource.plural} {name!r} not found")
         return answer
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+        self.metadata_only.append(metadata_only)
         return await self._write("create", resource, obj) or obj
 
     async def patch(
@@ -103,7 +106,9 @@ class ScriptedApi:
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Obj:
+        self.metadata_only.append(metadata_only)
         return await self._write("patch", resource, namespace, name, patch, type, subresource, field_manager, force) or patch
 
     async def delete(

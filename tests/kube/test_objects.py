@@ -20,6 +20,19 @@ async def test_created_object_has_identity_and_version(client: Client, namespace
     assert await client.get(WIDGETS, namespace, "a") == made
 
 
+async def test_who_creates_may_be_answered_with_the_metadata_alone(client: Client, namespace: str) -> None:
+    for resource, obj in ((WIDGETS, widget(namespace, "a")), (PODS, pod(namespace, "a")), (CONFIG_MAPS, config_map(namespace, "a"))):
+        answer = await client.create(resource, obj, field_manager="me", metadata_only=True)
+        there = await client.get(resource, namespace, "a")
+        assert answer == {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": there["metadata"]}
+
+
+async def test_refusal_is_whole_even_where_only_metadata_is_wanted(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"), metadata_only=True)
+    with pytest.raises(AlreadyExists, match='"a" already exists'):
+        await client.create(WIDGETS, widget(namespace, "a"), metadata_only=True)
+
+
 async def test_identity_sent_by_a_client_is_not_believed(client: Client, namespace: str) -> None:
     meta = {"uid": "mine", "generation": 7, "creationTimestamp": "2000-01-01T00:00:00Z", "deletionTimestamp": "2000-01-01T00:00:00Z"}
     made = await client.create(WIDGETS, widget(namespace, "a", meta=meta))

@@ -120,6 +120,30 @@ async def test_status_of_nodes_is_a_subresource_but_may_come_with_the_node(clien
     await client.delete(NODES, "", name)
 
 
+async def test_who_patches_may_be_answered_with_the_metadata_alone(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"))
+    applied = {"metadata": {"name": "a", "namespace": namespace}, "status": {"phase": "On"}}
+    answers = [
+        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}}, type=PatchType.MERGE, metadata_only=True),
+        await client.patch(
+            WIDGETS, namespace, "a", {"status": {"phase": "Off"}}, type=PatchType.MERGE, subresource="status", metadata_only=True
+        ),
+        await client.patch(
+            *(WIDGETS, namespace, "a", applied),
+            type=PatchType.APPLY,
+            subresource="status",
+            field_manager="me",
+            force=True,
+            metadata_only=True,
+        ),
+    ]
+    now = await client.get(WIDGETS, namespace, "a")
+    assert (now["spec"]["size"], now["status"]["phase"]) == (4, "On")
+    assert all(answer.keys() == {"apiVersion", "kind", "metadata"} for answer in answers)
+    assert [answer["kind"] for answer in answers] == ["PartialObjectMetadata"] * 3
+    assert answers[-1]["metadata"] == now["metadata"]
+
+
 async def test_scale_shows_replicas(client: Client, namespace: str) -> None:
     made = await client.create(WIDGETS, widget(namespace, "a", replicas=3))
     status = {"status": {"replicas": 2, "selector": "a=b"}}

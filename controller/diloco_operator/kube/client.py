@@ -151,8 +151,12 @@ class Client(Protocol):
         """
         ...
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
-        """Where apiVersion or kind are missing the client fills them in; so it does in `update` and an apply."""
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+        """Where apiVersion or kind are missing the client fills them in; so it does in `update` and an apply.
+
+        `metadata_only`, here and in `patch`: the answer need not have more of the object than its metadata. What comes back is a
+        meta.k8s.io/v1 PartialObjectMetadata then, which is half the work of the answer for both sides.
+        """
         ...
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
@@ -173,6 +177,7 @@ class Client(Protocol):
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Obj:
         """Merge patch, or server-side apply (which creates what does not exist, except through a subresource).
 

@@ -24,6 +24,9 @@ FEW_REQUESTS = 8
 COMPANY_CONCURRENCY = 1
 """Requests under way at once for a job that wants more than that, while one that does not has some too: on the API server they would
 wait behind this job's."""
+READY = 128
+"""Objects of a plan that may wait for their turn with their certificates made: what keeps a job's requests going while the next Secret,
+with the certificates of up to 64 units, is made and written."""
 REQUEST_TIMEOUT = 30.0
 """Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
 
@@ -55,12 +58,12 @@ class Outcome:
     existed: int = 0
     """Creates whose object was there already, made by an earlier pass."""
     patched: list[tuple[Resource, Obj]] = field(default_factory=list, repr=False)
-    """Patched objects as the API server has them now."""
+    """Metadata of patched objects, as the API server has them now."""
     deleted: int = 0
     gone: int = 0
     """Deletes whose object was gone already."""
     written: Obj | None = None
-    """The job as the API server has it after the status was applied."""
+    """Metadata of the job, as the API server has it after the status was applied."""
     postponed: bool = False
     """The status, and what follows it, was left to the next pass."""
     failures: list[Failure] = field(default_factory=list)
@@ -91,6 +94,7 @@ class Executor:
     ) -> None:
         self._client = client
         self._events = events
+        self._per_job = per_job
         self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, few=few, most_in_company=min(in_company, per_job))
 
     async def execute(
@@ -139,29 +143,39 @@ class Executor:
         outcome: Outcome,
         unsent: Callable[[Resource, str, str], None],
     ) -> None:
-        """Each Secret is written as soon as its certificates are made, and followed at once by what is made after it: neither waits for
-        the certificates of others."""
-        loop = asyncio.get_running_loop()
-        written: dict[str, asyncio.Future[bool]] = {wanted.obj["metadata"]["name"]: loop.create_future() for wanted in certify}
+        """Each Secret is written as soon as its certificates are made, and what is made after it is ready then. No more certificates are
+        made than the requests need: with all of them made first this process would be busy, and the API server idle."""
+        after: dict[str, list[Create]] = {wanted.obj["metadata"]["name"]: [] for wanted in certify}
+        ready: asyncio.Queue[Create | None] = asyncio.Queue(READY)
 
-        async def write(one: Create | Patch) -> None:
-            if isinstance(one, Patch):
-                written[one.name].set_result(await self._patch(one, job, outcome))
-            else:
-                written[one.obj["metadata"]["name"]].set_result(await self._create(one, job, outcome, unsent))
-
-        async def follow(create: Create) -> None:
-            secret = written.get(create.after)
-            if secret is None or await secret:
+        async def send() -> None:
+            while (create := await ready.get()) is not None:
                 await self._create(create, job, outcome, unsent)
-            else:
-                _tell_unsent([create], [], unsent)
 
         async with asyncio.TaskGroup() as group:
+            for _ in range(self._per_job):
+                group.create_task(send())
             for create in creates:
-                group.create_task(follow(create))
+                if create.after in after:
+                    after[create.after].append(create)
+                else:
+                    await ready.put(create)
             for _ in certify:
-                group.create_task(write(await anext(certificates)))
+                name, there = await self._certified(await anext(certificates), job, outcome, unsent)
+                if not there:
+                    _tell_unsent(after[name], [], unsent)
+                for create in after[name] if there else ():
+                    await ready.put(create)
+            for _ in range(self._per_job):
+                await ready.put(None)
+
+    async def _certified(
+        self, secret: Create | Patch, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
+    ) -> tuple[str, bool]:
+        """The Secret's name, and whether it is as it shall be now."""
+        if isinstance(secret, Patch):
+            return secret.name, await self._patch(secret, job, outcome)
+        return secret.obj["metadata"]["name"], await self._create(secret, job, outcome, unsent)
 
     async def _create(self, create: Create, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> bool:
         """Whether it is there now."""
@@ -169,7 +183,10 @@ class Executor:
         namespace, name = meta.get("namespace", ""), meta["name"]
         action = f"create {create.resource.kind} {namespace}/{name}"
         try:
-            await self._request(job, lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER))
+            await self._request(
+                job,
+                lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER, metadata_only=True),
+            )
         except AlreadyExists:
             return await self._check_owner(create, job, action, outcome, unsent)
         except ApiError as error:
@@ -212,7 +229,13 @@ class Executor:
             written = await self._request(
                 job,
                 lambda: self._client.patch(
-                    patch.resource, patch.namespace, patch.name, patch.body, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
+                    patch.resource,
+                    patch.namespace,
+                    patch.name,
+                    patch.body,
+                    type=PatchType.MERGE,
+                    field_manager=names.FIELD_MANAGER,
+                    metadata_only=True,
                 ),
             )
         except NotFound as error:  # deleted since: not what the patch was decided on, so as good as changed
@@ -251,6 +274,7 @@ class Executor:
                     subresource="status",
                     field_manager=names.FIELD_MANAGER,
                     force=True,
+                    metadata_only=True,
                 ),
             )
         except ApiError as error:

@@ -125,9 +125,9 @@ class FencedClient:
             allow_bookmarks=allow_bookmarks,
         )
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
         async with self._fence.passage():
-            return await self._client.create(resource, obj, field_manager=field_manager)
+            return await self._client.create(resource, obj, field_manager=field_manager, metadata_only=metadata_only)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
         async with self._fence.passage():
@@ -144,10 +144,19 @@ class FencedClient:
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Obj:
         async with self._fence.passage():
             return await self._client.patch(
-                resource, namespace, name, patch, type=type, subresource=subresource, field_manager=field_manager, force=force
+                resource,
+                namespace,
+                name,
+                patch,
+                type=type,
+                subresource=subresource,
+                field_manager=field_manager,
+                force=force,
+                metadata_only=metadata_only,
             )
 
     async def delete(

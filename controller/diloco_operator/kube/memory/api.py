@@ -149,11 +149,12 @@ class MemoryApi:
             yield event
 
     # --- writes -------------------------------------------------------------------------------------------------------
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
         mine, namespace, name = _received_whole(obj, nulls=self._server.has_nulls(resource))
         kind = await self._begin("create", resource, namespace, name)
         stored = self._server.create(kind, mine, field_manager)
-        return self._answer("create", resource, namespace, stored["metadata"]["name"], _handed_out(stored))
+        answer = _metadata_of(stored) if metadata_only else _handed_out(stored)
+        return self._answer("create", resource, namespace, stored["metadata"]["name"], answer)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
         mine, namespace, name = _received_whole(obj, nulls=self._server.has_nulls(resource))
@@ -176,12 +177,13 @@ class MemoryApi:
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Obj:
         mine = _received(patch, nulls=type is PatchType.MERGE or self._server.has_nulls(resource))
         kind = await self._begin("patch", resource, namespace, name, subresource)
         if type is PatchType.APPLY:
-            answer = _handed_out(self._server.apply(kind, namespace, name, mine, subresource, field_manager, force=force))
-            return self._answer("patch", resource, namespace, name, answer)
+            stored = self._server.apply(kind, namespace, name, mine, subresource, field_manager, force=force)
+            return self._answer("patch", resource, namespace, name, _metadata_of(stored) if metadata_only else _handed_out(stored))
         old = self._server.existing(kind, namespace, name)
         if subresource == "scale":
             answer = self._server.set_scale(kind, old, merge_patch(scales.scale_of(kind, old), mine), field_manager)
@@ -190,7 +192,7 @@ class MemoryApi:
             if not isinstance(new.get("metadata"), dict):
                 raise BadRequest(400, "BadRequest", "metadata must be a map")
             answer = _handed_out(self._server.update(kind, new, old, subresource, field_manager))
-        return self._answer("patch", resource, namespace, name, answer)
+        return self._answer("patch", resource, namespace, name, _metadata_of(answer) if metadata_only else answer)
 
     async def delete(
         self,
@@ -301,6 +303,11 @@ def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
     mine = _received(obj, nulls=nulls)
     meta = mine["metadata"] = own_without_nulls(mine.get("metadata") or {})
     return mine, meta.get("namespace", ""), meta.get("name", "")
+
+
+def _metadata_of(obj: Obj) -> Obj:
+    """What a server answers to those who want no more."""
+    return _handed_out({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]})
 
 
 def _handed_out(obj: Obj) -> Obj:

@@ -29,6 +29,8 @@ REQUEST_TIMEOUT = 70.0
 WATCH_MARGIN = 15.0
 """Seconds that a watch may last beyond the time at which the server ends it. Then the connection is dead, however it looks."""
 USER_AGENT = "diloco-operator"
+_WHOLE = "application/json"
+_METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_WHOLE}"
 
 
 class RestClient:
@@ -133,11 +135,12 @@ class RestClient:
         return await self._asked("GET", "/version")
 
     # --- writes -------------------------------------------------------------------------------------------------------
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "") -> Obj:
+    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
         namespace = _metadata(obj).get("namespace") or ""
         if resource.namespaced and not namespace:
             raise BadRequest(400, "BadRequest", f"{resource.kind} to create: metadata.namespace must be set")
-        return await self._written("POST", collection_path(resource, namespace), _typed(obj, resource), _managed(field_manager))
+        path = collection_path(resource, namespace)
+        return await self._written("POST", path, _typed(obj, resource), _managed(field_manager), metadata_only=metadata_only)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
         meta = _metadata(obj)
@@ -156,10 +159,12 @@ class RestClient:
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
+        metadata_only: bool = False,
     ) -> Obj:
         query = _managed(field_manager) | ({"force": "true"} if force else {})
         body = _typed(patch, resource) if type is PatchType.APPLY else patch
-        return await self._written("PATCH", object_path(resource, namespace, name, subresource), body, query, content_type=type.value)
+        path = object_path(resource, namespace, name, subresource)
+        return await self._written("PATCH", path, body, query, content_type=type.value, metadata_only=metadata_only)
 
     async def delete(
         self,
@@ -204,9 +209,17 @@ class RestClient:
         *,
         content_type: str = "application/json",
         patient: bool = True,
+        metadata_only: bool = False,
     ) -> Obj:
         async with self._transport.answer(
-            method, path, query=query, body=_encoded(obj), content_type=content_type, timeout=REQUEST_TIMEOUT, patient=patient
+            method,
+            path,
+            query=query,
+            body=_encoded(obj),
+            content_type=content_type,
+            accept=_METADATA if metadata_only else _WHOLE,
+            timeout=REQUEST_TIMEOUT,
+            patient=patient,
         ) as response:
             return _decoded(await response.read(), f"{method} {path}")
 

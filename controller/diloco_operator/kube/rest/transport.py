@@ -108,6 +108,7 @@ class Transport:
         query: Mapping[str, str | int] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout: float | None,
         patient: bool = True,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -119,7 +120,8 @@ class Transport:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         url = f"{path}?{urlencode(query)}" if query else path
         try:
-            response = await self._accepted(method, url, body, content_type, limits, patient=patient)
+            headers = {"Accept": accept, "User-Agent": self._user_agent} | ({} if body is None else {"Content-Type": content_type})
+            response = await self._accepted(method, url, body, headers, limits, patient=patient)
             try:
                 yield response
             finally:
@@ -130,13 +132,13 @@ class Transport:
             raise Unavailable(503, "ServiceUnavailable", f"{method} {path}: {str(error) or type(error).__name__}") from error
 
     async def _accepted(
-        self, method: str, url: str, body: bytes | None, content_type: str, limits: aiohttp.ClientTimeout, *, patient: bool
+        self, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout, *, patient: bool
     ) -> aiohttp.ClientResponse:
         """An answer with a status below 300."""
         waited, renewed = 0.0, False
         while True:
             held = await self._current()
-            response = await self._sent(held, method, url, body, content_type, limits)
+            response = await self._sent(held, method, url, body, headers, limits)
             if response.status < 300:
                 return response
             async with response:
@@ -151,15 +153,12 @@ class Transport:
                 raise error
 
     async def _sent(
-        self, held: _Held, method: str, url: str, body: bytes | None, content_type: str, limits: aiohttp.ClientTimeout
+        self, held: _Held, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         credentials = held.credentials
         target = URL(credentials.server + url, encoded=True)
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         if credentials.authorization:
-            headers["Authorization"] = credentials.authorization
-        if body is not None:
-            headers["Content-Type"] = content_type
+            headers = headers | {"Authorization": credentials.authorization}
         code, asked = "<error>", time.time()
         try:
             response = await self._session.request(

@@ -12,7 +12,7 @@ from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, SECRETS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.kube.events import EventRecorder, Subject
-from diloco_operator.kube.executor import Executor, Outcome
+from diloco_operator.kube.executor import READY, Executor, Outcome
 from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Patch, Plan
 
 JOB = Subject("ns", "lm", "uid-lm")
@@ -278,6 +278,25 @@ def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others():
         "patch DiLoCoJob lm",
     ]
     assert run.outcome.created == 5
+
+
+def test_certificates_are_made_no_further_ahead_than_the_pods_need_them():
+    units, secrets = READY // 2, range(8)
+    creates = tuple(Create(PODS, pod(f"{number}-{unit}"), after=str(number)) for number in secrets for unit in range(units))
+    run = Run(Plan(creates=creates, certify=tuple(secret(str(number), wave=0) for number in secrets)), concurrency=64)
+    for number in secrets:
+        before = run.did[: run.did.index(f"create Secret {number}")]
+        made = sum(each.startswith("create Pod") for each in before)
+        assert number * units - made <= READY, "what is not needed yet is not made"
+        assert number * units - made > 0 or number <= 1, "nothing waits for certificates once it has got going"
+    assert run.outcome.created == len(secrets) + len(creates)
+
+
+def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata():
+    plan = Plan(creates=(create("a"),), certify=(secret("b", there=True),), status=STATUS)
+    run = Run(plan, {("patch", "b"): pod("b")})
+    assert run.did == ["create Pod a", "patch Secret b", "patch DiLoCoJob lm"]
+    assert run.api.metadata_only == [True, True, True]
 
 
 def test_without_its_certificate_a_pod_is_not_made_and_others_are():
