@@ -226,10 +226,7 @@ def _start(world: World, growth: Growth, record: UnitRecord, hosts: tuple[Host, 
 
 def pods_for(world: World, record: UnitRecord, attempt: int, hosts: tuple[Host, ...], template_hash: str) -> list[Obj]:
     return learner_pods(
-        world.snapshot.job,
-        world.spec,
-        world.pools[record.pool],
-        world.snapshot.config,
+        world.mould(record.pool),
         unit=record.name,
         attempt=attempt,
         slice_name=record.slice,

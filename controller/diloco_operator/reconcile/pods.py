@@ -8,6 +8,7 @@ job is refused before it comes here (`template`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from diloco import contract
@@ -26,6 +27,15 @@ TLS_VOLUME = "diloco-tls"
 STATE_VOLUME = "diloco-state"
 TPU_PROCESS_PORT = 8476
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_IDENTITY = (
+    contract.ENV_UNIT,
+    contract.ENV_ATTEMPT,
+    contract.ENV_POOL,
+    contract.ENV_HOSTS,
+    contract.ENV_SYNCER_ADDRESS,
+    contract.ENV_HOST,
+)
+"""Variables that say which host of which unit a pod is."""
 COORDINATOR_PORT = 29500
 """Where the hosts of one unit meet: MASTER_PORT of torch, the coordinator of jax.distributed."""
 KEEP_SYNCER = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
@@ -35,96 +45,90 @@ _STEADY_NODES = (names.NODE_TPU_TYPE, names.NODE_GPU_TYPE, names.NODE_GPU_PRODUC
 """Labels of nodes that the syncer had better leave to learners, or that may be taken away at any time."""
 
 
-def learner_pods(
-    job: Job,
-    spec: Spec,
-    pool: Pool,
-    config: OperatorConfig,
-    *,
-    unit: str,
-    attempt: int,
-    slice_name: str,
-    hosts: Sequence[Host],
-    template_hash: str,
-) -> list[Obj]:
+@dataclass(frozen=True, slots=True)
+class Mould:
+    """What the learner pods of a pool have in common, worked out once for all of them."""
+
+    job: Job
+    pool: Pool
+    spec: Obj
+    """Without what differs from pod to pod."""
+    containers: Sequence[Obj]
+    learner: Obj
+    """Of `containers` the one that trains, without its environment."""
+    env: tuple[Sequence[Obj], Sequence[Obj]]
+    """Before and after what says which host of which unit it is."""
+    chosen: frozenset[str]
+    """Names of the variables that the template sets itself."""
+    volumes: Sequence[Obj]
+    """Besides those with the job file and the certificate."""
+
+
+def learner_mould(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> Mould:
+    template = pool.template.spec
+    kind = CATALOGUE[pool.accelerator]
+    container = _container(template, names.LEARNER_CONTAINER)
+    learner = main_container(_with_contract(container, [_value(name, "") for name in _IDENTITY], []))
+    if kind.resource:
+        learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
+    env = learner.pop("env")
+    first = next(index for index, each in enumerate(env) if each["name"] == _IDENTITY[0])
+    selector = dict(template.get("nodeSelector") or {})
+    if kind.family is Family.TPU:
+        selector |= {names.NODE_TPU_TYPE: kind.gke_labels[0], names.NODE_TPU_TOPOLOGY: pool.topology}
+    pod_spec = {
+        "terminationGracePeriodSeconds": config.learner_grace,
+        **_common_spec(job, spec, template),
+        "restartPolicy": "Never",
+        "nodeSelector": selector,
+        "securityContext": pod_security(template),
+        "tolerations": [*(template.get("tolerations") or ()), *_tolerations(kind.family)],
+    }
+    return Mould(
+        job=job,
+        pool=pool,
+        spec=pod_spec,
+        containers=[learner if c is container else restricted(c) for c in template["containers"]],
+        learner=learner,
+        env=(env[:first], env[first + len(_IDENTITY) :]),
+        chosen=frozenset(each["name"] for each in container.get("env") or ()),
+        volumes=[*tmp_volumes(learner), *(template.get("volumes") or ())],
+    )
+
+
+def learner_pods(mould: Mould, *, unit: str, attempt: int, slice_name: str, hosts: Sequence[Host], template_hash: str) -> list[Obj]:
     """One pod for every host of one attempt, in the order of the hosts."""
-    template = pool.template
+    job, pool = mould.job, mould.pool
+    metadata = pool.template.metadata
     peers = [names.learner_pod_name(job.name, unit, attempt, index) for index in range(len(hosts))]
     peer_env = _peer_env(job, pool, peers)
     certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
+    volumes = [*_volumes(job, *certificate), *mould.volumes]
     labels = {
-        **template.metadata.labels,
+        **metadata.labels,
         names.LABEL_JOB: job.name,
         names.LABEL_COMPONENT: names.COMPONENT_LEARNER,
         names.LABEL_UNIT: unit,
         names.LABEL_POOL: pool.name,
         names.LABEL_ATTEMPT: str(attempt),
     }
-    annotations = {
-        **template.metadata.annotations,
-        names.ANNOTATION_SLICE: slice_name,
-        names.ANNOTATION_TEMPLATE_HASH: template_hash,
-    }
-    shared_env = [
-        _value(contract.ENV_UNIT, unit),
-        _value(contract.ENV_ATTEMPT, str(attempt)),
-        _value(contract.ENV_POOL, pool.name),
-        _value(contract.ENV_HOSTS, str(len(hosts))),
-        _value(contract.ENV_SYNCER_ADDRESS, syncer_address(job)),
-    ]
-    return [
-        _learner_pod(
-            job,
-            spec,
-            pool,
-            config,
-            name=peers[index],
-            labels={**labels, names.LABEL_HOST: str(index)},
-            annotations={**annotations, names.ANNOTATION_NODE: host.node},
-            host=host,
-            env=[*shared_env, _value(contract.ENV_HOST, str(index))],
-            peer_env=[*peer_env, *_rank_env(pool, len(peers), index)],
-            certificate=certificate,
-        )
-        for index, host in enumerate(hosts)
-    ]
-
-
-def _learner_pod(
-    job: Job,
-    spec: Spec,
-    pool: Pool,
-    config: OperatorConfig,
-    *,
-    name: str,
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    host: Host,
-    env: list[Obj],
-    peer_env: list[Obj],
-    certificate: tuple[str, str],
-) -> Obj:
-    template = pool.template.spec
-    kind = CATALOGUE[pool.accelerator]
-    container = _container(template, names.LEARNER_CONTAINER)
-    learner = main_container(_with_contract(container, env, peer_env))
-    if kind.resource:
-        learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
-    selector = dict(template.get("nodeSelector") or {})
-    if kind.family is Family.TPU:
-        selector |= {names.NODE_TPU_TYPE: kind.gke_labels[0], names.NODE_TPU_TOPOLOGY: pool.topology}
-    pod_spec = {
-        "terminationGracePeriodSeconds": config.learner_grace,
-        **_common_spec(job, spec, template, name),
-        "restartPolicy": "Never",
-        "nodeSelector": selector,
-        "affinity": pinned(template.get("affinity") or {}, host.node),
-        "securityContext": pod_security(template),
-        "containers": [learner if c is container else restricted(c) for c in template["containers"]],
-        "volumes": [*_volumes(job, *certificate), *tmp_volumes(learner), *(template.get("volumes") or ())],
-        "tolerations": [*(template.get("tolerations") or ()), *_tolerations(kind.family)],
-    }
-    return _pod(job, name, labels, annotations, pod_spec)
+    annotations = {**metadata.annotations, names.ANNOTATION_SLICE: slice_name, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    shared = (unit, str(attempt), pool.name, str(len(hosts)), syncer_address(job))
+    made = []
+    for index, (name, host) in enumerate(zip(peers, hosts, strict=True)):
+        before, after = mould.env
+        identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
+        ranks = [each for each in (*peer_env, *_rank_env(pool, len(peers), index)) if each["name"] not in mould.chosen]
+        learner = {**mould.learner, "env": [*before, *identity, *ranks, *after]}
+        spec = {
+            **mould.spec,
+            "hostname": name,
+            "affinity": pinned(mould.spec.get("affinity") or {}, host.node),
+            "containers": [learner if each is mould.learner else each for each in mould.containers],
+            "volumes": volumes,
+        }
+        made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, names.ANNOTATION_NODE: host.node}, spec))
+    return made
 
 
 def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
@@ -216,8 +220,9 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
     pod_spec = {
         "terminationGracePeriodSeconds": config.syncer_grace,
         "affinity": _steady_nodes(),
-        **_common_spec(job, spec, template.spec, name),
+        **_common_spec(job, spec, template.spec),
         "restartPolicy": "OnFailure",
+        "hostname": name,
         "securityContext": pod_security(template.spec, own_volumes=True),
         "containers": [syncer, *others],
         "volumes": [
@@ -287,13 +292,12 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[
     }
 
 
-def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], name: str) -> Obj:
+def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any]) -> Obj:
     found = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **({"dnsPolicy": "ClusterFirstWithHostNet"} if template.get("hostNetwork") else {}),  # or the syncer's name is not found
         **template,
-        "hostname": name,
         "subdomain": names.service_name(job.name),
     }
     if template.get("initContainers"):

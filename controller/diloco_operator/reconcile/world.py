@@ -9,6 +9,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until, turns
 from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.pods import Mould, learner_mould
 from diloco_operator.reconcile.record import UnitRecord, read_units
 from diloco_operator.reconcile.refusals import RefusalKey, due, explain, standing
 from diloco_operator.reconcile.snapshot import PodView, Snapshot
@@ -36,6 +37,13 @@ class World:
     deadlines: list[float] = field(default_factory=list)
     """Moments at which the job must be looked at again. Collected while the pass goes on."""
     _trouble: dict[str, str] = field(default_factory=dict)
+    _moulds: dict[str, Mould] = field(default_factory=dict)
+
+    def mould(self, pool: str) -> Mould:
+        """What the learner pods of this pool are made in."""
+        if pool not in self._moulds:
+            self._moulds[pool] = learner_mould(self.snapshot.job, self.spec, self.pools[pool], self.snapshot.config)
+        return self._moulds[pool]
 
     def trouble(self, node: str) -> str:
         """Why units on this node must leave it; "" when they may stay, or when the pod has no node yet."""

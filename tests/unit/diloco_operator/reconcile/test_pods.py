@@ -15,7 +15,7 @@ from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.reconcile.pods import learner_pods
+from diloco_operator.reconcile.pods import learner_mould, learner_pods
 
 
 def learner(stage: Stage, unit: str = "v5p-0", host: int = 0) -> dict[str, Any]:
@@ -243,9 +243,8 @@ def test_slice_of_two_thousand_hosts_fits_into_environment_variables() -> None:
     job = Stage(a_job("j" * 10).with_pool(max=1, accelerator="tpu7x", topology="16x24x24")).snapshot().job
     assert job.spec is not None
     hosts = [Host(f"host-{index}") for index in range(2304)]
-    pods = learner_pods(
-        job, job.spec, job.spec.pools[0], OperatorConfig(), unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash=""
-    )
+    mould = learner_mould(job, job.spec, job.spec.pools[0], OperatorConfig())
+    pods = learner_pods(mould, unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash="")
     told = env(pods[-1])
     assert len(told["TPU_WORKER_HOSTNAMES"].split(",")) == 2304
     assert told["TPU_WORKER_ID"] == "2303"
