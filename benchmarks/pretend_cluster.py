@@ -37,7 +37,7 @@ def job(name: str) -> Obj:
             "learners": {
                 "min": UNITS,
                 "max": UNITS,
-                "restart": {"limit": 1000, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}},
+                "restart": {"limit": 600, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}},
             },
             "pools": [
                 {

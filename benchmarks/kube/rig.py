@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco_operator.api import names
+from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, PatchType, Resource
 from diloco_operator.kube.rest import RestClient, load_config
 
@@ -276,7 +277,11 @@ def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
             "learners": {
                 "min": 1,
                 "max": units,
-                "restart": {"limit": 1000, "window": "10s", "backoff": {"initial": "0s", "max": "0s"}},
+                "restart": {
+                    "limit": min(1000, MAX_FAILURES_ON_RECORD // units),
+                    "window": "10s",
+                    "backoff": {"initial": "0s", "max": "0s"},
+                },
             },
             "pools": [
                 {

@@ -107,6 +107,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     ),
     "joinTimeout as a number": (with_field(job(), "spec.learners.joinTimeout", 600), "spec.learners.joinTimeout", "must be of type string"),
     "stallTimeout of nothing": (with_field(job(), "spec.learners.stallTimeout", "0s"), "spec.learners.stallTimeout", "must be at least 1s"),
+    "more failures than a status holds": (
+        with_field(job(most=64), "spec.learners.restart.limit", 157),
+        "spec.learners.restart.limit",
+        "learners.restart.limit times learners.max must not exceed 10000",
+    ),
     "malformed window": (with_field(job(), "spec.learners.restart.window", "1d"), "spec.learners.restart.window", "ms, s, m or h"),
     "malformed stallTimeout": (
         with_field(job(), "spec.learners.stallTimeout", "2"),
@@ -171,6 +176,7 @@ ACCEPTED: dict[str, Obj] = {
     "quorum of the minimum": job(quorum=2),
     "one fragment, no overlap, every step": job(fragments=1, syncInterval=1, overlapSteps=0),
     "exact bounds of names": job("a" * 32, pools=[tpu_pool("fifteen-letters")]),
+    "as many failures as a status holds": with_field(job(most=64), "spec.learners.restart.limit", 156),
     "no back-off at all": with_field(job(), "spec.learners.restart.backoff", {"initial": "0s", "max": "0s"}),
     "fractions in durations": with_field(job(), "spec.learners.joinTimeout", "1.5h30m0.5s250ms"),
     "snapshots elsewhere": job(checkpoint={"uri": "s3://bucket/folder"}),

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
-from builders.job_manifests import job, with_field
+from builders.job_manifests import job, tpu_pool, with_field
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
-from diloco_operator.api.rules import RULES
+from diloco_operator.api.job import MAX_LEARNERS
+from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
 from diloco_operator.kube import schema as kube_schema
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
 from diloco_operator.kube.events import EventRecorder, Subject
@@ -132,3 +133,30 @@ async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client:
     outcome = await executor.execute(subject, plan, version=first["metadata"]["resourceVersion"])
     assert [type(failure.error) for failure in outcome.failures] == [Conflict]
     assert "status" not in await client.get(names.DILOCO_JOBS, namespace, name)
+
+
+async def test_the_longest_status_of_the_largest_job_is_stored(client: Client, namespace: str) -> None:
+    limit = MAX_FAILURES_ON_RECORD // MAX_LEARNERS
+    obj = job(most=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", most=MAX_LEARNERS)])
+    made = await client.create(names.DILOCO_JOBS, _in(namespace, with_field(obj, "spec.learners.restart.limit", limit)))
+    moment = "2026-11-22T01:58:01.343Z"
+    unit = {
+        "pool": "fifteen-letters",
+        "slice": "s" * 63,
+        "state": "BackingOff",
+        "attempt": 10_000,
+        "restarts": 10_000,
+        "reason": "Crashed",
+        "message": "m" * 600,  # the last 500 characters of a program, and what the operator says around them
+        "failures": [moment] * (limit + 1),
+        **dict.fromkeys(("since", "endedAt", "notBefore"), moment),
+        "tokens": 10**15,
+        "steps": 10**9,
+        "templateHash": "263f907b9a28deec",
+    }
+    status = {"units": [{**unit, "name": f"fifteen-letters-{index}"} for index in range(MAX_LEARNERS)]}
+    subject = Subject(namespace, made["metadata"]["name"], made["metadata"]["uid"])
+    executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
+    outcome = await executor.execute(subject, Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, subject.name, subject.uid, status)))
+    assert outcome.failures == []
+    assert len((await client.get(names.DILOCO_JOBS, namespace, subject.name))["status"]["units"]) == MAX_LEARNERS

@@ -16,6 +16,9 @@ from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
 
 MAX_JOB_NAME = 32
 MAX_POOL_NAME = 15
+MAX_FAILURES_ON_RECORD = 10_000
+"""In the status of a job: 28 bytes each, beside 1,024 units of 0.4 KiB with messages of 0.6 KiB, that is 1.3 of the 1.5 MiB that etcd
+takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,12 @@ RULES: Mapping[str, list[Rule]] = {
     ],
     "spec.learners": [
         Rule("self.min <= self.max", "learners.min must not exceed learners.max; lower min or raise max", ".min"),
+        Rule(
+            f"self.restart.limit * self.max <= {MAX_FAILURES_ON_RECORD}",
+            f"learners.restart.limit times learners.max must not exceed {MAX_FAILURES_ON_RECORD}: status keeps the time of each failure "
+            "within the window, and an API server stores 1.5 MiB at most; lower one of the two",
+            ".restart.limit",
+        ),
     ],
     "spec.learners.joinTimeout": [_at_least_a_second("joinTimeout")],
     "spec.learners.stallTimeout": [_at_least_a_second("stallTimeout")],

@@ -51,7 +51,7 @@ class Stand:
         self.cluster = cluster
 
     async def apply(self, name: str, units: int) -> None:
-        budget = {"limit": 100, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}}
+        budget = {"limit": 10, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}}
         manifest = job(name, least=1, most=units, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=units)])
         manifest["spec"]["learners"]["restart"] = budget
         manifest["metadata"]["namespace"] = "default"
