@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.fleet.node import NodeView
 
+_UNHEARD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints of a node of which nothing more is known than that nobody hears its kubelet."""
+_FEW, _MOST = 2, 0.55
+_OUTAGE_LOOK = 10.0
+"""Seconds between two looks at a node that nobody hears while most of the fleet is NotReady."""
+
 
 @dataclass(frozen=True, slots=True)
 class DisruptionSigns:
@@ -21,6 +27,8 @@ class DisruptionSigns:
     """Taint keys of a node whose kubelet does not answer."""
     not_ready_tolerance: float
     """Seconds; a node that is NotReady, without any taint, for less than this is not left yet."""
+    outage_tolerance: float = 0.0
+    """Seconds; the same for a node with or without such a taint, while most of the fleet is NotReady."""
     maintenance_labels: Sequence[str] = ()
     """Labels whose value is when maintenance of the node begins, in seconds since the epoch."""
     maintenance_lead: float = 0.0
@@ -44,10 +52,21 @@ def turns(node: NodeView, signs: DisruptionSigns, now: float) -> float | None:
     return next((moment for moment in span if moment > now), None) if span is not None else None
 
 
-def disruption(node: NodeView, signs: DisruptionSigns, now: float) -> str:
-    """The announced or recorded loss of this node, in words; "" when there is none."""
+def is_outage(silent: int, nodes: int) -> bool:
+    """Whether so many of a fleet's nodes are NotReady that whoever hears their kubelets was away, rather than they. The thresholds are
+    those from which Kubernetes' own node lifecycle controller evicts nothing any more (unhealthy-zone-threshold)."""
+    return silent > _FEW and silent >= _MOST * nodes
+
+
+def _believed(node: NodeView, signs: DisruptionSigns, now: float, *, outage: bool) -> bool:
+    """Whether it counts that nobody hears this node."""
+    return not outage or node.ready_since is None or now - node.ready_since >= signs.outage_tolerance
+
+
+def disruption(node: NodeView, signs: DisruptionSigns, now: float, *, unheard: bool = True) -> str:
+    """The announced or recorded loss of this node, in words; "" when there is none. `unheard`: also that nobody hears it."""
     for taint in node.taints:
-        if taint.key in signs.taints:
+        if taint.key in signs.taints and (unheard or taint.key not in _UNHEARD):
             return f"node {node.name} has the taint {taint.key}"
     for key, value in signs.labels:
         if node.labels.get(key) == value:
@@ -69,24 +88,34 @@ def unusable(node: NodeView, signs: DisruptionSigns, now: float) -> str:
     return disruption(node, signs, now)
 
 
-def must_leave(node: NodeView | None, name: str, signs: DisruptionSigns, now: float) -> str:
-    """Why the units on node `name` must leave it, in words; "" when they may stay. `node` is None when it is gone."""
+def must_leave(node: NodeView | None, name: str, signs: DisruptionSigns, now: float, *, outage: bool = False) -> str:
+    """Why the units on node `name` must leave it, in words; "" when they may stay. `node` is None when it is gone.
+
+    In an `outage` of most of the fleet it does not count for a while that nobody hears a node: its units may well train on. One that
+    does not is missed by the syncer, and leaves for that."""
     if node is None:
         return f"node {name} is gone"
-    if reason := disruption(node, signs, now):
+    believed = _believed(node, signs, now, outage=outage)
+    if reason := disruption(node, signs, now, unheard=believed):
         return reason
-    if not node.ready and (node.ready_since is None or now - node.ready_since >= signs.not_ready_tolerance):
+    if believed and not node.ready and (node.ready_since is None or now - node.ready_since >= signs.not_ready_tolerance):
         return f"node {name} is NotReady" + (f" ({node.ready_message})" if node.ready_message else "")
     return ""
 
 
-def not_ready_until(node: NodeView, signs: DisruptionSigns) -> float | None:
-    """When, in seconds since the epoch, a node that has just become NotReady is left; None when it is ready."""
+def not_ready_until(node: NodeView, signs: DisruptionSigns, now: float, *, outage: bool = False) -> float | None:
+    """When, in seconds since the epoch, to look again at a node that is NotReady and not left yet; None when it is ready."""
     if node.ready or node.ready_since is None:
         return None
+    if outage:  # an outage may end before, without a word about this very node
+        return min(node.ready_since + signs.outage_tolerance, now + _OUTAGE_LOOK)
     return node.ready_since + signs.not_ready_tolerance
 
 
-def is_dead(node: NodeView | None, signs: DisruptionSigns) -> bool:
+def is_dead(node: NodeView | None, signs: DisruptionSigns, now: float, *, outage: bool = False) -> bool:
     """Nobody on this node will confirm that a pod has ended."""
-    return node is None or not node.ready or any(t.key in signs.dead_taints for t in node.taints)
+    if node is None:
+        return True
+    believed = _believed(node, signs, now, outage=outage)
+    tainted = any(t.key in signs.dead_taints and (believed or t.key not in _UNHEARD) for t in node.taints)
+    return tainted or (believed and not node.ready)

@@ -59,6 +59,9 @@ class OperatorConfig:
     """A learner pod on a node that does not answer is force-deleted this long after its deletion was asked for. Never a syncer."""
     not_ready_tolerance: float = 5.0
     """A node that is NotReady without a taint for less than this is taken for a hiccup."""
+    outage_tolerance: float = 300.0
+    """While most nodes are NotReady (55 % of them, and more than two) a node is not left for that for so long: after an outage of the
+    control plane all nodes look lost that nobody could hear. A unit that stopped is replaced after its stallTimeout all the same."""
     early_end_grace: float = 60.0
     """A learner that ends with status 0 while the syncer, this much later, still says that the job goes on, has failed."""
     refused_retry: float = 5.0
@@ -96,6 +99,7 @@ class OperatorConfig:
             self.disruption_labels,
             self.dead_taints,
             self.not_ready_tolerance,
+            self.outage_tolerance,
             self.maintenance_labels,
             self.maintenance_lead,
             self.maintenance_over,

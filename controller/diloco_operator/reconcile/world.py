@@ -52,14 +52,17 @@ class World:
         if node not in self._trouble:
             view = self.snapshot.fleet.node(node)
             signs = self.snapshot.config.signs
-            self._trouble[node] = must_leave(view, node, signs, self.now)
+            outage = self.snapshot.fleet.outage
+            self._trouble[node] = must_leave(view, node, signs, self.now, outage=outage)
             if view is not None and not self._trouble[node]:
-                self.deadlines += [moment for moment in (not_ready_until(view, signs), turns(view, signs, self.now)) if moment is not None]
+                again = (not_ready_until(view, signs, self.now, outage=outage), turns(view, signs, self.now))
+                self.deadlines += [moment for moment in again if moment is not None]
         return self._trouble[node]
 
     def dead(self, node: str) -> bool:
         """Nobody on this node will confirm that a pod has ended."""
-        return bool(node) and is_dead(self.snapshot.fleet.node(node), self.snapshot.config.signs)
+        fleet = self.snapshot.fleet
+        return bool(node) and is_dead(fleet.node(node), self.snapshot.config.signs, self.now, outage=fleet.outage)
 
     def refusal(self, key: RefusalKey) -> str:
         """Why an object must not be tried now; "" when it may be. The job is looked at again when it may."""

@@ -12,6 +12,9 @@ from builders.stage import Stage
 from diloco_operator.api.timestamps import format_timestamp
 
 
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+
+
 def trained(*nodes: dict[str, Any], max: int = 1) -> Stage:
     return Stage(a_job().with_learners(1, max).with_pool(max=max), *nodes).train()
 
@@ -105,6 +108,56 @@ def test_node_that_answers_again_in_time_keeps_its_unit() -> None:
     stage.advance(60)
     stage.settle()
     assert stage.states() == {"v5p-0": "Training"}
+
+
+def test_units_stay_while_most_nodes_are_unheard_at_once() -> None:
+    nodes = [f"tpu-{index}" for index in range(4)]
+    stage = trained(*(a_tpu_node(name) for name in nodes), max=3)
+    for name in nodes[:3]:  # as after an outage of the API server, during which no kubelet could say that it lives
+        not_ready(stage, name, taints=[UNREACHABLE])
+    stage.advance(60)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Training"}
+    assert stage.look().requeue_after == pytest.approx(10, abs=0.01)
+    for name in nodes[:3]:
+        stage.set_node(a_tpu_node(name))
+    stage.settle()
+    assert [stage.unit(f"v5p-{index}")["attempt"] for index in range(3)] == [1, 1, 1]
+
+
+def test_unit_whose_node_stays_unheard_leaves_once_the_others_are_heard_again() -> None:
+    nodes = [f"tpu-{index}" for index in range(4)]
+    stage = trained(*(a_tpu_node(name) for name in nodes))
+    for name in nodes[:3]:
+        not_ready(stage, name, taints=[UNREACHABLE])
+    stage.advance(60)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-0"
+    stage.set_node(a_tpu_node("tpu-1"))  # two of four are few enough to be believed
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] in ("tpu-1", "tpu-3")
+
+
+def test_nodes_that_stay_unheard_for_long_are_left_however_many_they_are() -> None:
+    nodes = [f"tpu-{index}" for index in range(4)]
+    stage = trained(*(a_tpu_node(name) for name in nodes))
+    for name in nodes[:3]:
+        not_ready(stage, name)
+    stage.advance(stage.config.outage_tolerance - 1)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-0"
+    stage.advance(1)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-3"
+
+
+def test_what_a_person_says_of_a_node_counts_in_an_outage_as_well() -> None:
+    nodes = [f"tpu-{index}" for index in range(4)]
+    stage = trained(*(a_tpu_node(name) for name in nodes))
+    for name in nodes[:3]:
+        not_ready(stage, name, taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}])
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-3"
 
 
 def test_successor_does_not_wait_for_a_pod_on_a_dead_node() -> None:
