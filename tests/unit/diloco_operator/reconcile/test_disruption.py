@@ -11,7 +11,6 @@ from builders.pods import is_deleted, is_disrupted
 from builders.stage import Stage
 from diloco_operator.api.timestamps import format_timestamp
 
-
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 
