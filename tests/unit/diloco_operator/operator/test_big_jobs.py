@@ -182,6 +182,27 @@ def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_
     run_virtual(scenario())
 
 
+def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it():
+    async def scenario() -> None:
+        async with stand(2 * UNITS, aside=slowly) as there:
+            for name in ("first", "second"):
+                await there.apply(name, UNITS)
+                await there.trains(name, UNITS)
+            await asyncio.sleep(30)
+            await there.cluster.crash("first-v6e-0-a1-0")
+            await asyncio.sleep(0.05)  # the first job is being decided for 0.4 s
+            await there.cluster.crash("second-v6e-0-a1-0")
+            await asyncio.sleep(0.1)  # the second waits for that
+            for unit in (1, 2):
+                await there.cluster.crash(f"second-v6e-{unit}-a1-0")
+            assert not there.learners("first", 2)
+            await until(lambda: there.learners("second", 2), step=0.001)
+            await asyncio.sleep(0.05)  # no time for another decision
+            assert len(there.learners("second", 2)) == 3
+
+    run_virtual(scenario())
+
+
 async def _pools(there: Stand, name: str, most: int) -> list[Obj]:
     [pool] = (await there.api.get(names.DILOCO_JOBS, "default", name))["spec"]["pools"]
     return [{**pool, "learners": {"min": 0, "max": most}}]
