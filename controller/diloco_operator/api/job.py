@@ -60,7 +60,9 @@ class Backoff(_Api):
 class Restart(_Api):
     """Restart budget of each unit. Disruptions (pre-emption, eviction, a lost node) do not count."""
 
-    limit: int = Field(5, ge=0, le=1000, description="Failures within the window after which the unit is given up.")
+    limit: int = Field(
+        5, ge=0, le=1000, description="Failures within the window after which the unit is given up; times learners.max 10,000 at most."
+    )
     window: Duration = Field(3600.0, description="Time after which a failure is forgotten.")
     backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
 

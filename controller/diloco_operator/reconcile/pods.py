@@ -65,6 +65,7 @@ class Mould:
 
 
 def learner_mould(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> Mould:
+    """The pool's template with all of the contract but what says which host of which unit a pod is."""
     template = pool.template.spec
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)

@@ -30,6 +30,7 @@ WATCH_MARGIN = 15.0
 """Seconds that a watch may last beyond the time at which the server ends it. Then the connection is dead, however it looks."""
 USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
+# With the whole object as the second choice, for a server or proxy that knows no other.
 _METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_WHOLE}"
 
 

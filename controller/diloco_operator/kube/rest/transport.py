@@ -114,7 +114,8 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, if its status is below 300; it is read inside the context, and its connection is closed if not to the end.
 
-        `timeout`: seconds for all of it, None for no limit. `patient`: wait and repeat when the server says 429 and how long.
+        `accept`: media types, the best first. `timeout`: seconds for all of it, None for no limit. `patient`: wait and repeat when the
+        server says 429 and how long.
         Raises the `ApiError` that the server answered; `Unavailable` where the connection fails, also while the answer is read.
         """
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
