@@ -11,6 +11,7 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
+from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.client import Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.reflector import Held, Reflector
@@ -37,7 +38,7 @@ def job(name: str) -> Obj:
             "learners": {
                 "min": UNITS,
                 "max": UNITS,
-                "restart": {"limit": 600, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}},
+                "restart": {"limit": MAX_FAILURES_ON_RECORD // UNITS, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}},
             },
             "pools": [
                 {

@@ -10,7 +10,8 @@ from diloco_operator.fleet.node import NodeView
 
 _UNHEARD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints of a node of which nothing more is known than that nobody hears its kubelet."""
-_FEW, _MOST = 2, 0.55
+_FEW_NODES, _MOST_NODES = 2, 0.55
+"""So many NotReady nodes are believed whatever their share; from this share on they are too many to be lost at once."""
 _OUTAGE_LOOK = 10.0
 """Seconds between two looks at a node that nobody hears while most of the fleet is NotReady."""
 
@@ -55,7 +56,7 @@ def turns(node: NodeView, signs: DisruptionSigns, now: float) -> float | None:
 def is_outage(silent: int, nodes: int) -> bool:
     """Whether so many of a fleet's nodes are NotReady that whoever hears their kubelets was away, rather than they. The thresholds are
     those from which Kubernetes' own node lifecycle controller evicts nothing any more (unhealthy-zone-threshold)."""
-    return silent > _FEW and silent >= _MOST * nodes
+    return silent > _FEW_NODES and silent >= _MOST_NODES * nodes
 
 
 def _believed(node: NodeView, signs: DisruptionSigns, now: float, *, outage: bool) -> bool:

@@ -152,8 +152,9 @@ class Executor:
             while (create := await ready.get()) is not None:
                 await self._create(create, job, outcome, unsent)
 
+        senders = min(self._per_job, len(creates))
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._per_job):
+            for _ in range(senders):
                 group.create_task(send())
             for create in creates:
                 if create.after in after:
@@ -166,7 +167,7 @@ class Executor:
                     _tell_unsent(after[name], [], unsent)
                 for create in after[name] if there else ():
                     await ready.put(create)
-            for _ in range(self._per_job):
+            for _ in range(senders):
                 await ready.put(None)
 
     async def _certified(

@@ -69,7 +69,7 @@ def learner_mould(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> M
     template = pool.template.spec
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
-    learner = main_container(_with_contract(container, [_value(name, "") for name in _IDENTITY], []))
+    learner = main_container(_with_contract(container, [_value(name, "") for name in _IDENTITY]))
     if kind.resource:
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
     env = learner.pop("env")
@@ -212,7 +212,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         "ports": [{"name": "grpc", "containerPort": contract.SYNCER_PORT}],
         "resources": _syncer_resources(config),
     }
-    syncer = main_container(_with_contract({**defaults, **container}, env, []))
+    syncer = main_container(_with_contract({**defaults, **container}, env))
     syncer["volumeMounts"] = [*syncer["volumeMounts"], {"name": STATE_VOLUME, "mountPath": contract.MOUNT_STATE}]
     syncer["terminationMessagePath"] = contract.TERMINATION_LOG
     others = [restricted(c) for c in template.spec.get("containers") or () if c is not container]
@@ -266,7 +266,7 @@ def _container(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if found is not None else {}
 
 
-def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[Obj]) -> Obj:
+def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
     """Ours first, so that the user's own variables can refer to them; a name of the contract is ours alone."""
     contract_env = [
         _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
@@ -276,7 +276,6 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[
     ]
     user = container.get("env") or []
     reserved = {each["name"] for each in contract_env}
-    chosen = {each["name"] for each in user}
     mounts = [
         {"name": JOB_VOLUME, "mountPath": contract.MOUNT_JOB, "readOnly": True},
         {"name": TLS_VOLUME, "mountPath": contract.MOUNT_TLS, "readOnly": True},
@@ -286,7 +285,6 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj], peer_env: list[
         **container,
         "env": [
             *contract_env,
-            *(each for each in peer_env if each["name"] not in chosen),
             *(each for each in user if each["name"] not in reserved),
         ],
         "volumeMounts": [*mounts, *(container.get("volumeMounts") or ())],
