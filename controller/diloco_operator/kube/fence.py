@@ -2,9 +2,10 @@
 
 `Fence` knows until when writing is allowed, on a clock that goes on while the process is stopped. `FencedClient` asks it before every
 write and ends what is still under way when the time is up. A request may wait within the process, for a connection for example, and a
-process may be stopped while it does: so the transport asks once more, `Fence.check`, right before the first byte goes out. What is
-then still left is a write that was sent in time and reaches the API server late; it has the difference between lease duration and renew
-deadline (see kube.lease) to arrive.
+process may be stopped while it does: so the transport asks once more, `Fence.check`, when the request has its connection, and its socket
+asks before each part of it. What is then still left is a write that was sent in time and reaches the API server late; it has the difference
+between lease duration and renew deadline (see kube.lease) to arrive. And a process that is stopped in the microsecond between the socket's
+question and the kernel: only a condition that the API server checks could close that.
 """
 
 from __future__ import annotations

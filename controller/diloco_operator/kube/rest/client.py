@@ -19,10 +19,11 @@ from diloco_operator.kube.client import (
     WatchEvent,
 )
 from diloco_operator.kube.rest.config import Config
+from diloco_operator.kube.rest.departure import BeforeSend
 from diloco_operator.kube.rest.errors import error_of_status
 from diloco_operator.kube.rest.lines import LineSplitter
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
-from diloco_operator.kube.rest.transport import BeforeSend, OnDate, OnRequest, Transport
+from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
 
 REQUEST_TIMEOUT = 70.0
 """Seconds for any request but a watch. A little more than the 60 s after which the server itself gives up, so that its answer is heard."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,12 +12,12 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import aiohttp
-from aiohttp.connector import AddrInfoType, Connection
 from yarl import URL
 
 from diloco_operator.kube.client import Unavailable
 from diloco_operator.kube.rest.config import Config
 from diloco_operator.kube.rest.credentials import Credentials
+from diloco_operator.kube.rest.departure import BeforeSend, Departure
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
 from diloco_operator.kube.rest.problems import ConfigError
 
@@ -28,10 +26,6 @@ log = logging.getLogger(__name__)
 type OnRequest = Callable[[str, str, str], None]
 """`on_request(method, code, host)` after each request on the wire: code is the HTTP status, or "<error>" where no answer came (the label
 values of rest_client_requests_total)."""
-
-type BeforeSend = Callable[[str], None]
-"""`before_send(method)` right before the first byte of a request goes out, when it has its connection and its turn: after whatever it had
-to wait for. What it raises is what the request raises, and nothing is sent."""
 
 type OnDate = Callable[[str, float], None]
 """`on_date(date, asked)` after each answer that has a Date: the header, and this machine's time when the request was begun."""
@@ -89,11 +83,10 @@ class Transport:
     ) -> AsyncIterator[Transport]:
         """Raises `ConfigError` where there are no credentials. Asks the server nothing yet."""
         # Of the environment nothing is trusted: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
-        factory = functools.partial(_impatient_socket, arrive_within) if arrive_within is not None else None
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=IDLE_SECONDS, socket_factory=factory)
-        request_class = _checked(before_send) if before_send is not None else aiohttp.ClientRequest
+        departure = Departure(before_send=before_send, arrive_within=arrive_within)
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=IDLE_SECONDS, socket_factory=departure.socket)
         async with aiohttp.ClientSession(
-            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=request_class
+            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=departure.request_class
         ) as session:
             transport = cls(config, session, on_request, on_date, user_agent)
             await transport._current()
@@ -246,24 +239,3 @@ class Transport:
             return _Held(credentials, credentials.tls.context())
         except OSError as error:
             raise ConfigError(f"{self._config.source}: the certificates cannot be used: {error}") from error
-
-
-def _impatient_socket(arrive_within: float, address: AddrInfoType) -> socket.socket:
-    """A connection that the kernel gives up when what was sent is not acknowledged in time. Without it the kernel goes on trying for
-    minutes, also for a process that has ended long since."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(arrive_within * 1000))
-    return made
-
-
-def _checked(before_send: BeforeSend) -> type[aiohttp.ClientRequest]:
-    class CheckedRequest(aiohttp.ClientRequest):
-        """One that asks before it goes out. `send` writes to the socket before it awaits anything that could make it wait."""
-
-        async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-            before_send(self.method)
-            return await super().send(conn)
-
-    return CheckedRequest

@@ -1,4 +1,4 @@
-"""The last check before a request goes out: after whatever it had to wait for within the process."""
+"""The last checks before a request goes out: after whatever it had to wait for within the process, and where its bytes leave."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from diloco_operator.api.names import CONFIG_MAPS
-from diloco_operator.kube.fence import Fence, NotLeading
+from diloco_operator.kube.client import Unavailable
+from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
 from diloco_operator.kube.rest import RestClient, load_config
-from diloco_operator.kube.rest.transport import _impatient_socket
+from diloco_operator.kube.rest.departure import Departure
 
 BODY = json.dumps({"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "1"}}).encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
@@ -24,6 +25,10 @@ class Server:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        """When they begin to arrive."""
+        self.carried_out: list[str] = []
+        """When they are there as a whole."""
+        self.connections = 0
         self.url = ""
 
     @asynccontextmanager
@@ -34,6 +39,7 @@ class Server:
             yield
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lines = head.decode().split("\r\n")
@@ -41,8 +47,9 @@ class Server:
                 lengths = [int(line.partition(":")[2]) for line in lines if line.lower().startswith("content-length:")]
                 if lengths:
                     await reader.readexactly(lengths[0])
+                self.carried_out.append(self.heard[-1])
                 writer.write(ANSWER)
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
     def kubeconfig(self, folder: Path) -> Path:
@@ -80,6 +87,63 @@ async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path:
     assert server.heard == ["GET /api/v1/namespaces/ns/configmaps/a"]
 
 
+async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is_not_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The check at the request passed; a tenth of a millisecond later the process is stopped, while the headers are written."""
+    times = iter([1.0, 1.0, 60.0])  # asked by the passage, by the request, by the socket
+    fence = Fence(lambda: next(times))
+    fence.open_until(10)
+    server = Server()
+
+    async with server.serving():
+        config = load_config(server.kubeconfig(tmp_path))
+        async with RestClient.connect(config, before_send=lambda method: fence.check()) as client:
+            fence.check()
+            with pytest.raises(Unavailable, match="this replica does not hold the lease"):
+                await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
+    assert server.heard == []
+    assert fence.refused == 1
+    assert caplog.messages == []  # a refusal is no fault of the program
+
+
+async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(tmp_path: Path):
+    """More than a socket takes at once: the first part goes out in time, and the process is stopped before the next."""
+    fence = Fence(lambda: 1.0 if len(asked) < 3 else 60.0)
+    fence.open_until(10)
+    asked: list[str] = []
+    server = Server()
+
+    def before_send(method: str) -> None:
+        asked.append(method)
+        fence.check()
+
+    async with server.serving():
+        config = load_config(server.kubeconfig(tmp_path))
+        async with RestClient.connect(config, before_send=before_send) as client:
+            with pytest.raises(Unavailable, match="this replica does not hold the lease"):
+                await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}, "data": {"x": "x" * 50_000_000}})
+    assert server.heard == ["POST /api/v1/namespaces/ns/configmaps"]
+    assert server.carried_out == []
+
+
+async def test_a_connection_that_a_write_used_still_reads_after_the_lease_ran_out(tmp_path: Path):
+    fence = Fence(lambda: 1.0)
+    fence.open_until(10)
+    server = Server()
+
+    def before_send(method: str) -> None:
+        if method != "GET":
+            fence.check()
+
+    async with server.serving():
+        config = load_config(server.kubeconfig(tmp_path))
+        async with RestClient.connect(config, before_send=before_send) as client:
+            await FencedClient(client, fence).create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
+            fence.shut()
+            await client.get(CONFIG_MAPS, "ns", "a")
+    assert server.heard == server.carried_out == ["POST /api/v1/namespaces/ns/configmaps", "GET /api/v1/namespaces/ns/configmaps/a"]
+    assert server.connections == 1
+
+
 async def test_what_may_be_sent_is_sent(tmp_path: Path):
     server = Server()
     asked: list[str] = []
@@ -89,10 +153,10 @@ async def test_what_may_be_sent_is_sent(tmp_path: Path):
             await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
             await client.get(CONFIG_MAPS, "ns", "a")
     assert server.heard == ["POST /api/v1/namespaces/ns/configmaps", "GET /api/v1/namespaces/ns/configmaps/a"]
-    assert asked == ["POST", "GET"]
+    assert asked == ["POST", "POST", "GET", "GET"]  # at the request, and where it leaves
 
 
 def test_the_kernel_gives_up_what_does_not_arrive_in_time():
     address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
-    with _impatient_socket(5.0, address) as made:
+    with Departure(before_send=None, arrive_within=5.0).socket(address) as made:
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000  # milliseconds
