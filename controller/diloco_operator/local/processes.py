@@ -106,7 +106,8 @@ class Supervisor:
                 await self._listening
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
-        """Start a program with exactly this environment; stdout and stderr are appended to `log`. Raises StartRefused."""
+        """Start a program with exactly this environment; stdout and stderr are appended to `log`. Raises StartRefused. Cancelled, it ends
+        what it may have started: there is nobody who could."""
         await self._start()
         self._numbers += 1
         number = self._numbers
@@ -128,8 +129,8 @@ class Supervisor:
                 }
             )
             process.pid = await started
-        except (StartRefused, asyncio.CancelledError):
-            self._processes.pop(number, None)
+        except asyncio.CancelledError:
+            self._write({"op": "end", "id": number})
             raise
         finally:
             self._spawning.pop(number, None)
@@ -146,11 +147,14 @@ class Supervisor:
             await self._send({"op": "end", "id": process.id})
 
     async def _send(self, request: dict[str, Any]) -> None:
-        if self._writer is None:
-            return  # the helper died; everything it had is ended by `_lost`
-        self._writer.write(json.dumps(request).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):  # `_listen` sees the same and ends what was there
-            await self._writer.drain()
+        if writer := self._write(request):
+            with contextlib.suppress(ConnectionError):  # `_listen` sees the same and ends what was there
+                await writer.drain()
+
+    def _write(self, request: dict[str, Any]) -> asyncio.StreamWriter | None:
+        if self._writer is not None:  # else the helper died; `_listen` ends everything it had
+            self._writer.write(json.dumps(request).encode() + b"\n")
+        return self._writer
 
     async def _start(self) -> None:
         async with self._starting:
@@ -189,15 +193,23 @@ class Supervisor:
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "started" in report:
-            self._spawning[report["started"]].set_result(report["pid"])
+            if waiting := self._waiting_for(report["started"]):
+                waiting.set_result(report["pid"])
         elif "refused" in report:
-            self._spawning[report["refused"]].set_exception(StartRefused(report["message"]))
+            del self._processes[report["refused"]]
+            if waiting := self._waiting_for(report["refused"]):
+                waiting.set_exception(StartRefused(report["message"]))
         elif "exited" in report:
             self._ended(self._processes[report["exited"]], Exited.of_wait_status(report["status"]))
         elif "gone" in report:
             self._processes.pop(report["gone"])._gone.set_result(None)  # noqa: SLF001
         else:
             raise ValueError(f"unknown report of the supervisor: {report}")
+
+    def _waiting_for(self, number: int) -> asyncio.Future[int] | None:
+        """What `spawn` waits for; None if it was cancelled meanwhile."""
+        started = self._spawning.get(number)
+        return started if started is not None and not started.done() else None
 
     @staticmethod
     def _ended(process: Process, exited: Exited) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -57,6 +58,15 @@ async def appears(path: Path) -> str:
     async with asyncio.timeout(20):
         while (text := text_of(path)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+    return text
+
+
+def stand_still_until(path: Path) -> str:
+    """The content of a file as soon as it is there; meanwhile the event loop does nothing, so that what comes to it waits."""
+    deadline = time.monotonic() + 20
+    while (text := text_of(path)) is None:
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.005)
     return text
 
 
@@ -142,6 +152,32 @@ async def test_one_container_ends_and_its_neighbour_lives(supervisor, tmp_path):
     await supervisor.end(first)
     await first.wait_gone()
     assert second.running
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_behind(supervisor, tmp_path, turns):
+    """The answer is there when the start is cancelled; how far the event loop got with it differs by turn."""
+    starting = asyncio.create_task(sh(supervisor, tmp_path, "echo $$ > pid.new; mv pid.new pid; sleep 100"))
+    while not (tmp_path / "log").exists():  # noqa: ASYNC110 - until the request was sent
+        await asyncio.sleep(0)
+    pid = int(stand_still_until(tmp_path / "pid"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    cancelled = starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled() == cancelled
+    if not cancelled:
+        await supervisor.end(starting.result())
+    await gone(pid)
+    assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
+
+
+async def test_a_start_that_is_cancelled_before_it_is_refused_harms_nobody(supervisor, tmp_path):
+    starting = asyncio.create_task(supervisor.spawn(["no-such-program"], env=ENV, cwd=tmp_path, log=tmp_path / "log"))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
 
 
 async def test_closing_kills_everything(tmp_path):
