@@ -249,7 +249,7 @@ class WorkQueue[K: Hashable]:
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
                     self._wake()  # the wake-up that this worker no longer uses belongs to another
-                else:
+                elif waiter in self._waiters:  # else a wake-up has passed over it already
                     self._waiters.remove(waiter)
                 raise
 

@@ -195,6 +195,20 @@ def test_a_worker_that_was_cancelled_while_it_waited_is_not_woken():
     assert run_virtual(scenario()) == "a"
 
 
+def test_a_worker_that_was_cancelled_and_passed_over_in_the_same_moment_ends_as_cancelled():
+    async def scenario() -> tuple[str, bool]:
+        queue = a_queue()
+        first = asyncio.create_task(queue.get())
+        second = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        first.cancel()
+        queue.add("a")  # before the first hears of it
+        await asyncio.wait([first])
+        return await second, first.cancelled()
+
+    assert run_virtual(scenario()) == ("a", True)
+
+
 def test_shut_down_hands_out_what_is_ready_and_drops_the_rest():
     async def scenario() -> None:
         queue = a_queue()
