@@ -38,7 +38,7 @@ class Issuer:
         self._new_key = new_key
 
     def writes(self, certify: Iterable[Certify]) -> Iterator[Create | Patch]:
-        """Make the certificates of a plan: one write for each Secret. A certificate costs some 0.2 ms of this thread, so a caller with
+        """Make the certificates of a plan: one write for each Secret. A certificate costs some 0.15 ms of this thread, so a caller with
         others to attend to does that between two writes."""
         fresh: Authority | None = None
         for wanted in certify:
@@ -57,9 +57,9 @@ class Issuer:
         """A new authority for one job."""
         key = self._new_key()
         name = _name(f"diloco job {job_uid}")
-        builder = self._builder(name, name, key.public_key(), AUTHORITY_LIFETIME)
         certificate = (
-            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            _of(self._issued_by(name, AUTHORITY_LIFETIME), name, key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
@@ -79,34 +79,35 @@ class Issuer:
         signer = load_pem_private_key(authority.key.encode(), password=None)
         assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities are ours, and on P-256"
         issuer = x509.load_pem_x509_certificate(authority.root.pem.encode())
-        return {leaf.key: self._leaf(issuer, signer, leaf) for leaf in leaves}
+        alike = (
+            self._issued_by(issuer.subject, self._lifetime)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        )
+        return {leaf.key: self._leaf(alike, signer, leaf) for leaf in leaves}
 
-    def _leaf(self, issuer: x509.Certificate, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
+    def _leaf(self, alike: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
+        """`alike`: what the certificates of one signer have in common; to say it for each would take a quarter of the time of all."""
         key = self._new_key()
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if leaf.host_names else ExtendedKeyUsageOID.CLIENT_AUTH
         uri = x509.UniformResourceIdentifier(leaf.identity)
-        builder = self._builder(_name(leaf.identity), issuer.subject, key.public_key(), self._lifetime)
         certificate = (
-            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            _of(alike, _name(leaf.identity), key)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(x509.SubjectAlternativeName([uri, *map(x509.DNSName, leaf.host_names)]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
             .sign(signer, hashes.SHA256())
         )
         return _pem(key) + certificate.public_bytes(Encoding.PEM).decode()
 
-    def _builder(self, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: float) -> x509.CertificateBuilder:
+    def _issued_by(self, issuer: x509.Name, lifetime: float) -> x509.CertificateBuilder:
         now = self._now()
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(_moment(now - BACKDATE))
-            .not_valid_after(_moment(now + lifetime))
-        )
+        builder = x509.CertificateBuilder().issuer_name(issuer)
+        return builder.not_valid_before(_moment(now - BACKDATE)).not_valid_after(_moment(now + lifetime))
+
+
+def _of(builder: x509.CertificateBuilder, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    return builder.subject_name(subject).public_key(key.public_key()).serial_number(x509.random_serial_number())
 
 
 def _create(wanted: Certify, data: dict[str, str | None]) -> Create:
