@@ -113,6 +113,8 @@ class Passes:
         self._aside = aside
         self._thinking = asyncio.Lock()
         """One decision aside at a time: several together take as long, and more memory."""
+        self._next_thought = 0.0
+        """On the loop's clock. A decision aside slows down what was decided before, which first gets going for as long as that took."""
         self._jobs = jobs
         self._due = due
         self._lending = Lending(inventory, wake)
@@ -180,9 +182,11 @@ class Passes:
             job, plan = self._thinker(key, cached)(self._inventory)
         else:
             async with self._thinking:  # what is decided on is looked at when it is this job's turn
+                await asyncio.sleep(self._next_thought - loop.time())
                 begun = loop.time()
                 think, fleet = self._thinker(key, cached), self._inventory.copy()
                 job, plan = await aside(lambda: think(fleet))
+                self._next_thought = 2 * loop.time() - begun
             if any(self._inventory.holders(node) - {job.key} - fleet.holders(node) for node in plan.holds):
                 job, plan = self._thinker(key, cached)(self._inventory)  # others were given some of it meanwhile: at once this time
         deciding = loop.time() - begun

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.job_manifests import job, tpu_pool
@@ -19,7 +20,9 @@ from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.operator.passes import Decide
+from diloco_operator.plan import Plan
+from diloco_operator.reconcile import OperatorConfig, Snapshot, reconcile
 
 START = 1_800_000_000.0
 UNITS = 60
@@ -70,7 +73,7 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(slices: int, *, aside: Any = None, run: RunConfig | None = None) -> AsyncIterator[Stand]:
+async def stand(slices: int, *, aside: Any = None, decide: Decide = reconcile, run: RunConfig | None = None) -> AsyncIterator[Stand]:
     loop = asyncio.get_running_loop()
 
     def now() -> float:
@@ -87,6 +90,7 @@ async def stand(slices: int, *, aside: Any = None, run: RunConfig | None = None)
             now=now,
             chance=lambda: 0.5,
             aside=aside,
+            decide=decide,
             run=run or RunConfig(stop_grace=0),
         )
         task = asyncio.create_task(operator.run())
@@ -199,6 +203,28 @@ def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it():
             await until(lambda: there.learners("second", 2), step=0.001)
             await asyncio.sleep(0.05)  # no time for another decision
             assert len(there.learners("second", 2)) == 3
+
+    run_virtual(scenario())
+
+
+def test_what_was_decided_gets_going_before_the_next_decision_begins():
+    """A decision aside slows down everything else, so it is followed by as long a time without one."""
+
+    async def scenario() -> None:
+        decided: dict[str, tuple[float, int]] = {}
+
+        def decide(snapshot: Snapshot, now: datetime) -> Plan:
+            moment = asyncio.get_running_loop().time()
+            decided.setdefault(snapshot.job.name, (moment, len(there.cluster.pods(("default", "first")))))
+            return reconcile(snapshot, now)
+
+        async with stand(2 * UNITS, aside=slowly, decide=decide) as there:
+            for name in ("first", "second"):
+                await there.apply(name, UNITS)
+            await there.trains("second", UNITS)
+            (first, pods), (second, pods_then) = decided["first"], decided["second"]
+            assert second - first == pytest.approx(0.2 + 0.4 + 0.2)  # the end of one, as long as it took, the beginning of the next
+            assert (pods, pods_then > UNITS) == (0, True)
 
     run_virtual(scenario())
 
