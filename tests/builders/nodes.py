@@ -17,10 +17,13 @@ def a_node(
     devices: dict[str, str] | None = None,
     ready: bool = True,
     ready_since: str = READY_SINCE,
+    heard: bool = False,
     taints: list[dict[str, str]] | None = None,
     cordoned: bool = False,
 ) -> dict[str, Any]:
-    condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": ready_since}
+    """One that is not `ready` either says so itself, or nobody has `heard` it."""
+    status = "True" if ready else "False" if heard else "Unknown"
+    condition = {"type": "Ready", "status": status, "lastTransitionTime": ready_since}
     spec: dict[str, Any] = {"taints": taints} if taints else {}
     if cordoned:
         spec["unschedulable"] = True

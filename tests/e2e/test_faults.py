@@ -17,7 +17,7 @@ from diloco_operator.reconcile import OperatorConfig
 
 pytestmark = pytest.mark.timeout(150)
 
-PROMPT = OperatorConfig(progress_interval=0.2, not_ready_tolerance=0.2, dead_node_force_delete=0.5)
+PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5)
 COMPLETE = is_true("Complete")
 
 

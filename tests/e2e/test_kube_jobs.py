@@ -182,6 +182,33 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
     assert refused(requests(plane, since)) == []
 
 
+async def test_units_train_on_while_no_kubelet_is_heard_and_when_all_are_heard_again(plane: ControlPlane, tmp_path: Path) -> None:
+    """As when the way between the nodes and the API server is cut: the node controller marks every node, one after another."""
+    async with kube_cluster(plane, tmp_path, a_fleet(tpus=3, gpus=2)) as cluster:
+        with operator(plane, tmp_path):
+            await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20}))
+            before = (await cluster.job("quad", lambda job: all_train(job, 3)))["status"]
+            await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/pretend=cut-off")
+            await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready=Unknown", "--timeout=120s")
+            cut = await cluster.job("quad")
+            # At no less than 20 ms a step this is longer than unheardTolerance.
+            during = await cluster.step("quad", cut["status"]["progress"]["step"] + 1000)
+            assert all_train(during, 3)
+            await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/pretend-")
+            await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s")
+            await until_untainted(cluster)
+            after = await cluster.step("quad", during["status"]["progress"]["step"] + 100)
+            assert all_train(after, 3)
+            assert attempts(after["status"]) == attempts(before)
+
+
+async def until_untainted(cluster: KubeCluster) -> None:
+    """Until the controllers have taken the taints away, which they do some time after a node is Ready again."""
+    async with asyncio.timeout(60):
+        while "unreachable" in await cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[*].spec.taints}"):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+
 def all_train(job: Obj | None, count: int) -> bool:
     return ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count
 

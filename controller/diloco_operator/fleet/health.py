@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from diloco_operator.api.timestamps import format_timestamp
@@ -11,9 +12,10 @@ from diloco_operator.fleet.node import NodeView
 _UNHEARD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints of a node of which nothing more is known than that nobody hears its kubelet."""
 _FEW_NODES, _MOST_NODES = 2, 0.55
-"""So many NotReady nodes are believed whatever their share; from this share on they are too many to be lost at once."""
-_OUTAGE_LOOK = 10.0
-"""Seconds between two looks at a node that nobody hears while most of the fleet is NotReady."""
+"""So many NotReady nodes are believed whatever their share; from this share on they are too many to be lost at once. The thresholds are
+those from which Kubernetes' own node lifecycle controller evicts nothing any more (unhealthy-zone-threshold)."""
+_LOOK_AGAIN = 10.0
+"""Seconds between two looks at a node that is NotReady: what is believed of it depends on others, of which nobody tells its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +29,40 @@ class DisruptionSigns:
     dead_taints: Sequence[str]
     """Taint keys of a node whose kubelet does not answer."""
     not_ready_tolerance: float
-    """Seconds; a node that is NotReady, without any taint, for less than this is not left yet."""
+    """Seconds; a node that says itself that it is NotReady is not left before."""
+    unheard_tolerance: float = 0.0
+    """Seconds; a node that nobody hears is not left before, nor before the fleet has been unchanged for so long."""
     outage_tolerance: float = 0.0
-    """Seconds; the same for a node with or without such a taint, while most of the fleet is NotReady."""
+    """Seconds; the same while most of the fleet is NotReady, and at most where others fall silent or are heard again."""
     maintenance_labels: Sequence[str] = ()
     """Labels whose value is when maintenance of the node begins, in seconds since the epoch."""
     maintenance_lead: float = 0.0
     """Seconds before that moment from which the node is left."""
     maintenance_over: float = 0.0
     """Seconds after that moment from which the label says nothing any more: it was done, or called off, and nobody took it away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """How much of a fleet is NotReady."""
+
+    nodes: int = 0
+    """Of the whole fleet."""
+    silent: int = 0
+    """NotReady."""
+    changed: float = -math.inf
+    """When last a node fell silent, or was heard again or for the first time, seconds since the epoch."""
+
+    @property
+    def most(self) -> bool:
+        """Whoever hears the kubelets was away, rather than they."""
+        return self.silent > _FEW_NODES and self.silent >= _MOST_NODES * self.nodes
+
+
+def silence_of(nodes: Collection[NodeView]) -> Silence:
+    """Of the fleet that these nodes are."""
+    changes = (node.ready_since for node in nodes if node.ready_since is not None and (node.ready or node.unheard))
+    return Silence(len(nodes), sum(not node.ready for node in nodes), max(changes, default=-math.inf))
 
 
 def maintenance(node: NodeView, signs: DisruptionSigns) -> tuple[float, float] | None:
@@ -53,19 +80,29 @@ def turns(node: NodeView, signs: DisruptionSigns, now: float) -> float | None:
     return next((moment for moment in span if moment > now), None) if span is not None else None
 
 
-def is_outage(silent: int, nodes: int) -> bool:
-    """Whether so many of a fleet's nodes are NotReady that whoever hears their kubelets was away, rather than they. The thresholds are
-    those from which Kubernetes' own node lifecycle controller evicts nothing any more (unhealthy-zone-threshold)."""
-    return silent > _FEW_NODES and silent >= _MOST_NODES * nodes
+def believed_from(node: NodeView, signs: DisruptionSigns, silence: Silence) -> float:
+    """From when, in seconds since the epoch, it counts that this node is NotReady.
+
+    One that nobody hears may be the first of many, or the last: after a time without an API server, or without a way to it, no kubelet
+    could say that it lives. Kubelets report every 10 s and the node controller looks every 5 s, so they fall silent and are heard again
+    one by one, and a node is believed to be lost when no other has done so for a while; if most are silent, only much later."""
+    if node.ready_since is None:
+        return -math.inf
+    latest = node.ready_since + signs.outage_tolerance
+    if silence.most:
+        return latest
+    if not node.unheard:
+        return node.ready_since + signs.not_ready_tolerance
+    return max(node.ready_since, min(silence.changed, latest - signs.unheard_tolerance)) + signs.unheard_tolerance
 
 
-def _believed(node: NodeView, signs: DisruptionSigns, now: float, *, outage: bool) -> bool:
-    """Whether it counts that nobody hears this node."""
-    return not outage or node.ready_since is None or now - node.ready_since >= signs.outage_tolerance
+def _lost(node: NodeView, signs: DisruptionSigns, now: float, silence: Silence) -> bool:
+    """NotReady for long enough. The taints that say so too are no news: they outlast the silence by some seconds."""
+    return not node.ready and now >= believed_from(node, signs, silence)
 
 
 def disruption(node: NodeView, signs: DisruptionSigns, now: float, *, unheard: bool = True) -> str:
-    """The announced or recorded loss of this node, in words; "" when there is none. `unheard`: also that nobody hears it."""
+    """The announced or recorded loss of this node, in words; "" when there is none. `unheard`: also what is recorded of its silence."""
     for taint in node.taints:
         if taint.key in signs.taints and (unheard or taint.key not in _UNHEARD):
             return f"node {node.name} has the taint {taint.key}"
@@ -89,34 +126,30 @@ def unusable(node: NodeView, signs: DisruptionSigns, now: float) -> str:
     return disruption(node, signs, now)
 
 
-def must_leave(node: NodeView | None, name: str, signs: DisruptionSigns, now: float, *, outage: bool = False) -> str:
+def must_leave(node: NodeView | None, name: str, signs: DisruptionSigns, now: float, silence: Silence) -> str:
     """Why the units on node `name` must leave it, in words; "" when they may stay. `node` is None when it is gone.
 
-    In an `outage` of most of the fleet it does not count for a while that nobody hears a node: its units may well train on. One that
-    does not is missed by the syncer, and leaves for that."""
+    Units on a node that is only not believed to be lost may well train on. One that does not is missed by the syncer, and leaves for
+    that."""
     if node is None:
         return f"node {name} is gone"
-    believed = _believed(node, signs, now, outage=outage)
-    if reason := disruption(node, signs, now, unheard=believed):
+    if reason := disruption(node, signs, now, unheard=False):
         return reason
-    if believed and not node.ready and (node.ready_since is None or now - node.ready_since >= signs.not_ready_tolerance):
+    if _lost(node, signs, now, silence):
         return f"node {name} is NotReady" + (f" ({node.ready_message})" if node.ready_message else "")
     return ""
 
 
-def not_ready_until(node: NodeView, signs: DisruptionSigns, now: float, *, outage: bool = False) -> float | None:
+def not_ready_until(node: NodeView, signs: DisruptionSigns, now: float, silence: Silence) -> float | None:
     """When, in seconds since the epoch, to look again at a node that is NotReady and not left yet; None when it is ready."""
-    if node.ready or node.ready_since is None:
+    if node.ready:
         return None
-    if outage:  # an outage may end before, without a word about this very node
-        return min(node.ready_since + signs.outage_tolerance, now + _OUTAGE_LOOK)
-    return node.ready_since + signs.not_ready_tolerance
+    return min(believed_from(node, signs, silence), now + _LOOK_AGAIN)
 
 
-def is_dead(node: NodeView | None, signs: DisruptionSigns, now: float, *, outage: bool = False) -> bool:
+def is_dead(node: NodeView | None, signs: DisruptionSigns, now: float, silence: Silence) -> bool:
     """Nobody on this node will confirm that a pod has ended."""
     if node is None:
         return True
-    believed = _believed(node, signs, now, outage=outage)
-    tainted = any(t.key in signs.dead_taints and (believed or t.key not in _UNHEARD) for t in node.taints)
-    return tainted or (believed and not node.ready)
+    tainted = any(taint.key in signs.dead_taints and taint.key not in _UNHEARD for taint in node.taints)
+    return tainted or _lost(node, signs, now, silence)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
-from diloco_operator.fleet.health import DisruptionSigns, is_outage, turns, unusable
+from diloco_operator.fleet.health import DisruptionSigns, Silence, silence_of, turns, unusable
 from diloco_operator.fleet.kinds import Kind, kind_of, kinds_for, slice_hosts
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.slices import GROUP_SEPARATOR, Capacity, Census, Shape, Slice
@@ -57,8 +57,8 @@ class Inventory:
         self._turns: list[tuple[float, str]] = []
         """Heap: when a node becomes unusable, or usable again, by the mere passing of time."""
         self._nodes: dict[str, NodeView] = {}
-        self._silent: set[str] = set()
-        """Nodes that are NotReady."""
+        self._silence: Silence | None = None
+        """None: to be worked out anew."""
         self._kinds: dict[str, Kind] = {}
         self._members: dict[str, dict[str, None]] = {}
         """Node pool of multi-host slices -> its nodes."""
@@ -75,7 +75,7 @@ class Inventory:
         found._now = self._now
         found._turns = list(self._turns)
         found._nodes = dict(self._nodes)
-        found._silent = set(self._silent)
+        found._silence = self._silence
         found._kinds = dict(self._kinds)
         found._members = {pool: dict(nodes) for pool, nodes in self._members.items()}
         found._shelves = {kind: shelf.copy() for kind, shelf in self._shelves.items()}
@@ -105,8 +105,6 @@ class Inventory:
             return False
         self._detach(node.name)
         self._nodes[node.name] = node
-        if not node.ready:
-            self._silent.add(node.name)
         if (turn := turns(node, self._signs, self._now)) is not None:
             heapq.heappush(self._turns, (turn, node.name))
         kind = kind_of(node)
@@ -134,12 +132,14 @@ class Inventory:
         return self._nodes.get(name)
 
     @property
-    def outage(self) -> bool:
-        return is_outage(len(self._silent), len(self._nodes))
+    def silence(self) -> Silence:
+        if self._silence is None:
+            self._silence = silence_of(self._nodes.values())
+        return self._silence
 
     def _detach(self, name: str) -> None:
         old = self._nodes.pop(name, None)
-        self._silent.discard(name)
+        self._silence = None
         kind = self._kinds.pop(name, None)
         place = self._place.pop(name, None)
         if old is None or kind is None:

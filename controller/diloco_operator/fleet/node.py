@@ -52,8 +52,10 @@ class NodeView:
     unschedulable: bool
     """Cordoned."""
     ready: bool
+    unheard: bool
+    """Not ready because nobody hears its kubelet, which would know better."""
     ready_since: float | None
-    """When `ready` last changed, as the node's condition tells; seconds since the epoch."""
+    """When the condition last changed, as it tells itself; seconds since the epoch."""
     ready_message: str
     tpus: int
     gpus: int
@@ -76,6 +78,7 @@ def project_node(obj: Obj) -> NodeView:
         taints=tuple(Taint(t["key"], t.get("value", ""), t.get("effect", "")) for t in spec.get("taints") or ()),
         unschedulable=bool(spec.get("unschedulable")),
         ready=ready is not None and ready.get("status") == "True",
+        unheard=ready is not None and ready.get("status") == "Unknown",
         ready_since=parse_timestamp(ready["lastTransitionTime"]) if ready and ready.get("lastTransitionTime") else None,
         ready_message=ready.get("message", "") if ready else "the node has no Ready condition",
         tpus=_count(resources.get(names.RESOURCE_TPU)),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from diloco_operator.fleet.health import Silence
 from diloco_operator.fleet.node import Host, NodeView, Taint
 
 
@@ -108,6 +109,6 @@ class Fleet(Protocol):
     def node(self, name: str) -> NodeView | None: ...
 
     @property
-    def outage(self) -> bool:
-        """Whether most nodes are NotReady: see `health.is_outage`."""
+    def silence(self) -> Silence:
+        """How much of it is NotReady."""
         ...

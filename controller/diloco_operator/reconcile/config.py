@@ -14,7 +14,8 @@ DISRUPTION_TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
     "aws-node-termination-handler/spot-itn",
 )
-"""Taint keys that announce or record the loss of a node: its units leave at once, and it does not count against them."""
+"""Taint keys that announce or record the loss of a node: its units leave at once, and it does not count against them. The two that record
+that a node is not ready keep units from starting there; when one leaves it for that, its condition decides."""
 
 DISRUPTION_LABELS = (("cloud.google.com/active-node-maintenance", "ONGOING"),)
 """Node labels (key, value) that mean the same."""
@@ -58,10 +59,13 @@ class OperatorConfig:
     dead_node_force_delete: float = 30.0
     """A learner pod on a node that does not answer is force-deleted this long after its deletion was asked for. Never a syncer."""
     not_ready_tolerance: float = 5.0
-    """A node that is NotReady without a taint for less than this is taken for a hiccup."""
+    """A node that says itself that it is NotReady for less than this is taken for a hiccup."""
+    unheard_tolerance: float = 15.0
+    """A node that nobody hears is left when for so long no other has fallen silent or been heard again: it may be the first of all, if the
+    way to the API server is cut. Kubelets report every 10 s, and the node controller looks every 5 s."""
     outage_tolerance: float = 300.0
-    """While most nodes are NotReady (55 % of them, and more than two) a node is not left for that for so long: after an outage of the
-    control plane all nodes look lost that nobody could hear. A unit that stopped is replaced after its stallTimeout all the same."""
+    """While most nodes are NotReady (55 % of them, and more than two) a node is not left for that for so long, and no longer while others
+    change. A unit that stopped in truth is replaced after its stallTimeout all the same."""
     early_end_grace: float = 60.0
     """A learner that ends with status 0 while the syncer, this much later, still says that the job goes on, has failed."""
     refused_retry: float = 5.0
@@ -99,6 +103,7 @@ class OperatorConfig:
             self.disruption_labels,
             self.dead_taints,
             self.not_ready_tolerance,
+            self.unheard_tolerance,
             self.outage_tolerance,
             self.maintenance_labels,
             self.maintenance_lead,

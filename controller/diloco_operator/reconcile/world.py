@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
-from diloco_operator.fleet.health import is_dead, must_leave, not_ready_until, turns
+from diloco_operator.fleet.health import Silence, is_dead, must_leave, not_ready_until, turns
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.pods import Mould, learner_mould
 from diloco_operator.reconcile.record import UnitRecord, read_units
@@ -27,6 +27,8 @@ class World:
     shapes: Mapping[str, Shape]
     hashes: Mapping[str, str]
     """Pool -> hash of what its learner pods are made from."""
+    silence: Silence
+    """How much of the fleet is NotReady."""
     report: Report | None
     """The syncer's report if it is fresh."""
     syncer: PodView | None
@@ -52,17 +54,15 @@ class World:
         if node not in self._trouble:
             view = self.snapshot.fleet.node(node)
             signs = self.snapshot.config.signs
-            outage = self.snapshot.fleet.outage
-            self._trouble[node] = must_leave(view, node, signs, self.now, outage=outage)
+            self._trouble[node] = must_leave(view, node, signs, self.now, self.silence)
             if view is not None and not self._trouble[node]:
-                again = (not_ready_until(view, signs, self.now, outage=outage), turns(view, signs, self.now))
+                again = (not_ready_until(view, signs, self.now, self.silence), turns(view, signs, self.now))
                 self.deadlines += [moment for moment in again if moment is not None]
         return self._trouble[node]
 
     def dead(self, node: str) -> bool:
         """Nobody on this node will confirm that a pod has ended."""
-        fleet = self.snapshot.fleet
-        return bool(node) and is_dead(fleet.node(node), self.snapshot.config.signs, self.now, outage=fleet.outage)
+        return bool(node) and is_dead(self.snapshot.fleet.node(node), self.snapshot.config.signs, self.now, self.silence)
 
     def refusal(self, key: RefusalKey) -> str:
         """Why an object must not be tried now; "" when it may be. The job is looked at again when it may."""
@@ -113,6 +113,7 @@ def look(snapshot: Snapshot, spec: Spec, now: float) -> World:
         pools={pool.name: pool for pool in spec.pools},
         shapes=derived.shapes,
         hashes=derived.learner_hashes,
+        silence=snapshot.fleet.silence,
         # What a syncer said before it went down says nothing about now.
         report=report if fresh and serving else None,
         syncer=syncer,

@@ -87,13 +87,15 @@ def test_unit_of_a_lost_node_without_another_slice_makes_room_for_a_unit_of_anot
     assert stage.unit("v5p-1")["attempt"] == 1  # kept, so that its attempt does not come twice
 
 
-def test_not_ready_node_is_left_only_after_a_moment() -> None:
+@pytest.mark.parametrize(("heard", "looks"), [(True, (5,)), (False, (10, 5))])
+def test_not_ready_node_is_left_only_after_a_moment(heard: bool, looks: tuple[float, ...]) -> None:
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
-    not_ready(stage, "tpu-0")
-    plan = stage.step()
-    assert plan.deletes == ()
-    assert plan.requeue_after == pytest.approx(stage.config.not_ready_tolerance, abs=0.01)
-    stage.advance(stage.config.not_ready_tolerance)
+    not_ready(stage, "tpu-0", heard=heard)
+    for wait in looks:
+        plan = stage.step()
+        assert plan.deletes == ()
+        assert plan.requeue_after == pytest.approx(wait, abs=0.01)
+        stage.advance(wait)
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-1"
     assert stage.unit("v5p-0")["attempt"] == 2
@@ -150,6 +152,59 @@ def test_nodes_that_stay_unheard_for_long_are_left_however_many_they_are() -> No
     assert stage.unit("v5p-0")["slice"] == "tpu-3"
 
 
+def test_units_stay_when_the_whole_fleet_falls_silent_and_is_heard_again_node_by_node() -> None:
+    """Kubelets report every 10 s, so that is how far apart they may be; and the taints are taken away a little later."""
+    nodes = [f"tpu-{index}" for index in range(10)]
+    stage = trained(*(a_tpu_node(name) for name in nodes), max=10)
+    for name in nodes:
+        not_ready(stage, name, taints=[UNREACHABLE])
+        stage.advance(10)
+        stage.settle()
+    stage.advance(100)
+    stage.settle()
+    for name in nodes:
+        stage.set_node(a_tpu_node(name, ready_since=format_timestamp(stage.now), taints=[UNREACHABLE]))
+        stage.advance(10)
+        stage.settle()
+    assert set(stage.states().values()) == {"Training"}
+    assert {stage.unit(f"v5p-{index}")["attempt"] for index in range(10)} == {1}
+
+
+def test_a_lost_node_is_left_when_no_other_has_followed_for_a_while() -> None:
+    stage = trained(*(a_tpu_node(f"tpu-{index}") for index in range(10)))
+    not_ready(stage, "tpu-0")
+    stage.advance(14)
+    not_ready(stage, "tpu-9")
+    stage.advance(14)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-0"
+    assert stage.look().requeue_after == pytest.approx(1, abs=0.01)
+    stage.advance(1)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-1"
+
+
+def test_a_lost_node_is_left_without_regard_to_nodes_that_say_themselves_that_they_are_not_ready() -> None:
+    stage = trained(*(a_tpu_node(f"tpu-{index}") for index in range(10)))
+    not_ready(stage, "tpu-0")
+    stage.advance(14)
+    not_ready(stage, "tpu-10", heard=True)  # one that is being set up
+    stage.advance(1)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-1"
+
+
+def test_a_lost_node_is_left_in_the_end_however_many_come_and_go() -> None:
+    stage = trained(*(a_tpu_node(f"tpu-{index}") for index in range(10)))
+    not_ready(stage, "tpu-0")
+    for _ in range(30):
+        assert stage.unit("v5p-0")["slice"] == "tpu-0"
+        not_ready(stage, "tpu-9")
+        stage.advance(10)
+        stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "tpu-1"
+
+
 def test_what_a_person_says_of_a_node_counts_in_an_outage_as_well() -> None:
     nodes = [f"tpu-{index}" for index in range(4)]
     stage = trained(*(a_tpu_node(name) for name in nodes))
@@ -162,7 +217,7 @@ def test_what_a_person_says_of_a_node_counts_in_an_outage_as_well() -> None:
 def test_successor_does_not_wait_for_a_pod_on_a_dead_node() -> None:
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     not_ready(stage, "tpu-0")
-    stage.advance(10)
+    stage.advance(stage.config.unheard_tolerance)
     plan = stage.step()
     assert [c.obj["metadata"]["name"] for c in plan.creates] == ["bytes-lm-v5p-0-a2-0"]
     assert [d.name for d in plan.deletes] == ["bytes-lm-v5p-0-a1-0"]
@@ -171,7 +226,7 @@ def test_successor_does_not_wait_for_a_pod_on_a_dead_node() -> None:
 def test_pod_on_a_dead_node_is_forced_after_its_grace_and_its_host_stays_held_until_then() -> None:
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     not_ready(stage, "tpu-0")
-    stage.advance(10)
+    stage.advance(stage.config.unheard_tolerance)
     stage.settle()
     assert stage.plans[-1].holds == {"tpu-0", "tpu-1"}
     stage.kubelets_start()
@@ -243,12 +298,15 @@ def test_time_to_recover_counts_from_the_disruption() -> None:
     assert stage.unit("v5p-0")["recoverSeconds"] == 7.0
 
 
-def test_drain_ends_at_once_when_the_node_dies_meanwhile() -> None:
+def test_drain_ends_when_the_node_dies_meanwhile() -> None:
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     taint = [{"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}]
     stage.set_node(a_tpu_node("tpu-0", taints=taint))
     stage.step()
     not_ready(stage, "tpu-0", taints=taint)
+    stage.settle()
+    assert stage.unit("v5p-0")["state"] == "Draining"
+    stage.advance(stage.config.unheard_tolerance)
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-1"
     assert stage.unit("v5p-0")["state"] == "Starting"
@@ -257,7 +315,7 @@ def test_drain_ends_at_once_when_the_node_dies_meanwhile() -> None:
 def test_a_unit_that_lost_its_node_and_finds_no_other_says_both() -> None:
     stage = trained(a_tpu_node("tpu-0"))
     not_ready(stage, "tpu-0")
-    stage.advance(stage.config.not_ready_tolerance)
+    stage.advance(stage.config.unheard_tolerance)
     stage.settle()
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["reason"]) == ("Pending", "NoCapacity")
