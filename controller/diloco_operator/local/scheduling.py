@@ -8,12 +8,13 @@ list those.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from diloco_operator.api.names import NODE_HOSTNAME
+from diloco_operator.fleet.affinity import attracts, node_terms
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.quantities import quantity
 
@@ -80,7 +81,9 @@ def obstacle(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> str | None:
     spec = pod["spec"]
     labels = node["metadata"].get("labels") or {}
     labels = {NODE_HOSTNAME: node["metadata"]["name"], **labels}
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not _affine(spec, node, labels):
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not attracts(
+        node_terms(spec.get("affinity")), labels, node["metadata"]["name"]
+    ):
         return "node(s) didn't match Pod's node affinity/selector"
     tolerations = spec.get("tolerations") or []
     if node["spec"].get("unschedulable") and not tolerates(
@@ -124,29 +127,3 @@ def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Frac
         return Choice(min(feasible)[1])
     reasons = ", ".join(f"{count} {why}" for why, count in sorted(obstacles.items()))
     return Choice(None, f"0/{len(nodes)} nodes are available: {reasons}." if nodes else "no nodes available to schedule pods")
-
-
-_OPERATORS: dict[str, Callable[[str | None, list[str]], bool]] = {
-    "In": lambda value, values: value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
-    "Gt": lambda value, values: value is not None and int(value) > int(values[0]),
-    "Lt": lambda value, values: value is not None and int(value) < int(values[0]),
-}
-
-
-def _affine(spec: Mapping[str, Any], node: Obj, labels: Mapping[str, str]) -> bool:
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if not affinity:
-        return True
-    fields = {"metadata.name": node["metadata"]["name"]}
-
-    def matches(expressions: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> bool:
-        return all(_OPERATORS[item["operator"]](known.get(item["key"]), item.get("values") or []) for item in expressions)
-
-    return any(
-        matches(term.get("matchExpressions") or (), labels) and matches(term.get("matchFields") or (), fields)
-        for term in affinity["nodeSelectorTerms"]
-        if term.get("matchExpressions") or term.get("matchFields")
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.fleet.slices import Fleet, Shape, Slice
 from diloco_operator.placement.request import PoolWant
@@ -19,19 +20,22 @@ class WantClass(NamedTuple):
 
     shape: Shape
     capacity: str
-    node_selector: frozenset[tuple[str, str]]
-    tolerations: tuple[Toleration, ...]
+    node_selector: frozenset[tuple[str, str]] = frozenset()
+    affinity: tuple[NodeTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
 
     def fits(self, part: Slice) -> bool:
         if self.capacity and part.capacity != self.capacity:
             return False
         if any(part.labels.get(key) != value for key, value in self.node_selector):
             return False
+        if self.affinity and not all(attracts(self.affinity, part.labels, host.node) for host in part.hosts):
+            return False
         return all(any(t.tolerates(taint) for t in self.tolerations) for taint in part.taints)
 
 
 def want_class(pool: PoolWant) -> WantClass:
-    return WantClass(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.tolerations)
+    return WantClass(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations)
 
 
 class _Offer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.fleet.slices import Fleet, Shape, Slice, group_name
 
@@ -34,6 +35,8 @@ class PoolWant:
     """Reserved, OnDemand or Spot; "" for any."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that every host must have."""
+    affinity: tuple[NodeTerm, ...] = ()
+    """Of which every host must meet one."""
     tolerations: tuple[Toleration, ...] = ()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from diloco_operator.api import conditions, names
 from diloco_operator.api.job import Capacity, Pool, UnitState
+from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.kube.client import Obj
 from diloco_operator.placement import Assignment, JobWant, Placement, PlacementRequest, PoolWant, Solver, UnitWant, Unplaced
@@ -123,6 +124,7 @@ def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) 
         units=(),
         capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
         node_selector=template.get("nodeSelector") or {},
+        affinity=node_terms(template.get("affinity")),
         tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
     )
     like = want_class(want)

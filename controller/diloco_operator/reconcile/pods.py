@@ -16,6 +16,7 @@ from diloco import contract
 from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, Spec
+from diloco_operator.fleet.affinity import REQUIRED
 from diloco_operator.fleet.node import Host
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.config import OperatorConfig
@@ -26,7 +27,6 @@ JOB_VOLUME = "diloco-job"
 TLS_VOLUME = "diloco-tls"
 STATE_VOLUME = "diloco-state"
 TPU_PROCESS_PORT = 8476
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _IDENTITY = (
     contract.ENV_UNIT,
     contract.ENV_ATTEMPT,
@@ -137,11 +137,11 @@ def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
     may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
     only = {"key": "metadata.name", "operator": "In", "values": [node]}
     nodes = affinity.get("nodeAffinity") or {}
-    required = nodes.get(_REQUIRED) or {}
+    required = nodes.get(REQUIRED) or {}
     # The terms are alternatives, so each of them must name the node; one without any expression matches nothing and stays out.
     terms = [term for term in required.get("nodeSelectorTerms") or () if term.get("matchExpressions") or term.get("matchFields")]
     alternatives = [{**term, "matchFields": [*(term.get("matchFields") or ()), only]} for term in terms] or [{"matchFields": [only]}]
-    return {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {**required, "nodeSelectorTerms": alternatives}}}
+    return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {**required, "nodeSelectorTerms": alternatives}}}
 
 
 def _peer_env(job: Job, pool: Pool, peers: Sequence[str]) -> list[Obj]:

@@ -8,6 +8,7 @@ from builders.local import a_node, condition, is_true, local_control_plane, tpu_
 from diloco_operator.local.faults import Fault
 from diloco_operator.local.nodes import BadNode
 from diloco_operator.local.state_dir import StateDirBusy
+from diloco_operator.reconcile import OperatorConfig
 
 
 def sleeping(name="sleeps", most=1, backoff="1ms", **fields):
@@ -32,13 +33,34 @@ async def test_killed_learner_is_started_again(tmp_path: Path):
 
 async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path):
     home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which nobody may declare dead
-    async with local_control_plane(tmp_path, [a_node("a"), a_node("b"), a_node("home")]) as cluster:
+    prompt = OperatorConfig(unheard_tolerance=0.2)
+    async with local_control_plane(tmp_path, [a_node("a"), a_node("b"), a_node("home")], config=prompt) as cluster:
         await cluster.apply(sleeping(syncer=home))
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
         assert await cluster.node_of("sleeps", "cpu-0") == "a"
         await cluster.fail_node("a")
         unit = await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2), timeout=20)
     assert unit["slice"] == "b"
+
+
+async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them(tmp_path: Path):
+    """Placement and scheduler read it the same way, or the unit would wait for ever on a node that its pod may not have."""
+    slow = {"key": "disk", "operator": "NotIn", "values": ["slow"]}
+    named = {"key": "metadata.name", "operator": "In", "values": ["b", "c", "d"]}
+    terms = [{"matchExpressions": [slow], "matchFields": [named]}]
+    wanted = sleeping(most=3)
+    wanted["spec"]["pools"][0]["template"]["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    }
+    home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}
+    nodes = [a_node("a"), a_node("b", labels={"disk": "slow"}), a_node("c"), a_node("d", labels={"disk": "fast"}), a_node("home")]
+    async with local_control_plane(tmp_path, nodes) as cluster:
+        await cluster.apply(wanted | {"spec": {**wanted["spec"], "syncer": home}})
+        for unit in ("cpu-0", "cpu-1"):
+            await cluster.unit("sleeps", unit, in_state("Joining"))
+        assert {await cluster.node_of("sleeps", unit) for unit in ("cpu-0", "cpu-1")} == {"c", "d"}
+        placed = condition(await cluster.job("sleeps"), "Placed")["message"]
+        assert placed.endswith("3 free but not fitting: the pool asks for the node affinity of its template")
 
 
 async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path):

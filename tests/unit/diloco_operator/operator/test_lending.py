@@ -11,7 +11,7 @@ from diloco_operator.operator.lending import Lending
 from diloco_operator.placement.matching import WantClass
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
-WANT = WantClass(V5P, "", frozenset(), ())
+WANT = WantClass(V5P, "")
 
 
 def slices(count: int) -> tuple[Slice, ...]:

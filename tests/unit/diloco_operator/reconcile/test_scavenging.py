@@ -9,8 +9,8 @@ from diloco_operator.fleet import Shape
 from diloco_operator.placement.matching import WantClass
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
-ANY = WantClass(V5P, "", frozenset(), ())
-RESERVED = WantClass(V5P, "Reserved", frozenset(), ())
+ANY = WantClass(V5P, "")
+RESERVED = WantClass(V5P, "Reserved")
 
 
 def a_scavenger(count: int = 3, capacity: str = "Scavenged") -> Stage:

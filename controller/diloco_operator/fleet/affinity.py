@@ -1,0 +1,72 @@
+"""Required node affinity of a pod: which nodes it may run on, by their labels and names. As kube-scheduler reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_NAME = "metadata.name"
+"""The one field of a node that a term may name."""
+
+
+def _compare(value: str | None, values: tuple[str, ...], sign: int) -> bool:
+    try:
+        return value is not None and sign * (int(value) - int(values[0])) > 0
+    except (ValueError, IndexError):  # no number: neither greater nor less
+        return False
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": lambda value, values: _compare(value, values, 1),
+    "Lt": lambda value, values: _compare(value, values, -1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One expression of a term."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def met(self, known: Mapping[str, str]) -> bool:
+        """An operator that is none excludes no node: the API server refuses such a pod, and says so better."""
+        test = _OPERATORS.get(self.operator)
+        return test is None or test(known.get(self.key), self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """One of the alternatives; all of it must hold."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        return all(each.met(labels) for each in self.labels) and all(each.met({_NAME: name}) for each in self.fields)
+
+
+def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...]:
+    """The alternatives of a pod's `affinity`; none: any node. A term without any expression matches nothing, and is left out."""
+    required = ((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    terms = (
+        NodeTerm(_requirements(term.get("matchExpressions")), _requirements(term.get("matchFields")))
+        for term in required.get("nodeSelectorTerms") or ()
+    )
+    return tuple(term for term in terms if term.labels or term.fields)
+
+
+def attracts(terms: tuple[NodeTerm, ...], labels: Mapping[str, str], name: str) -> bool:
+    """Whether a pod with these terms may run on the node of this name and with these labels."""
+    return not terms or any(term.matches(labels, name) for term in terms)
+
+
+def _requirements(raw: Any) -> tuple[Requirement, ...]:
+    return tuple(Requirement(each["key"], each["operator"], tuple(each.get("values") or ())) for each in raw or ())

@@ -1,0 +1,55 @@
+"""Required node affinity, as the documentation of kube-scheduler has it (assign-pod-node, operators)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from diloco_operator.fleet.affinity import attracts, node_terms
+
+LABELS = {"zone": "a", "generation": "5", "word": "five"}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def labels(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("term", "fits"),
+    [
+        (labels("zone", "In", "a", "b"), True),
+        (labels("zone", "In", "b"), False),
+        (labels("absent", "In", "b"), False),
+        (labels("zone", "NotIn", "a"), False),
+        (labels("absent", "NotIn", "a"), True),  # also where there is no such label
+        (labels("zone", "Exists"), True),
+        (labels("absent", "Exists"), False),
+        (labels("zone", "DoesNotExist"), False),
+        (labels("absent", "DoesNotExist"), True),
+        (labels("generation", "Gt", "4"), True),
+        (labels("generation", "Gt", "5"), False),
+        (labels("generation", "Lt", "6"), True),
+        (labels("generation", "Lt", "5"), False),
+        (labels("word", "Gt", "4"), False),
+        (labels("absent", "Lt", "4"), False),
+        ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["host-1"]}]}, True),
+        ({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["host-1"]}]}, False),
+    ],
+)
+def test_a_node_is_asked_by_its_labels_and_its_name(term: dict[str, Any], fits: bool) -> None:
+    assert attracts(node_terms(required(term)), LABELS, "host-1") is fits
+
+
+def test_terms_are_alternatives_and_all_of_one_must_hold() -> None:
+    both = {"matchExpressions": [*labels("zone", "In", "a")["matchExpressions"], *labels("generation", "In", "6")["matchExpressions"]]}
+    assert not attracts(node_terms(required(both)), LABELS, "host-1")
+    assert attracts(node_terms(required(both, labels("word", "Exists"))), LABELS, "host-1")
+
+
+def test_without_a_term_that_says_anything_every_node_will_do() -> None:
+    for affinity in (None, {}, {"nodeAffinity": {}}, required(), required({})):
+        assert attracts(node_terms(affinity), {}, "host-1")
