@@ -176,16 +176,17 @@ def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
     for field in _MAPS:
         yield from _is_map(f"{at}.{field}", pod.get(field))
     for key, value in (pod.get("nodeSelector") or {}).items() if isinstance(pod.get("nodeSelector"), dict) else ():
-        if not isinstance(value, str):
-            yield Cause(f"{at}.nodeSelector[{key}]", "must be a string; put it into quotes")
+        yield from _is_string(f"{at}.nodeSelector[{key}]", value)
     yield from _affinity(f"{at}.affinity", pod.get("affinity"))
     for field, keys in _LISTS.items():
         yield from _is_list(f"{at}.{field}", pod.get(field), keys)
+    for index, toleration in _objects(pod.get("tolerations")):
+        for field in ("key", "operator", "value", "effect"):
+            if toleration.get(field) is not None:
+                yield from _is_string(f"{at}.tolerations[{index}].{field}", toleration[field])
     for field in ("containers", "initContainers"):
-        containers = pod.get(field)
-        for index, container in enumerate(containers if isinstance(containers, list) else ()):
-            if isinstance(container, dict):
-                yield from _malformed_container(f"{at}.{field}[{index}]", container)
+        for index, container in _objects(pod.get(field)):
+            yield from _malformed_container(f"{at}.{field}[{index}]", container)
 
 
 def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:
@@ -207,9 +208,29 @@ def _affinity(at: str, affinity: object) -> _Problems:
         yield from _is_map(at, affinity)
     terms = affinity.get("nodeSelectorTerms") if isinstance(affinity, dict) else None
     yield from _is_list(f"{at}.nodeSelectorTerms", terms, ())
-    for index, term in enumerate(terms if isinstance(terms, list) else ()):
-        for field in ("matchExpressions", "matchFields") if isinstance(term, dict) else ():
-            yield from _is_list(f"{at}.nodeSelectorTerms[{index}].{field}", term.get(field), ("key", "operator"))
+    for index, term in _objects(terms):
+        for field in ("matchExpressions", "matchFields"):
+            where = f"{at}.nodeSelectorTerms[{index}].{field}"
+            yield from _is_list(where, term.get(field), ("key", "operator"))
+            for number, expression in _objects(term.get(field)):
+                yield from _are_strings(f"{where}[{number}].values", expression.get("values"))
+
+
+def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Those of a list that are objects, with their index; what is none is told of by `_is_list`."""
+    return ((index, item) for index, item in enumerate(value if isinstance(value, list) else ()) if isinstance(item, dict))
+
+
+def _is_string(at: str, value: object) -> _Problems:
+    if not isinstance(value, str):
+        yield Cause(at, "must be a string; put it into quotes")
+
+
+def _are_strings(at: str, value: object) -> _Problems:
+    if value is not None and not isinstance(value, list):
+        yield Cause(at, f"must be a list, not {_kind(value)}")
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        yield from _is_string(f"{at}[{index}]", item)
 
 
 def _is_map(at: str, value: object) -> _Problems:

@@ -115,6 +115,14 @@ def test_all_offending_fields_of_all_templates_are_listed_at_once() -> None:
     assert "spec.syncer.template.spec.restartPolicy: " in message
 
 
+AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"
+
+
+def node_affinity(expression: dict[str, Any]) -> dict[str, Any]:
+    terms = [{"matchExpressions": [expression]}]
+    return template(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
@@ -128,6 +136,11 @@ def test_all_offending_fields_of_all_templates_are_listed_at_once() -> None:
         (template(nodeSelector={"a": 1}), "spec.nodeSelector[a]"),
         (template(affinity="x"), "spec.affinity"),
         (template(affinity={"nodeAffinity": []}), "spec.affinity.nodeAffinity"),
+        (node_affinity({"key": "zone", "operator": "In", "values": "a"}), f"{AFFINITY}.matchExpressions[0].values"),
+        (node_affinity({"key": "zone", "operator": "Gt", "values": [5]}), f"{AFFINITY}.matchExpressions[0].values[0]"),
+        (node_affinity({"key": "zone"}), f"{AFFINITY}.matchExpressions[0].operator"),
+        (template(tolerations=[{"key": {"a": "b"}}]), "spec.tolerations[0].key"),
+        (template(tolerations=[{"key": "a", "value": 1}]), "spec.tolerations[0].value"),
         (template(securityContext=7), "spec.securityContext"),
         (template(initContainers=[{}]), "spec.initContainers[0].name"),
         (learner_container(env="A=1"), "spec.containers[1].env"),
