@@ -183,7 +183,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
 
 
 async def test_units_train_on_while_no_kubelet_is_heard_and_when_all_are_heard_again(plane: ControlPlane, tmp_path: Path) -> None:
-    """As when the way between the nodes and the API server is cut: the node controller marks every node, one after another."""
+    """As when the way between the nodes and the API server is cut: the node controller marks every node, and they come back one by one."""
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=3, gpus=2)) as cluster:
         with operator(plane, tmp_path):
             await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20}))

@@ -11,8 +11,7 @@ SYSTEM = "diloco-system"
 
 
 def test_the_test_of_the_release_passes_as_a_pod(cluster: RealCluster) -> None:
-    """As `helm test` runs it, but that there is no proxy for Services here: the address of the operator's pod
-    stands for its Service's name."""
+    """As `helm test` runs it, but that no proxy serves Services here: the address of the operator's pod stands for its Service's name."""
     selector = "app.kubernetes.io/name=diloco-operator,app.kubernetes.io/component=operator"
     listed = json.loads(cluster.plane.kubectl("get", "pods", "-n", SYSTEM, "-l", selector, "-o", "json").stdout)
     [operator] = listed["items"]

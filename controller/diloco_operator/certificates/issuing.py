@@ -88,7 +88,7 @@ class Issuer:
         return {leaf.key: self._leaf(alike, signer, leaf) for leaf in leaves}
 
     def _leaf(self, alike: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
-        """`alike`: what the certificates of one signer have in common; to say it for each would take a quarter of the time of all."""
+        """`alike`: what the certificates of one signer have in common; to say it for each would take half as long again."""
         key = self._new_key()
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if leaf.host_names else ExtendedKeyUsageOID.CLIENT_AUTH
         uri = x509.UniformResourceIdentifier(leaf.identity)

@@ -53,9 +53,11 @@ class NodeTerm:
         return all(each.met(labels) for each in self.labels) and all(each.met({_NAME: name}) for each in self.fields)
 
 
-def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...]:
-    """The alternatives of a pod's `affinity`; none: any node. A term without any expression matches nothing, and is left out."""
-    required = ((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
+    """The alternatives of a pod's `affinity`; None: it requires nothing. A term without any expression matches nothing, and is left out."""
+    required = ((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    if not required:
+        return None
     terms = (
         NodeTerm(_requirements(term.get("matchExpressions")), _requirements(term.get("matchFields")))
         for term in required.get("nodeSelectorTerms") or ()
@@ -63,9 +65,9 @@ def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...]:
     return tuple(term for term in terms if term.labels or term.fields)
 
 
-def attracts(terms: tuple[NodeTerm, ...], labels: Mapping[str, str], name: str) -> bool:
+def attracts(terms: tuple[NodeTerm, ...] | None, labels: Mapping[str, str], name: str) -> bool:
     """Whether a pod with these terms may run on the node of this name and with these labels."""
-    return not terms or any(term.matches(labels, name) for term in terms)
+    return terms is None or any(term.matches(labels, name) for term in terms)
 
 
 def _requirements(raw: Any) -> tuple[Requirement, ...]:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.fleet.node import NodeView
 
-_UNHEARD = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints of a node of which nothing more is known than that nobody hears its kubelet."""
 _FEW_NODES, _MOST_NODES = 2, 0.55
 """So many NotReady nodes are believed whatever their share; from this share on they are too many to be lost at once. The thresholds are
 those from which Kubernetes' own node lifecycle controller evicts nothing any more (unhealthy-zone-threshold)."""
@@ -97,14 +95,14 @@ def believed_from(node: NodeView, signs: DisruptionSigns, silence: Silence) -> f
 
 
 def _lost(node: NodeView, signs: DisruptionSigns, now: float, silence: Silence) -> bool:
-    """NotReady for long enough. The taints that say so too are no news: they outlast the silence by some seconds."""
+    """NotReady for long enough."""
     return not node.ready and now >= believed_from(node, signs, silence)
 
 
-def disruption(node: NodeView, signs: DisruptionSigns, now: float, *, unheard: bool = True) -> str:
-    """The announced or recorded loss of this node, in words; "" when there is none. `unheard`: also what is recorded of its silence."""
+def disruption(node: NodeView, signs: DisruptionSigns, now: float) -> str:
+    """The announced or recorded loss of this node, in words; "" when there is none."""
     for taint in node.taints:
-        if taint.key in signs.taints and (unheard or taint.key not in _UNHEARD):
+        if taint.key in signs.taints:
             return f"node {node.name} has the taint {taint.key}"
     for key, value in signs.labels:
         if node.labels.get(key) == value:
@@ -133,7 +131,7 @@ def must_leave(node: NodeView | None, name: str, signs: DisruptionSigns, now: fl
     that."""
     if node is None:
         return f"node {name} is gone"
-    if reason := disruption(node, signs, now, unheard=False):
+    if reason := disruption(node, signs, now):
         return reason
     if _lost(node, signs, now, silence):
         return f"node {name} is NotReady" + (f" ({node.ready_message})" if node.ready_message else "")
@@ -151,5 +149,4 @@ def is_dead(node: NodeView | None, signs: DisruptionSigns, now: float, silence: 
     """Nobody on this node will confirm that a pod has ended."""
     if node is None:
         return True
-    tainted = any(taint.key in signs.dead_taints and taint.key not in _UNHEARD for taint in node.taints)
-    return tainted or _lost(node, signs, now, silence)
+    return any(taint.key in signs.dead_taints for taint in node.taints) or _lost(node, signs, now, silence)

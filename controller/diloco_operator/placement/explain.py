@@ -54,7 +54,7 @@ def unplaced_reason(outcome: PoolOutcome) -> str:
 def _demands(pool: PoolWant) -> str:
     found = [f"capacity {pool.capacity}"] if pool.capacity else []
     found += [f"label {key}={value}" for key, value in sorted(pool.node_selector.items())]
-    found += ["the node affinity of its template"] if pool.affinity else []
+    found += ["the node affinity of its template"] if pool.affinity is not None else []
     return "the pool asks for " + (", ".join(found) if found else "no taints that its template does not tolerate")
 
 

@@ -21,7 +21,7 @@ class WantClass(NamedTuple):
     shape: Shape
     capacity: str
     node_selector: frozenset[tuple[str, str]] = frozenset()
-    affinity: tuple[NodeTerm, ...] = ()
+    affinity: tuple[NodeTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
     def fits(self, part: Slice) -> bool:
@@ -29,7 +29,7 @@ class WantClass(NamedTuple):
             return False
         if any(part.labels.get(key) != value for key, value in self.node_selector):
             return False
-        if self.affinity and not all(attracts(self.affinity, part.labels, host.node) for host in part.hosts):
+        if not all(attracts(self.affinity, part.labels, host.node) for host in part.hosts):
             return False
         return all(any(t.tolerates(taint) for t in self.tolerations) for taint in part.taints)
 

@@ -35,8 +35,8 @@ class PoolWant:
     """Reserved, OnDemand or Spot; "" for any."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that every host must have."""
-    affinity: tuple[NodeTerm, ...] = ()
-    """Of which every host must meet one."""
+    affinity: tuple[NodeTerm, ...] | None = None
+    """Of which every host must meet one; None: it may be any host."""
     tolerations: tuple[Toleration, ...] = ()
 
 

@@ -8,14 +8,13 @@ from diloco_operator.fleet.health import DisruptionSigns
 
 DISRUPTION_TAINTS = (
     "cloud.google.com/impending-node-termination",
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
     "node.kubernetes.io/out-of-service",
     "ToBeDeletedByClusterAutoscaler",
     "aws-node-termination-handler/spot-itn",
 )
-"""Taint keys that announce or record the loss of a node: its units leave at once, and it does not count against them. The two that record
-that a node is not ready keep units from starting there; when one leaves it for that, its condition decides."""
+"""Taint keys that announce or record the loss of a node: its units leave at once, and it does not count against them. Not among them are
+`not-ready` and `unreachable`, which say no more than the node's condition and outlast it by some seconds; whoever names them here leaves
+at once."""
 
 DISRUPTION_LABELS = (("cloud.google.com/active-node-maintenance", "ONGOING"),)
 """Node labels (key, value) that mean the same."""
@@ -23,8 +22,8 @@ DISRUPTION_LABELS = (("cloud.google.com/active-node-maintenance", "ONGOING"),)
 MAINTENANCE_LABELS = ("cloud.google.com/scheduled-maintenance-time",)
 """Node labels whose value is when maintenance begins, in seconds since the epoch."""
 
-DEAD_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service", "node.kubernetes.io/not-ready")
-"""Taint keys of a node whose kubelet does not answer: nobody there will confirm that a pod has ended."""
+DEAD_TAINTS = ("node.kubernetes.io/out-of-service",)
+"""Taint keys of a node whose kubelet will not answer any more: nobody there will confirm that a pod has ended."""
 
 
 LONGEST_CERTIFICATE = 365 * 86400.0

@@ -50,6 +50,11 @@ def test_terms_are_alternatives_and_all_of_one_must_hold() -> None:
     assert attracts(node_terms(required(both, labels("word", "Exists"))), LABELS, "host-1")
 
 
-def test_without_a_term_that_says_anything_every_node_will_do() -> None:
-    for affinity in (None, {}, {"nodeAffinity": {}}, required(), required({})):
+def test_whoever_requires_nothing_may_run_anywhere() -> None:
+    for affinity in (None, {}, {"nodeAffinity": {}}):
         assert attracts(node_terms(affinity), {}, "host-1")
+
+
+def test_a_term_that_says_nothing_matches_nothing() -> None:
+    assert not attracts(node_terms(required({})), LABELS, "host-1")
+    assert attracts(node_terms(required({}, labels("zone", "Exists"))), LABELS, "host-1")
