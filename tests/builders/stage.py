@@ -33,7 +33,7 @@ from diloco_operator.reconcile import (
     project_pod,
     reconcile,
 )
-from diloco_operator.reconcile.refusals import Refusal, RefusalKey, refusal_key
+from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
 from diloco_operator.report import Report, UnitPhase
 
 START = parse_timestamp("2026-11-20T12:00:00Z")

@@ -12,7 +12,7 @@ from builders.control_plane import ControlPlane
 from builders.jobs import JobBuilder, a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
-from diloco_operator.reconcile.refusals import Refusal, advice
+from diloco_operator.reconcile.observe.rejected_writes import Refusal, advice
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from diloco_operator.fleet import Fleet, Slice
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.placement.matching import WantClass
-from diloco_operator.reconcile.scavenging import fits
+from diloco_operator.reconcile.units.preemption import fits
 
 type _Rank = tuple[int, float, JobKey]
 """Who gives first: the lowest priority, and among equals the youngest job."""

@@ -10,7 +10,7 @@ from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
 from diloco_operator.kube.executor import Failure, Outcome
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.plan import Create, Event, Patch, Plan
-from diloco_operator.reconcile.refusals import Refusal, RefusalKey, refusal_key
+from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
 
 
 class Refusals:

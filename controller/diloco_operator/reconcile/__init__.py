@@ -9,7 +9,7 @@ The operator calls it like this, with nothing awaited between the three lines:
 
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.engine import holds, reconcile
-from diloco_operator.reconcile.snapshot import Child, Children, Job, PodView, Snapshot, parse_job, project_child, project_pod
+from diloco_operator.reconcile.observe.state import Child, Children, Job, PodView, Snapshot, parse_job, project_child, project_pod
 
 __all__ = [
     "Child",

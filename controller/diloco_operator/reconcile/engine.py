@@ -13,23 +13,23 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.kube.client import Obj
 from diloco_operator.placement import Solver, place
 from diloco_operator.plan import WAVE_LEARNERS, ApplyStatus, Certify, Create, Delete, Event, Plan
-from diloco_operator.reconcile import conditions as say
-from diloco_operator.reconcile.certificates import look_at_certificates, settle_certificates
-from diloco_operator.reconcile.children import settle_children
-from diloco_operator.reconcile.cleanup import prune_pods, remaining_pods, templates_changed
-from diloco_operator.reconcile.ending import dead_end, finished, time_to_live
-from diloco_operator.reconcile.events import condition_events, unit_events
-from diloco_operator.reconcile.growth import Growth, grow, pods_for
-from diloco_operator.reconcile.holding import held_nodes, holds
-from diloco_operator.reconcile.record import LIVE, UnitRecord
-from diloco_operator.reconcile.refusals import UNIT, refusal_key
-from diloco_operator.reconcile.restarts import restarted
-from diloco_operator.reconcile.scavenging import give_way, lends
-from diloco_operator.reconcile.snapshot import Job, PodView, Snapshot
-from diloco_operator.reconcile.status import assemble, worth_writing
-from diloco_operator.reconcile.syncer import SyncerStep, Verdict, settle_syncer, verdict
-from diloco_operator.reconcile.units import observe
-from diloco_operator.reconcile.world import World, look
+from diloco_operator.reconcile.children.certificates import look_at_certificates, settle_certificates
+from diloco_operator.reconcile.children.configuration import settle_children
+from diloco_operator.reconcile.children.syncer import SyncerStep, Verdict, settle_syncer, verdict
+from diloco_operator.reconcile.context import World, look
+from diloco_operator.reconcile.observe.rejected_writes import UNIT, refusal_key
+from diloco_operator.reconcile.observe.state import Job, PodView, Snapshot
+from diloco_operator.reconcile.observe.unit_status import LIVE, UnitRecord
+from diloco_operator.reconcile.status import conditions as say
+from diloco_operator.reconcile.status.assembly import assemble, worth_writing
+from diloco_operator.reconcile.status.ending import dead_end, finished, time_to_live
+from diloco_operator.reconcile.status.events import condition_events, unit_events
+from diloco_operator.reconcile.units.cleanup import prune_pods, remaining_pods, templates_changed
+from diloco_operator.reconcile.units.lifecycle import observe
+from diloco_operator.reconcile.units.preemption import give_way, lends
+from diloco_operator.reconcile.units.reservations import held_nodes, holds
+from diloco_operator.reconcile.units.restarts import restarted
+from diloco_operator.reconcile.units.scaling import Growth, grow, pods_for
 
 __all__ = ["holds", "reconcile"]
 

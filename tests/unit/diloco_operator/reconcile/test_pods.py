@@ -15,7 +15,7 @@ from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.reconcile.pods import learner_mould, learner_pods
+from diloco_operator.reconcile.children.pods import learner_mould, learner_pods
 
 
 def learner(stage: Stage, unit: str = "v5p-0", host: int = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.stage import Stage
-from diloco_operator.reconcile.refusals import Refusal, advice
+from diloco_operator.reconcile.observe.rejected_writes import Refusal, advice
 
 PSA = (
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged '

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from diloco.contract import Exit
 
 from diloco_operator.api import conditions
-from diloco_operator.reconcile.snapshot import PodView, Termination
+from diloco_operator.reconcile.observe.state import PodView, Termination
 
 EVICTION_REASONS = frozenset(
     {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}

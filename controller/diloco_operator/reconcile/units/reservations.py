@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.fleet.slices import Fleet, Shape
-from diloco_operator.reconcile.record import UnitRecord, read_units
-from diloco_operator.reconcile.snapshot import Job, PodView
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.state import Job, PodView
+from diloco_operator.reconcile.observe.unit_status import UnitRecord, read_units
 
 _DONE = (UnitState.FAILED, UnitState.COMPLETED)
 

@@ -12,10 +12,10 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.kube.client import Cause
-from diloco_operator.reconcile.growth import Growth
-from diloco_operator.reconcile.record import UnitRecord
-from diloco_operator.reconcile.syncer import Verdict
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.children.syncer import Verdict
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.units.scaling import Growth
 from diloco_operator.report import UnitPhase
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"

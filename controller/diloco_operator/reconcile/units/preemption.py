@@ -12,8 +12,8 @@ from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.fleet.kinds import Kind, kinds_for
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.matching import WantClass
-from diloco_operator.reconcile.record import UnitRecord
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
 
 _GOES_FIRST = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 _MESSAGE = "its pool is Scavenged, and another job has work for the slice"

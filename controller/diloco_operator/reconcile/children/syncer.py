@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from diloco_operator.api import conditions, names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
-from diloco_operator.reconcile.disruption import exit_text
-from diloco_operator.reconcile.pods import syncer_pod
-from diloco_operator.reconcile.snapshot import PodView
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.children.pods import syncer_pod
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.units.attempt_end import exit_text
 
 
 @dataclass(slots=True)

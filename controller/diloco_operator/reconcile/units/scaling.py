@@ -13,11 +13,11 @@ from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.kube.client import Obj
 from diloco_operator.placement import Assignment, JobWant, Placement, PlacementRequest, PoolWant, Solver, UnitWant, Unplaced
 from diloco_operator.placement.matching import WantClass, want_class
-from diloco_operator.reconcile.pods import learner_pods
-from diloco_operator.reconcile.record import UnitRecord
-from diloco_operator.reconcile.refusals import UNIT
-from diloco_operator.reconcile.scavenging import claimed, fits
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.children.pods import learner_pods
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.rejected_writes import UNIT
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.units.preemption import claimed, fits
 
 _LOST = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST, conditions.UNIT_POD_LOST)
 """Why an attempt ended that did not fail."""

@@ -11,10 +11,10 @@ from diloco_operator.api.conditions import TERMINAL
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
-from diloco_operator.reconcile.growth import possible_units
-from diloco_operator.reconcile.record import UnitRecord
-from diloco_operator.reconcile.syncer import Verdict
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.children.syncer import Verdict
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.units.scaling import possible_units
 
 
 def finished(status: Mapping[str, Any]) -> bool:

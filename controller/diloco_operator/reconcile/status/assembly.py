@@ -10,11 +10,11 @@ from diloco.contract import Result
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.timestamps import format_timestamp, parse_timestamp
-from diloco_operator.reconcile.conditions import Statements, contributors, merge
-from diloco_operator.reconcile.growth import Growth
-from diloco_operator.reconcile.record import UnitRecord, write_unit
-from diloco_operator.reconcile.snapshot import Job
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.state import Job
+from diloco_operator.reconcile.observe.unit_status import UnitRecord, write_unit
+from diloco_operator.reconcile.status.conditions import Statements, contributors, merge
+from diloco_operator.reconcile.units.scaling import Growth
 
 _UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
 

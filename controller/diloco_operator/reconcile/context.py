@@ -9,10 +9,10 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.health import Silence, is_dead, must_leave, not_ready_until, turns
 from diloco_operator.fleet.slices import Shape
-from diloco_operator.reconcile.pods import Mould, learner_mould
-from diloco_operator.reconcile.record import UnitRecord, read_units
-from diloco_operator.reconcile.refusals import RefusalKey, due, explain, standing
-from diloco_operator.reconcile.snapshot import PodView, Snapshot
+from diloco_operator.reconcile.children.pods import Mould, learner_mould
+from diloco_operator.reconcile.observe.rejected_writes import RefusalKey, due, explain, standing
+from diloco_operator.reconcile.observe.state import PodView, Snapshot
+from diloco_operator.reconcile.observe.unit_status import UnitRecord, read_units
 from diloco_operator.report import Report, UnitReport
 
 

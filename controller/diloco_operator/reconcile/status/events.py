@@ -9,7 +9,7 @@ from typing import Any
 from diloco_operator.api.conditions import REASON_LEARNERS_STARTING, ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.plan import Event
-from diloco_operator.reconcile.record import UnitRecord
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
 
 NORMAL, WARNING = "Normal", "Warning"
 _LIMIT = 20

@@ -9,8 +9,8 @@ from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
 from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
-from diloco_operator.reconcile.disruption import End, EndKind
-from diloco_operator.reconcile.record import UnitRecord
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.units.attempt_end import End, EndKind
 
 RETRY_HINT = "mend the cause, then change the pool's template, or suspend the job and resume it, to try again"
 

@@ -8,9 +8,9 @@ from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.plan import Delete
-from diloco_operator.reconcile.record import UnitRecord
-from diloco_operator.reconcile.snapshot import PodView
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
 
 
 def prune_pods(world: World, records: Mapping[str, UnitRecord], *, only_forced: bool = False) -> list[Delete]:

@@ -19,9 +19,9 @@ from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.placement.matching import WantClass
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.derived import Derived, derive, digest
-from diloco_operator.reconcile.refusals import Refusal, RefusalKey
-from diloco_operator.reconcile.template import template_problems
+from diloco_operator.reconcile.observe.derived import Derived, derive, digest
+from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey
+from diloco_operator.reconcile.observe.template import template_problems
 from diloco_operator.report import Report
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.pods import owner_reference
-from diloco_operator.reconcile.snapshot import Job
+from diloco_operator.reconcile.children.pods import owner_reference
+from diloco_operator.reconcile.observe.state import Job
 
 
 def owned(job: Job, name: str) -> Obj:

@@ -19,9 +19,9 @@ from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.affinity import REQUIRED
 from diloco_operator.fleet.node import Host
 from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.security import main_container, pod_security, restricted, tmp_volumes
-from diloco_operator.reconcile.snapshot import Job
+from diloco_operator.reconcile.observe.state import Job
 
 JOB_VOLUME = "diloco-job"
 TLS_VOLUME = "diloco-tls"

@@ -11,11 +11,11 @@ from dataclasses import replace
 from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
-from diloco_operator.reconcile.disruption import End, EndKind, gang_end
-from diloco_operator.reconcile.record import UnitRecord
-from diloco_operator.reconcile.restarts import after_end
-from diloco_operator.reconcile.snapshot import PodView
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
+from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.report import UnitPhase, UnitReport
 
 _DISRUPTIONS = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST)

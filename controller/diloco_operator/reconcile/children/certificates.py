@@ -20,9 +20,9 @@ from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Root
 from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Certify, Delete, Leaf
-from diloco_operator.reconcile.metadata import owned
-from diloco_operator.reconcile.snapshot import Job
-from diloco_operator.reconcile.world import World
+from diloco_operator.reconcile.children.metadata import owned
+from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.observe.state import Job
 
 _RENEW = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""

@@ -10,8 +10,8 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
-from diloco_operator.reconcile.metadata import owned
-from diloco_operator.reconcile.snapshot import Child, Children, Job
+from diloco_operator.reconcile.children.metadata import owned
+from diloco_operator.reconcile.observe.state import Child, Children, Job
 
 
 @dataclass(frozen=True, slots=True)
