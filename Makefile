@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml uv.lock hack/setup.sh
 	@hack/setup.sh
 	@touch $@
 
-demo: setup  ## train one job on four pretend units, kill one, finish
+demo: setup  ## train one job on four simulated units, kill one, finish
 	@rm -rf .demo
 	@$(BIN)/diloco up examples/quickstart.yaml --fleet examples/fleet.yaml --state-dir .demo --fault unit=h100-1,step=80,signal=KILL
 

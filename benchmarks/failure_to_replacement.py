@@ -15,8 +15,8 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.memory import MemoryApi
 
-from benchmarks.pretend_cluster import UNITS, InstantKubelet, job, new_api, operating
 from benchmarks.report import emit, percentile
+from benchmarks.simulated_cluster import UNITS, InstantKubelet, job, new_api, operating
 
 BENCH = "failure-to-replacement"
 JOBS = 100

@@ -34,7 +34,7 @@ class JobFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Learner:
-    """One learner unit: its name, its program and how fast its pretend node is."""
+    """One learner unit: its name, its program and how fast its simulated node is."""
 
     unit: str
     module: str

@@ -12,8 +12,8 @@ import time
 
 from diloco_operator.api import names
 
-from benchmarks.pretend_cluster import UNITS, job, new_api, operating
 from benchmarks.report import emit
+from benchmarks.simulated_cluster import UNITS, job, new_api, operating
 
 BENCH = "units-per-second"
 JOBS = 1000

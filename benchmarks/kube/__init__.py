@@ -1,1 +1,1 @@
-"""Figures against a real API server and etcd. Nodes pretend and pods never run: what is measured is the operator and the API server."""
+"""Figures against a real API server and etcd. Nodes are simulated, pods never run: only operator and API server are measured."""

@@ -17,8 +17,8 @@ from contextlib import AsyncExitStack
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 
-from benchmarks.kube.pretend_syncer import pretending
 from benchmarks.kube.rig import Rig, bare_seconds, job, rig, running, watching
+from benchmarks.kube.simulated_syncer import simulated_syncer
 from benchmarks.report import emit
 
 BENCH = "create-rate"
@@ -46,7 +46,7 @@ async def until_all_train(bench: Rig, namespace: str) -> None:
     await bench.mark(await bench.pods(namespace), running)
     async with AsyncExitStack() as syncers:
         for index in range(JOBS):
-            await syncers.enter_async_context(pretending(bench, namespace, f"rate-{index}", f"127.77.0.{index + 1}"))
+            await syncers.enter_async_context(simulated_syncer(bench, namespace, f"rate-{index}", f"127.77.0.{index + 1}"))
         async with asyncio.timeout(120):
             training = 0
             while training < JOBS * UNITS:

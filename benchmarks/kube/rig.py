@@ -1,4 +1,4 @@
-"""A real kube-apiserver with etcd, pretend slices, and the operator as a process of its own, as a chart would start it.
+"""A real kube-apiserver with etcd, simulated slices, and the operator as a process of its own, as a chart would start it.
 
 The controller manager and the scheduler are not started: they would take the processor from both sides of every comparison. What the
 benchmarks need of them (a namespace's default ServiceAccount, a pod's end) the rig writes itself.
@@ -30,7 +30,7 @@ from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, 
 from diloco_operator.kube.rest import RestClient, load_config
 
 from benchmarks.offspring import die_with_parent
-from benchmarks.pretend_cluster import node
+from benchmarks.simulated_cluster import node
 from tests.builders.control_plane import ControlPlane, start
 
 CONCURRENCY = 64

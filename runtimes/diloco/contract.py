@@ -35,7 +35,7 @@ ENV_HOSTS = "DILOCO_HOSTS"
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
 """`host:port` of the job's syncer."""
 ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"
-"""Speed of a pretend node relative to the real machine, in (0, 1]; the learner driver stretches every step by its inverse.
+"""Speed of a simulated node relative to the real machine, in (0, 1]; the learner driver stretches every step by its inverse.
 Set by the embedded default from the node's annotation, never in a cluster."""
 
 # --- environment of the syncer ----------------------------------------------------------------------------------------

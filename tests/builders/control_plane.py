@@ -523,7 +523,7 @@ class ControlPlane:
         # The last line may be half written.
         return [json.loads(line) for line in written[: written.rfind(b"\n") + 1].splitlines()]
 
-    # --- pretend nodes and volumes ---
+    # --- simulated nodes and volumes ---
     def add_node(
         self,
         name: str,
@@ -543,7 +543,7 @@ class ControlPlane:
         condition = {
             "type": "Ready",
             "status": str(ready),
-            "reason": "Pretended",
+            "reason": "Simulated",
             "message": "",
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
@@ -604,7 +604,7 @@ def start(
 
     `controllers`, `scheduler`: whether these programs run. `audit`: keep the log that `audit_events` reads. `bind_address`: where
     the API server listens. `addresses`: further ones by which it is reached, for its certificate. `node_grace`: how long a node may be
-    silent before it counts as lost; long, since pretend nodes are silent. `…_args`: further arguments of the programs.
+    silent before it counts as lost; long, since simulated nodes are silent. `…_args`: further arguments of the programs.
 
     Raises `ControlPlaneError` when a program is missing or does not come up.
     """

@@ -1,4 +1,4 @@
-"""Jobs on a real control plane: the chart's rights, the operator and the pretend nodes as processes, and the words of a test."""
+"""Jobs on a real control plane: the chart's rights, the operator and the simulated nodes as processes, and the words of a test."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class KubeCluster(Cluster):
 
 @contextlib.asynccontextmanager
 async def kube_cluster(control: ControlPlane, folder: Path, fleet: Sequence[Obj], *options: str) -> AsyncIterator[KubeCluster]:
-    """Pretend nodes on a control plane; jobs are deleted at the end. `options` go to `diloco local nodes`."""
+    """Simulated nodes on a control plane; jobs are deleted at the end. `options` go to `diloco local nodes`."""
     try:
         with nodes_command(folder, control.kubeconfig, fleet, *options) as nodes:
             async with RestClient.connect(load_config(control.kubeconfig)) as client:

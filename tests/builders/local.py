@@ -16,8 +16,8 @@ from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, 
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.control_plane import LocalControlPlane, LocalTiming
-from diloco_operator.local.kubelet import Kubelet, Processes
-from diloco_operator.local.machine import Machine, base_environment
+from diloco_operator.local.kubelet import Kubelet, NodeFailure
+from diloco_operator.local.kubelet_context import KubeletContext, base_environment
 from diloco_operator.local.nodes import NodeLifecycle
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.scheduler import Scheduler
@@ -129,8 +129,8 @@ def unit_of(job: Obj | None, unit: str) -> Obj:
 class LocalNodes:
     """In-memory API, scheduler, kubelet and nodes: what runs pods. No operator."""
 
-    def __init__(self, client: MemoryApi, machine: Machine, kubelet: Kubelet, nodes: NodeLifecycle) -> None:
-        self.client, self.machine, self.kubelet, self.nodes = client, machine, kubelet, nodes
+    def __init__(self, client: MemoryApi, context: KubeletContext, kubelet: Kubelet, nodes: NodeLifecycle) -> None:
+        self.client, self.context, self.kubelet, self.nodes = client, context, kubelet, nodes
 
     async def create(self, resource: Resource, obj: Obj) -> Obj:
         return await self.client.create(resource, obj)
@@ -160,16 +160,16 @@ async def local_nodes(
     client = MemoryApi()
     network = Network.reserve(random.Random())
     async with Supervisor() as supervisor:
-        machine = Machine(
+        context = KubeletContext(
             client, supervisor, Addresses(network.second), state_dir, state_dir,
             environment={**base_environment(), **(environment or {})}, sleep=sleep,
         )  # fmt: skip
-        kubelet = Kubelet(machine)
-        lifecycle = NodeLifecycle(client, kubelet, machine, nodes or [a_node("node")], eviction_seconds=eviction_seconds)
+        kubelet = Kubelet(context)
+        lifecycle = NodeLifecycle(client, kubelet, context, nodes or [a_node("node")], eviction_seconds=eviction_seconds)
         await lifecycle.register()
         parts = [asyncio.create_task(part) for part in (kubelet.run(), Scheduler(client).run(), lifecycle.run())]
         try:
-            yield LocalNodes(client, machine, kubelet, lifecycle)
+            yield LocalNodes(client, context, kubelet, lifecycle)
         finally:
             for part in parts:
                 part.cancel()
@@ -242,9 +242,9 @@ class Cluster:
     async def node_of(self, job: str, unit: str) -> str:
         return str((await self.pod_of(job, unit))["spec"]["nodeName"])
 
-    async def fail_node(self, node: str, processes: Processes = Processes.KILLED) -> None:
-        """The node turns NotReady and does not answer; its processes die with it or live on, cut off."""
-        await self.plane.nodes.fail(node, processes)
+    async def fail_node(self, node: str, failure: NodeFailure = NodeFailure.STOPPED) -> None:
+        """The node turns NotReady and does not answer; its processes die with it, or live on if it is partitioned."""
+        await self.plane.nodes.fail(node, failure)
 
     async def recover_node(self, node: str) -> None:
         await self.plane.nodes.recover(node)
@@ -287,5 +287,5 @@ async def local_control_plane(
         yield Cluster(plane)
 
 
-__all__ = ["NODES", "Cluster", "LocalNodes", "Processes", "a_node", "a_pod", "condition", "gpu_node", "has_phase", "is_gone"]
+__all__ = ["NODES", "Cluster", "LocalNodes", "NodeFailure", "a_node", "a_pod", "condition", "gpu_node", "has_phase", "is_gone"]
 __all__ += ["is_true", "local_control_plane", "local_nodes", "tpu_node", "unit_of", "wait_for"]

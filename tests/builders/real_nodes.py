@@ -31,7 +31,7 @@ _SERVICE_ADDRESS = "10.96.0.1"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a node pretends to have, as a cloud would set it."""
+    """What a node claims to have, as a cloud would set it."""
 
     labels: Mapping[str, str]
     devices: Mapping[str, str]

@@ -44,7 +44,7 @@ def _watch(plane: ControlPlane, namespace: str, version: str) -> dict[str, Any]:
     return event
 
 
-def test_a_pod_with_a_claim_is_placed_on_a_pretend_node(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
+def test_a_pod_with_a_claim_is_placed_on_a_simulated_node(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
     control_plane.add_node("harness-tpu", {"pool": namespace}, {"google.com/tpu": "4"})
     control_plane.provide_volumes(tmp_path, 1, size="1Gi", prefix=namespace)
     claim = {"accessModes": ["ReadWriteOnce"], "volumeName": f"{namespace}-0", "resources": {"requests": {"storage": "1Gi"}}}

@@ -11,7 +11,7 @@ import pytest
 from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
 from builders.job_manifests import Obj, job
 from builders.pods import a_learner_pod
-from builders.pretend_kubelet import PretendKubelet, serve_logs
+from builders.simulated_kubelet import SimulatedKubelet, serve_logs
 from click.testing import CliRunner, Result
 from diloco_operator.cli import kubectl
 
@@ -24,7 +24,7 @@ class Team:
 
     plane: ControlPlane
     namespace: str
-    kubelet: PretendKubelet
+    kubelet: SimulatedKubelet
 
     def diloco(self, *args: str) -> str:
         """What `kubectl diloco ARGS` says on standard output. In this process: it takes a second to start one."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders.local import Cluster, Obj, Processes, condition, is_true, local_control_plane, unit_of
+from builders.local import Cluster, NodeFailure, Obj, condition, is_true, local_control_plane, unit_of
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
 from diloco.contract import ENV_UNIT, Exit
 from diloco_operator.local.control_plane import LocalTiming
@@ -124,14 +124,14 @@ async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Pa
         await completed(cluster)
 
 
-@pytest.mark.parametrize("processes", [Processes.KILLED, Processes.ORPHANED], ids=["processes die with it", "processes live on, cut off"])
-async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_its_account(tmp_path: Path, processes: Processes) -> None:
+@pytest.mark.parametrize("failure", [*NodeFailure])
+async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_its_account(tmp_path: Path, failure: NodeFailure) -> None:
     timing = LocalTiming(eviction=0.5)
     async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT, timing=timing) as cluster:
         await cluster.apply(a_quadratic_job(steps=1200))
         await cluster.job("quad", lambda job: all_train(job, 3))
         lost = await cluster.node_of("quad", "v5p-0")
-        await cluster.fail_node(lost, processes)
+        await cluster.fail_node(lost, failure)
         unit = await cluster.unit("quad", "v5p-0", on_attempt(2))
         assert unit["slice"] != lost
         assert unit["failures"] == [], "a disruption is not the unit's fault"

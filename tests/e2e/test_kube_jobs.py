@@ -143,7 +143,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
             # More steps than can be reached: the spec is cut short when every fault has struck.
             await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_TRACE": "trace", "QUADRATIC_STEP_MS": 20}))
             await cluster.job("quad", lambda job: all_train(job, 3))
-            lost = await cut_off(cluster, "v5p-0", step=50)
+            lost = await partition(cluster, "v5p-0", step=50)
             cut = len(steps_taken(trace)["v5p-0", 1])
             for fault in FAULTS:
                 await cluster.step("quad", fault.step)
@@ -164,7 +164,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
             assert len(steps_taken(trace)["v5p-0", 1]) > cut, (
                 "it trained on, and nobody could tell; what it did before it was fenced counts"
             )
-            await cluster.kubectl("annotate", "node", lost["spec"]["nodeName"], "local.diloco.dev/pretend-")
+            await cluster.kubectl("annotate", "node", lost["spec"]["nodeName"], "local.diloco.dev/simulate-")
             await cluster.kubectl("wait", "node", lost["spec"]["nodeName"], "--for=condition=Ready", "--timeout=60s")
             before = (await cluster.job("quad", lambda job: all_train(job, 3)))["status"]
             assert attempts(before) == {"v5p-0": 2, "v5p-1": 3, "h100-0": 4}, "one more for each fault, and no other"
@@ -188,13 +188,13 @@ async def test_units_train_on_while_no_kubelet_is_heard_and_when_all_are_heard_a
         with operator(plane, tmp_path):
             await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20}))
             before = (await cluster.job("quad", lambda job: all_train(job, 3)))["status"]
-            await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/pretend=cut-off")
+            await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/simulate=partitioned")
             await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready=Unknown", "--timeout=120s")
             cut = await cluster.job("quad")
             # At no less than 20 ms a step this is longer than unheardTolerance.
             during = await cluster.step("quad", cut["status"]["progress"]["step"] + 1000)
             assert all_train(during, 3)
-            await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/pretend-")
+            await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/simulate-")
             await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s")
             await until_untainted(cluster)
             after = await cluster.step("quad", during["status"]["progress"]["step"] + 100)
@@ -217,11 +217,11 @@ def attempts(status: Obj) -> dict[str, int]:
     return {unit["name"]: unit["attempt"] for unit in status["units"]}
 
 
-async def cut_off(cluster: KubeCluster, unit: str, *, step: int) -> Obj:
+async def partition(cluster: KubeCluster, unit: str, *, step: int) -> Obj:
     """The kubelet of the unit's node falls silent; the processes there go on. Gives the unit's pod."""
     await cluster.step("quad", step)
     pod = await cluster.pod_of("quad", unit)
-    await cluster.kubectl("annotate", "node", pod["spec"]["nodeName"], "local.diloco.dev/pretend=cut-off")
+    await cluster.kubectl("annotate", "node", pod["spec"]["nodeName"], "local.diloco.dev/simulate=partitioned")
     return pod
 
 

@@ -1,4 +1,4 @@
-"""Pretend nodes joined to a real control plane: its scheduler binds, its controllers watch, and the pods are processes here."""
+"""Simulated nodes joined to a real control plane: its scheduler binds, its controllers watch, and the pods are processes here."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from diloco_operator.kube.client import NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.local.cluster_nodes import LEASE_NAMESPACE, ForeignNodes
-from diloco_operator.local.joined import JoinedNodes
+from diloco_operator.local.simulated_nodes import SimulatedNodes
 from diloco_operator.local.supervisor import has_mark, processes
 
 pytestmark = pytest.mark.timeout(120)
 
-FLEET = [a_node("pretend-one"), a_node("pretend-two", tpu=4)]
+FLEET = [a_node("sim-one"), a_node("sim-two", tpu=4)]
 
 
 class Joined:
-    """Pretend nodes and the namespace of one test."""
+    """Simulated nodes and the namespace of one test."""
 
     def __init__(self, plane: ControlPlane, client: RestClient, namespace: str, state_dir: Path) -> None:
         self.plane, self.client, self.namespace, self.state_dir = plane, client, namespace, state_dir
-        self.nodes: JoinedNodes
+        self.nodes: SimulatedNodes
 
     @contextlib.asynccontextmanager
-    async def serving(self, *fleet: Obj, leave: bool = True, **options: Any) -> AsyncIterator[JoinedNodes]:
+    async def serving(self, *fleet: Obj, leave: bool = True, **options: Any) -> AsyncIterator[SimulatedNodes]:
         """`leave`: at the end in good order. Without it: as if the command were killed."""
-        async with JoinedNodes(self.client, self.state_dir, fleet or FLEET, volume_sync=0.1, **options) as nodes:
+        async with SimulatedNodes(self.client, self.state_dir, fleet or FLEET, volume_sync=0.1, **options) as nodes:
             self.nodes = nodes
             yield nodes
             if leave:
@@ -88,14 +88,14 @@ def runs(pod: Obj) -> bool:
 
 async def test_nodes_are_ready_schedulable_and_named_by_kubectl(joined: Joined) -> None:
     async with joined.serving():
-        await joined.kubectl("wait", "node", "pretend-one", "pretend-two", "--for=condition=Ready", "--timeout=30s")
+        await joined.kubectl("wait", "node", "sim-one", "sim-two", "--for=condition=Ready", "--timeout=30s")
         listed = json.loads(await joined.kubectl("get", "nodes", "-l", LABEL_SERVER, "-o", "json"))
-        assert {node["metadata"]["name"] for node in listed["items"]} == {"pretend-one", "pretend-two"}
-        two = next(node for node in listed["items"] if node["metadata"]["name"] == "pretend-two")
+        assert {node["metadata"]["name"] for node in listed["items"]} == {"sim-one", "sim-two"}
+        two = next(node for node in listed["items"] if node["metadata"]["name"] == "sim-two")
         assert two["status"]["allocatable"]["google.com/tpu"] == "4"
         assert "cpu" in two["status"]["allocatable"], "what the fleet file leaves out is this machine's"
-        lease = await joined.client.get(LEASES, LEASE_NAMESPACE, "pretend-one")
-        assert lease["spec"]["holderIdentity"] == "pretend-one"
+        lease = await joined.client.get(LEASES, LEASE_NAMESPACE, "sim-one")
+        assert lease["spec"]["holderIdentity"] == "sim-one"
 
 
 async def test_a_pod_that_the_scheduler_binds_runs_and_ends_as_kubectl_expects(joined: Joined) -> None:
@@ -106,7 +106,7 @@ async def test_a_pod_that_the_scheduler_binds_runs_and_ends_as_kubectl_expects(j
         await joined.run("worker", script, container={"env": env, "resources": limits})
         await joined.kubectl("wait", "pod/worker", "--for=condition=Ready", "--timeout=30s")
         pod = await joined.pod("worker", is_true("Ready"))
-        assert pod["spec"]["nodeName"] == "pretend-two", "the one with the accelerators"
+        assert pod["spec"]["nodeName"] == "sim-two", "the one with the accelerators"
         assert pod["status"]["qosClass"] == "BestEffort"
         seen: list[Obj] = []
         ending = asyncio.create_task(joined.pod("worker", lambda pod: seen.append(pod or {}) or pod is None))
@@ -202,11 +202,11 @@ async def test_after_a_kill_the_same_command_takes_up_its_nodes_and_tells_what_b
         await joined.run("service", "exec sleep 1000", policy="OnFailure")
         await joined.run("deleted", "exec sleep 1000")
         before = {name: await joined.pod(name, is_true("Ready")) for name in ("once", "service", "deleted")}
-        registered = await joined.client.get(NODES, "", "pretend-one")
+        registered = await joined.client.get(NODES, "", "sim-one")
     assert not any(map(runs, before.values())), "processes die with the command"
     await joined.kubectl("delete", "pod", "deleted", "--wait=false")
     async with joined.serving():
-        assert (await joined.client.get(NODES, "", "pretend-one"))["metadata"]["uid"] == registered["metadata"]["uid"]
+        assert (await joined.client.get(NODES, "", "sim-one"))["metadata"]["uid"] == registered["metadata"]["uid"]
         once = await joined.pod("once", has_phase("Failed"))
         ended = once["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
@@ -232,24 +232,24 @@ async def test_leaving_ends_pods_as_a_node_that_shuts_down_and_touches_nothing_e
         assert worker["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
         nodes = {node["metadata"]["name"] for node in (await joined.client.list(NODES)).items}
         assert "stranger" in nodes
-        assert not nodes & {"pretend-one", "pretend-two"}
+        assert not nodes & {"sim-one", "sim-two"}
         with pytest.raises(NotFound):
-            await joined.client.get(LEASES, LEASE_NAMESPACE, "pretend-one")
+            await joined.client.get(LEASES, LEASE_NAMESPACE, "sim-one")
         assert (await joined.client.list(STORAGE_CLASSES, label_selector=LABEL_SERVER)).items == []
     finally:
         joined.plane.kubectl("delete", "node", "stranger")
 
 
 async def test_a_name_that_somebody_elses_node_has_is_refused_before_anything_is_written(joined: Joined) -> None:
-    joined.plane.add_node("pretend-two")
+    joined.plane.add_node("sim-two")
     try:
-        with pytest.raises(ForeignNodes, match=r"not of this state directory: pretend-two\. Rename"):
+        with pytest.raises(ForeignNodes, match=r"not of this state directory: sim-two\. Rename"):
             async with joined.serving():
                 pass
         with pytest.raises(NotFound):
-            await joined.client.get(NODES, "", "pretend-one")
+            await joined.client.get(NODES, "", "sim-one")
     finally:
-        joined.plane.kubectl("delete", "node", "pretend-two")
+        joined.plane.kubectl("delete", "node", "sim-two")
 
 
 async def test_pods_of_no_job_are_not_run_unless_told_so(joined: Joined) -> None:
@@ -265,32 +265,32 @@ async def test_pods_of_no_job_are_not_run_unless_told_so(joined: Joined) -> None
         await joined.pod("welcome", has_phase("Succeeded"))
 
 
-async def test_a_node_pretends_to_be_off_and_comes_back(joined: Joined) -> None:
-    async with joined.serving(a_node("pretend-one"), heartbeat=0.2):
+async def test_a_stopped_node_comes_back(joined: Joined) -> None:
+    async with joined.serving(a_node("sim-one"), heartbeat=0.2):
         await joined.run("worker", "exec sleep 1000")
         worker = await joined.pod("worker", is_true("Ready"))
-        await joined.kubectl("annotate", "node", "pretend-one", "local.diloco.dev/pretend=off")
+        await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate=stopped")
         await until(lambda: not runs(worker))
-        lease = await joined.client.get(LEASES, LEASE_NAMESPACE, "pretend-one")
+        lease = await joined.client.get(LEASES, LEASE_NAMESPACE, "sim-one")
         still = await joined.client.get(PODS, joined.namespace, "worker")
         assert still["status"]["phase"] == "Running", "nobody tells"
-        await joined.kubectl("annotate", "node", "pretend-one", "local.diloco.dev/pretend-")
+        await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate-")
         renewed = await wait_for(
-            joined.client, LEASES, LEASE_NAMESPACE, "pretend-one",
+            joined.client, LEASES, LEASE_NAMESPACE, "sim-one",
             lambda now: (now or {}).get("spec", {}).get("renewTime") not in (None, lease["spec"]["renewTime"]),
         )  # fmt: skip
         assert renewed is not None
         await joined.pod("worker", has_phase("Failed"))
 
 
-async def test_a_node_that_is_cut_off_works_on_and_hears_nothing(joined: Joined) -> None:
-    async with joined.serving(a_node("pretend-one"), heartbeat=0.2):
+async def test_a_partitioned_node_works_on_and_hears_nothing(joined: Joined) -> None:
+    async with joined.serving(a_node("sim-one"), heartbeat=0.2):
         await joined.run("worker", "exec sleep 1000")
         worker = await joined.pod("worker", is_true("Ready"))
-        await joined.kubectl("annotate", "node", "pretend-one", "local.diloco.dev/pretend=cut-off")
-        await until(lambda: not joined.nodes.kubelet.serve("pretend-one").connected.is_set())
+        await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate=partitioned")
+        await until(lambda: not joined.nodes.kubelet.serve("sim-one").connected.is_set())
         await joined.kubectl("delete", "pod", "worker", "--force", "--grace-period=0")
         await joined.pod("worker", is_gone)
         assert runs(worker)
-        await joined.kubectl("annotate", "node", "pretend-one", "local.diloco.dev/pretend-")
+        await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate-")
         await until(lambda: not runs(worker))

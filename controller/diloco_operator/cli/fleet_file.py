@@ -1,4 +1,4 @@
-"""The fleet of pretend nodes that a person gives by `--fleet`."""
+"""The fleet of simulated nodes that a person gives by `--fleet`."""
 
 from __future__ import annotations
 

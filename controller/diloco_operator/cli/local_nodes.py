@@ -1,4 +1,4 @@
-"""`diloco local nodes`: pretend nodes for a real cluster, on this machine."""
+"""`diloco local nodes`: simulated nodes for a real cluster, on this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from diloco_operator.kube.rest import Config, ConfigError, RestClient, load_conf
 from diloco_operator.local.addresses import NoAddressLeft
 from diloco_operator.local.cluster_nodes import ForeignNodes
 from diloco_operator.local.containers import first_of
-from diloco_operator.local.joined import JoinedNodes
 from diloco_operator.local.processes import UnsupportedPlatform
 from diloco_operator.local.provisioner import CLASS
+from diloco_operator.local.simulated_nodes import SimulatedNodes
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @click.group()
 def local() -> None:
-    """Parts of a cluster, pretended on this machine."""
+    """Simulate parts of a cluster on this machine."""
 
 
 @local.command()
@@ -52,7 +52,7 @@ def local() -> None:
     help="Time until running pods see that a mounted ConfigMap or Secret has changed.",
 )  # fmt: skip
 def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all_pods: bool, heartbeat: float, volume_sync: float) -> None:
-    """Join pretend nodes to a cluster, and run the pods that its scheduler binds to them as processes on this machine, as you.
+    """Join simulated nodes to a cluster, and run the pods that its scheduler binds to them as processes on this machine, as you.
 
     Whoever may create pods in that cluster can run programs here: use a cluster that you trust. The operator must run on this machine
     as well, for the pods' addresses are of this machine (127.0.0.0/8). Until Ctrl-C, which ends the pods and removes the nodes; a
@@ -79,7 +79,7 @@ async def _serve(
     config: Config, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float
 ) -> None:
     async with RestClient.connect(config) as client:
-        joined = JoinedNodes(client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync)
+        joined = SimulatedNodes(client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync)
         with _interrupts() as (first, second):
             async with joined:
                 click.echo(f"{len(manifests)} nodes are Ready: {', '.join(joined.nodes.names)}")
@@ -92,9 +92,9 @@ async def _serve(
                     click.echo("killed; the nodes stay, and turn NotReady")
 
 
-async def _failure(joined: JoinedNodes) -> None:
+async def _failure(joined: SimulatedNodes) -> None:
     """Until a part of it fails. Raises what it raised."""
-    await asyncio.shield(joined.parts.failed)
+    await asyncio.shield(joined.tasks.failed)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class _Fault(click.ParamType[Fault]):
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--fleet", metavar="FILE", help="Pretend nodes: Kubernetes Node manifests. Without it: this machine as cpu nodes.")
+@click.option("--fleet", metavar="FILE", help="Simulated nodes: Kubernetes Node manifests. Without it: this machine as cpu nodes.")
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
     help="Snapshots and logs; a later run on the same directory goes on from there.",
@@ -54,7 +54,7 @@ class _Fault(click.ParamType[Fault]):
 def up(
     files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], timeout: float | None, output: str | None
 ) -> None:
-    """Run DiLoCoJobs to their end on this machine: the operator as in a cluster, with pods as local processes on pretend nodes.
+    """Run DiLoCoJobs to their end on this machine: the operator as in a cluster, with pods as local processes on simulated nodes.
 
     FILE is a YAML file with one or more jobs. Ctrl-C drains; the same command then goes on from the last snapshot. Exit status: 0
     all complete, 1 a job failed or time is up, 2 bad input, 130 interrupted.

@@ -1,14 +1,13 @@
-"""Pretend nodes in a real cluster: what a kubelet does for its Node object, and nothing that a controller does.
+"""Simulated nodes in a real cluster: what a kubelet does for its Node object, and nothing that a controller does.
 
-Registers nodes, renews their Leases, posts their status, and lets them pretend to fail when their annotation says so. Nodes of
-others, in the cluster or of another command, are never touched: ours carry the label of our state directory.
+Registers nodes, renews their Leases, posts their status, and lets them fail when their annotation asks for it. It writes only to nodes
+that carry the label of its own state directory: nodes of the cluster and of other commands stay as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import os
 import platform
@@ -17,8 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from diloco_operator.api.names import (
-    ANNOTATION_PRETEND,
     ANNOTATION_RELATIVE_SPEED,
+    ANNOTATION_SIMULATE,
     COMPONENT_LEARNER,
     LABEL_COMPONENT,
     LABEL_SERVER,
@@ -27,8 +26,8 @@ from diloco_operator.api.names import (
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.reflector import Reflector, as_it_is
-from diloco_operator.local.kubelet import Kubelet, Processes
-from diloco_operator.local.machine import WATCHES, Machine, PretendNode
+from diloco_operator.local.kubelet import Kubelet, NodeFailure
+from diloco_operator.local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_operator.local.nodes import complete, set_ready
 from diloco_operator.local.pod_status import timestamp
 
@@ -45,16 +44,6 @@ _RETRY_SECONDS = 1.0
 
 class ForeignNodes(RuntimeError):
     """Nodes of these names exist and belong to somebody else."""
-
-
-class Pretence(enum.Enum):
-    """What a node pretends, by its annotation."""
-
-    WELL = ""
-    OFF = "off"
-    """The machine is down: its processes are killed."""
-    CUT_OFF = "cut-off"
-    """The machine cannot be reached and works on."""
 
 
 def registration(manifest: Obj, server: str) -> Obj:
@@ -76,19 +65,20 @@ class ClusterNodes:
     `listen` begins to answer for a kubelet at an address and gives the port."""
 
     def __init__(
-        self, client: Client, kubelet: Kubelet, machine: Machine, manifests: Sequence[Obj], *, server: str, heartbeat: float = 10.0,
+        self, client: Client, kubelet: Kubelet, context: KubeletContext, manifests: Sequence[Obj], *, server: str, heartbeat: float = 10.0,
         listen: Callable[[str], Awaitable[int]] | None = None,
     ) -> None:  # fmt: skip
         self._client = client
         self._kubelet = kubelet
-        self._machine = machine
+        self._context = context
         self._manifests = {manifest["metadata"]["name"]: registration(manifest, server) for manifest in manifests}
         self._server = server
         self._heartbeat = heartbeat
         self._listen = listen
         self._ports: dict[str, int] = {}
-        self._pretences = dict.fromkeys(self._manifests, Pretence.WELL)
-        self._served: dict[str, PretendNode] = {}
+        self._failures: dict[str, NodeFailure] = {}
+        """How each node fails at present; a healthy node is not in it."""
+        self._served: dict[str, SimulatedNode] = {}
         self._uids: dict[str, str] = {}
         """Of the Node objects that are there and ours."""
         self._posted: dict[str, datetime] = {}
@@ -113,7 +103,7 @@ class ClusterNodes:
         if foreign:
             raise ForeignNodes(
                 f"the cluster has nodes of these names already, and they are not of this state directory: {', '.join(foreign)}. Rename "
-                "the nodes in the fleet file; or, if they are pretend nodes whose command is gone, delete them (kubectl delete node)"
+                "the nodes in the fleet file; or, if they are simulated nodes whose command is gone, delete them (kubectl delete node)"
             )
         for name, manifest in self._manifests.items():
             speed = (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED, "")
@@ -125,7 +115,7 @@ class ClusterNodes:
     async def run(self) -> None:
         """Heartbeats, and what the nodes' annotations ask for, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._nodes.run(), name="pretend nodes")
+            group.create_task(self._nodes.run(), name="simulated nodes")
             group.create_task(self._beat(), name="heartbeats")
             await self._nodes.wait_synced()
             while True:
@@ -137,12 +127,12 @@ class ClusterNodes:
     async def leave(self) -> None:
         """Shut down in order: cordoned, learners ended while their syncer still listens, NotReady, all other pods ended, nodes gone.
         `run` goes on meanwhile. Raises ApiError."""
-        well = [name for name in self._uids if self._pretences[name] is Pretence.WELL]
+        healthy = [name for name in self._uids if name not in self._failures]
         closed = {"metadata": {"annotations": {_LEAVING: "true"}}, "spec": {"unschedulable": True}}
-        await asyncio.gather(*(self._patch(name, closed) for name in well))
+        await asyncio.gather(*(self._patch(name, closed) for name in healthy))
         await self._kubelet.shut_down(lambda pod: (pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) == COMPONENT_LEARNER)
         self._leaving = True
-        await asyncio.gather(*(self._change(name, self._going) for name in well))
+        await asyncio.gather(*(self._change(name, self._going) for name in healthy))
         await self._kubelet.shut_down()
         while self._uids:
             name, uid = self._uids.popitem()
@@ -192,17 +182,17 @@ class ClusterNodes:
             "nodeInfo": {
                 **dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion"), ""),
                 "kernelVersion": uname.release,
-                "osImage": "pretend node of diloco",
+                "osImage": "simulated node of diloco",
                 "containerRuntimeVersion": "local://processes",
                 "kubeletVersion": "v0.1.0-diloco",
                 "operatingSystem": "linux",
                 "architecture": labels["kubernetes.io/arch"],
             },
         }
-        set_ready(node, "True", "KubeletReady", "kubelet is posting ready status", now=timestamp(self._machine.now()))
+        set_ready(node, "True", "KubeletReady", "kubelet is posting ready status", now=timestamp(self._context.now()))
 
     def _going(self, node: Obj) -> None:
-        set_ready(node, "False", "KubeletNotReady", "node is shutting down", now=timestamp(self._machine.now()))
+        set_ready(node, "False", "KubeletNotReady", "node is shutting down", now=timestamp(self._context.now()))
 
     async def _change(self, name: str, change: Callable[[Obj], None]) -> None:
         """Read, change, write the node's status, until nobody wrote in between. A node that is gone is left alone."""
@@ -215,11 +205,11 @@ class ClusterNodes:
                 await self._client.update(NODES, node, subresource="status", field_manager=FIELD_MANAGER)
             except (Conflict, NotFound):
                 continue
-            self._posted[name] = self._machine.now()
+            self._posted[name] = self._context.now()
             return
 
     async def _renew(self, name: str) -> None:
-        now = self._machine.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self._context.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": name, "uid": self._uids[name]}
         lease = {
             "metadata": {"name": name, "labels": {LABEL_SERVER: self._server}, "ownerReferences": [owner]},
@@ -247,13 +237,13 @@ class ClusterNodes:
 
     async def _keep(self, name: str) -> None:
         """One heartbeat of a node. Its status follows when it is old, or when the control plane has written it off meanwhile."""
-        if self._pretences[name] is not Pretence.WELL or name not in self._uids:
+        if name in self._failures or name not in self._uids:
             return
         await self._renew(name)
         held = self._nodes.cache.get("", name)
         conditions = held.value.get("status", {}).get("conditions") or () if held else ()
         ready = {condition["type"]: condition["status"] for condition in conditions}.get("Ready") == "True"
-        old = (self._machine.now() - self._posted[name]).total_seconds() >= _STATUS_SECONDS if name in self._posted else True
+        old = (self._context.now() - self._posted[name]).total_seconds() >= _STATUS_SECONDS if name in self._posted else True
         if held and (old or not ready) and not self._leaving:
             await self._change(name, self._well)
 
@@ -264,24 +254,28 @@ class ClusterNodes:
             if self._uids.pop(name, None):
                 log.warning("node %s was deleted; it comes back with the next start of this command", name)
             return
-        wanted = _pretence(held.value)
-        if wanted is self._pretences[name]:
+        failure = _simulated_failure(held.value)
+        if failure is self._failures.get(name):
             return
-        log.info("node %s pretends to be %s", name, wanted.value or "well again")
-        self._pretences[name] = wanted
-        if wanted is Pretence.WELL:
-            self._kubelet.reconnect(name)
+        if failure is None:
+            log.info("node %s is healthy again", name)
+            del self._failures[name]
+            self._kubelet.recover_node(name)
             with contextlib.suppress(ApiError):  # the next heartbeat tries again
                 await self._keep(name)
         else:
-            await self._kubelet.disconnect(name, Processes.KILLED if wanted is Pretence.OFF else Processes.ORPHANED)
+            log.info("node %s is %s, as its annotation asks", name, failure)
+            self._failures[name] = failure
+            await self._kubelet.fail_node(name, failure)
 
 
-def _pretence(node: Obj) -> Pretence:
-    text = (node["metadata"].get("annotations") or {}).get(ANNOTATION_PRETEND, "")
+def _simulated_failure(node: Obj) -> NodeFailure | None:
+    text = (node["metadata"].get("annotations") or {}).get(ANNOTATION_SIMULATE, "")
+    if not text:
+        return None
     try:
-        return Pretence(text)
+        return NodeFailure(text)
     except ValueError:
-        known = " or ".join(repr(each.value) for each in Pretence if each.value)
-        log.warning("node %s: annotation %s is %r; write %s, or remove it", node["metadata"]["name"], ANNOTATION_PRETEND, text, known)
-        return Pretence.WELL
+        known = " or ".join(repr(each.value) for each in NodeFailure)
+        log.warning("node %s: annotation %s is %r; write %s, or remove it", node["metadata"]["name"], ANNOTATION_SIMULATE, text, known)
+        return None

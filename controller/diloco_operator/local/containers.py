@@ -18,7 +18,7 @@ from diloco.contract import ENV_RELATIVE_SPEED
 from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
 from diloco_operator.local.environment import LIBRARY_THREADS, NO_ACCELERATORS, Command, ConfigError, Sources, command
-from diloco_operator.local.machine import Machine, PretendNode, out_of_memory_kills
+from diloco_operator.local.kubelet_context import KubeletContext, SimulatedNode, out_of_memory_kills
 from diloco_operator.local.pod_status import (
     RESTART_FORGOTTEN_AFTER,
     ContainerState,
@@ -43,11 +43,11 @@ class Container:
     """One container. `state` is what a status says of it; `changed` is called whenever it moved."""
 
     def __init__(
-        self, machine: Machine, node: PretendNode, folder: PodFolder, pod: Callable[[], Obj], spec: Mapping[str, Any], policy: str,
+        self, context: KubeletContext, node: SimulatedNode, folder: PodFolder, pod: Callable[[], Obj], spec: Mapping[str, Any], policy: str,
         state: ContainerState, changed: Callable[[], None],
     ) -> None:  # fmt: skip
         self.state = state
-        self._machine = machine
+        self._context = context
         self._node = node
         self._folder = folder
         self._pod = pod
@@ -81,15 +81,15 @@ class Container:
         """SIGTERM to the main process; no restart any more."""
         self._stopping.set()
         if self._process:
-            await self._machine.supervisor.signal(self._process, signal.SIGTERM)
+            await self._context.supervisor.signal(self._process, signal.SIGTERM)
 
     async def kill(self, *, for_good: bool = True) -> None:
-        """SIGKILL to everything in it. Not `for_good`: the node went off, and may come back; returns when nothing of it lives."""
+        """SIGKILL to everything in it. Not `for_good`: its node stopped and may come back; returns when none of its processes is alive."""
         if for_good:
             self._stopping.set()
             self._killing = True
         if self._process:
-            await self._machine.supervisor.end(self._process)
+            await self._context.supervisor.end(self._process)
             if not for_good:
                 await self._process.wait_gone()
 
@@ -97,7 +97,7 @@ class Container:
         """A signal to every process of the container, from outside the kubelet. False: it does not run."""
         if not (self._process and self._process.running):
             return False
-        await self._machine.supervisor.signal(self._process, number, group=True)
+        await self._context.supervisor.signal(self._process, number, group=True)
         return True
 
     def _move(self, **changes: Any) -> None:
@@ -114,7 +114,7 @@ class Container:
         metadata = self._pod()["metadata"]
         message = f"back-off {delay:.0f}s restarting failed container={self._spec['name']} pod={metadata['name']}_{metadata['namespace']}"
         self._move(last=ended, now=Waiting("CrashLoopBackOff", message) if delay else Waiting("ContainerCreating"))
-        if not await self._unless_stopped(self._machine.sleep(delay)) or not await self._unless_stopped(self._node.powered.wait()):
+        if not await self._unless_stopped(self._context.sleep(delay)) or not await self._unless_stopped(self._node.running.wait()):
             self._move(now=ended, last=None)
             return False
         self._streak += 1
@@ -129,7 +129,7 @@ class Container:
                 configured = await self._configure()
             except (ConfigError, OSError, ApiError) as error:
                 self._move(now=Waiting("CreateContainerConfigError", str(error)))
-                if not await self._unless_stopped(self._machine.sleep(retry)):
+                if not await self._unless_stopped(self._context.sleep(retry)):
                     return None
                 retry = min(retry * 2, _CONFIG_RETRY_CEILING)
                 continue
@@ -138,10 +138,10 @@ class Container:
 
     async def _configure(self) -> Command:
         pod = self._pod()
-        client, namespace = self._machine.client, pod["metadata"]["namespace"]
+        client, namespace = self._context.client, pod["metadata"]["namespace"]
         sources = await mounted_sources(client, pod)
         claims = await _fetch(client, VOLUME_CLAIMS, namespace, _named(pod, {("persistentVolumeClaim", "claimName")}))
-        folders = {name: await self._machine.folder_of(claim) for name, claim in claims.items()}
+        folders = {name: await self._context.folder_of(claim) for name, claim in claims.items()}
         mounts = self._folder.mounts(pod, self._spec, sources, folders)
         speed = (
             {ENV_RELATIVE_SPEED: self._node.relative_speed} if self._node.relative_speed and self._spec["name"] == LEARNER_CONTAINER else {}
@@ -149,11 +149,11 @@ class Container:
         return command(
             pod,
             self._spec,
-            base={**self._machine.environment, "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"]},
+            base={**self._context.environment, "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"]},
             defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **speed},
             sources=sources,
             mounts=mounts,
-            resolve=self._machine.addresses.resolve,
+            resolve=self._context.addresses.resolve,
         )
 
     async def _launch(self, configured: Command) -> tuple[Process, Path, int] | None:
@@ -163,28 +163,28 @@ class Container:
         memory_kills = out_of_memory_kills()
         program, *arguments = configured.argv
         argv = [sys.executable if program in ("python", "python3") else program, *arguments]
-        directory = self._machine.working_directory / (configured.cwd or "")
+        directory = self._context.working_directory / (configured.cwd or "")
         try:
-            process = await self._machine.supervisor.spawn(argv, env=configured.env, cwd=directory, log=output)
+            process = await self._context.supervisor.spawn(argv, env=configured.env, cwd=directory, log=output)
         except StartRefused as refused:
-            now = self._machine.now()
+            now = self._context.now()
             what = f'failed to start container: exec: "{configured.argv[0]}": {refused}'
             output.write_text(what + "\n")
             self._move(now=Terminated(_START_ERROR, "StartError", now, now, message=what))
             return None
         self._process = process
-        self._move(now=Running(self._machine.now(), f"local://{process.mark.rstrip('/')}"))
-        if self._killing or not self._node.powered.is_set():
-            await self._machine.supervisor.end(process)
+        self._move(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
+        if self._killing or not self._node.running.is_set():
+            await self._context.supervisor.end(process)
         elif self._stopping.is_set():
-            await self._machine.supervisor.signal(process, signal.SIGTERM)
+            await self._context.supervisor.signal(process, signal.SIGTERM)
         return process, output, memory_kills
 
     async def _until_gone(self, process: Process, output: Path, memory_kills: int) -> None:
         running = self.state.now
         assert isinstance(running, Running)
         exited = await process.wait()
-        finished = self._machine.now()
+        finished = self._context.now()
         await process.wait_gone()
         self._process = None
         ended = Terminated(
@@ -200,11 +200,11 @@ class Container:
 
     def _ran_out_of_memory(self, exited: Exited, kills_at_start: int) -> bool:
         """Whether the kernel killed it for want of memory. Known from the machine's count of such kills."""
-        if exited.signal != signal.SIGKILL or self._killing or not self._node.powered.is_set():
+        if exited.signal != signal.SIGKILL or self._killing or not self._node.running.is_set():
             return False
-        if out_of_memory_kills() <= max(kills_at_start, self._machine.memory_kills_told):
+        if out_of_memory_kills() <= max(kills_at_start, self._context.memory_kills_told):
             return False
-        self._machine.memory_kills_told = max(kills_at_start, self._machine.memory_kills_told) + 1
+        self._context.memory_kills_told = max(kills_at_start, self._context.memory_kills_told) + 1
         return True
 
     async def _unless_stopped(self, waiting: Awaitable[object]) -> bool:

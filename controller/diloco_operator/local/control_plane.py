@@ -17,12 +17,12 @@ from diloco_operator.api.names import CUSTOM_RESOURCES
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
-from diloco_operator.local.claims import Claims
+from diloco_operator.local.background_tasks import BackgroundTasks
+from diloco_operator.local.claim_binder import ClaimBinder
 from diloco_operator.local.faults import Fault, Fired, Injector
 from diloco_operator.local.kubelet import Kubelet
-from diloco_operator.local.machine import Machine, base_environment
+from diloco_operator.local.kubelet_context import KubeletContext, base_environment
 from diloco_operator.local.nodes import NodeLifecycle
-from diloco_operator.local.parts import Parts
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.local.state_dir import StateDir
@@ -78,28 +78,28 @@ class LocalControlPlane:
             stack.enter_context(self.state_dir)
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
             stack.callback(network.close)
-            parts = Parts()
-            self.failed = parts.failed
+            tasks = BackgroundTasks()
+            self.failed = tasks.failed
             self.supervisor = await stack.enter_async_context(Supervisor())
             self.client = client = MemoryApi()
-            machine = Machine(
+            context = KubeletContext(
                 client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
                 environment={**base_environment(), **self._environment}, sleep=self._sleep, volume_sync=self._timing.volume_sync,
             )  # fmt: skip
-            self.kubelet = Kubelet(machine)
+            self.kubelet = Kubelet(context)
             self.nodes = NodeLifecycle(
-                client, self.kubelet, machine, self._node_manifests,
+                client, self.kubelet, context, self._node_manifests,
                 eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
             )  # fmt: skip
             self.injector = Injector(client, self.kubelet, self._faults, self._on_fault)
-            stack.push_async_callback(parts.stop)
+            stack.push_async_callback(tasks.stop)
             await self._prepare()
-            parts.run("scheduler", Scheduler(client).run)
-            parts.run("claims", Claims(client).run)
-            parts.run("kubelet", self.kubelet.run)
-            parts.run("nodes", self.nodes.run)
-            parts.run("operator", self._operator().run)
-            parts.run("faults", self.injector.run, may_end=True)
+            tasks.run("scheduler", Scheduler(client).run)
+            tasks.run("claims", ClaimBinder(client).run)
+            tasks.run("kubelet", self.kubelet.run)
+            tasks.run("nodes", self.nodes.run)
+            tasks.run("operator", self._operator().run)
+            tasks.run("faults", self.injector.run, may_end=True)
             self._stack = stack.pop_all()
         return self
 

@@ -30,7 +30,7 @@ LIBRARY_THREADS = {
 }
 """Many units share one machine's cores: one thread for each, or they stand in each other's way."""
 NO_ACCELERATORS = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-"""A pretend node has no real accelerator; a real one in this machine is not shared out unless the pod asks for it itself."""
+"""A simulated node has no real accelerator; a real one in this machine is not shared out unless the pod asks for it itself."""
 
 
 class ConfigError(Exception):

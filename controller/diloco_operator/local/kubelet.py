@@ -1,4 +1,4 @@
-"""The kubelet of all pretend nodes of a machine: every pod bound to one of them runs as processes here.
+"""The kubelet of all simulated nodes of a machine: every pod bound to one of them runs as processes here.
 
 It speaks the client protocol and nothing else, so it may as well serve a real API server's nodes.
 """
@@ -16,25 +16,25 @@ from pathlib import Path
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.reflector import Held, ObjectKey, Reflector, as_it_is
-from diloco_operator.local.machine import WATCHES, Machine, PretendNode
+from diloco_operator.local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_operator.local.pod_worker import PodWorker
 
 log = logging.getLogger(__name__)
 
 
-class Processes(enum.Enum):
-    """What becomes of the processes of a node that cannot be reached any more."""
+class NodeFailure(enum.StrEnum):
+    """How a simulated node fails. In both cases the API server hears nothing from it."""
 
-    KILLED = "killed"
-    """The machine is down."""
-    ORPHANED = "orphaned"
-    """The machine is cut off from the API server and works on."""
+    STOPPED = "stopped"
+    """The machine is down: its processes are killed."""
+    PARTITIONED = "partitioned"
+    """The machine is cut from the network: its processes run on."""
 
 
 class Kubelet:
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._nodes: dict[str, PretendNode] = {}
+    def __init__(self, context: KubeletContext) -> None:
+        self._context = context
+        self._nodes: dict[str, SimulatedNode] = {}
         self._workers: dict[str, PodWorker] = {}
         """By pod uid."""
         self._last: dict[ObjectKey, asyncio.Task[None]] = {}
@@ -43,13 +43,13 @@ class Kubelet:
         """Likewise."""
         self._closing = False
         self._failed: asyncio.Future[None] | None = None
-        self._reflector = Reflector(machine.client, PODS, as_it_is, chance=random.random, timing=WATCHES)
+        self._reflector = Reflector(context.client, PODS, as_it_is, chance=random.random, timing=WATCHES)
         self._reflector.on_change(self._changed)
 
-    def serve(self, name: str, *, relative_speed: str = "") -> PretendNode:
+    def serve(self, name: str, *, relative_speed: str = "") -> SimulatedNode:
         """Run the pods of this node from now on."""
         if name not in self._nodes:
-            self._nodes[name] = PretendNode(name, self._machine.addresses.of_owner(f"node/{name}"))
+            self._nodes[name] = SimulatedNode(name, self._context.addresses.of_owner(f"node/{name}"))
             for pod in self._reflector.cache:
                 self._changed(None, pod)
         self._nodes[name].relative_speed = relative_speed
@@ -71,19 +71,19 @@ class Kubelet:
             await asyncio.gather(following, *self._tasks.values(), return_exceptions=True)
             self._failed.cancel()
 
-    async def disconnect(self, name: str, processes: Processes) -> None:
-        """The node falls silent: what the API server knows of it and of its pods stays as it is."""
+    async def fail_node(self, name: str, failure: NodeFailure) -> None:
+        """From now on the node neither reads from the API server nor writes to it."""
         node = self._nodes[name]
         node.connected.clear()
-        if processes is Processes.KILLED:
-            node.powered.clear()
+        if failure is NodeFailure.STOPPED:
+            node.running.clear()
             for worker in [*self._workers.values()]:
                 if worker.node is node:
-                    await worker.power_off()
+                    await worker.stop_with_node()
 
-    def reconnect(self, name: str) -> None:
-        """The node is back (on)."""
-        self._nodes[name].powered.set()
+    def recover_node(self, name: str) -> None:
+        """The node runs and is connected again."""
+        self._nodes[name].running.set()
         self._nodes[name].connected.set()
 
     async def shut_down(self, which: Callable[[Obj], bool] = lambda _: True) -> None:
@@ -115,13 +115,13 @@ class Kubelet:
         if not logs:
             statuses = found.value.get("status", {}).get("containerStatuses") or ()
             counts = [status["restartCount"] for status in statuses if status["name"] == container]
-            files = [self._machine.state_dir / "logs" / namespace / pod / f"{container}-{count}.log" for count in counts]
+            files = [self._context.state_dir / "logs" / namespace / pod / f"{container}-{count}.log" for count in counts]
             logs = [(file, 0) for file in files if file.exists()]
         return logs, running
 
     def logs(self, namespace: str, pod: str) -> list[Path]:
         """The logs of a pod's containers, oldest first."""
-        folder = self._machine.state_dir / "logs" / namespace / pod
+        folder = self._context.state_dir / "logs" / namespace / pod
         return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
 
     def _changed(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
@@ -133,7 +133,7 @@ class Kubelet:
             worker.update(new.value)
         elif not self._closing and (node := self._nodes.get(new.value["spec"].get("nodeName") or "")):
             uid, key = new.uid, new.key
-            self._workers[uid] = PodWorker(self._machine, node, new.value)
+            self._workers[uid] = PodWorker(self._context, node, new.value)
             task = asyncio.create_task(self._work(uid, self._last.get(key)), name=f"pod {'/'.join(key)}")
             self._last[key] = task
             self._tasks[uid] = task

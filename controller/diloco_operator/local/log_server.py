@@ -58,7 +58,7 @@ class LogServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         if asked := [name for name in _UNKNOWN if query.get(name, "false") not in ("", "false")]:
-            return web.Response(status=400, text=f"pretend nodes keep no time of log lines; leave out {', '.join(asked)}\n")
+            return web.Response(status=400, text=f"simulated nodes keep no time of log lines; leave out {', '.join(asked)}\n")
         namespace, pod, container = (request.match_info[part] for part in ("namespace", "pod", "container"))
         runs, _ = self._runs(namespace, pod, container)
         newest = 2 if query.get("previous") == "true" else 1

@@ -1,4 +1,4 @@
-"""The life of pretend nodes: registration, heartbeats, failure, as a node lifecycle controller, taint manager and pod GC have it."""
+"""The life of simulated nodes: registration, heartbeats, failure, as a node lifecycle controller, taint manager and pod GC have it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, NODE_HOSTNAME, NODES, PODS
 from diloco_operator.kube.client import AlreadyExists, Client, Conflict, NotFound, Obj
-from diloco_operator.local.kubelet import Kubelet, Processes
-from diloco_operator.local.machine import Machine
+from diloco_operator.local.kubelet import Kubelet, NodeFailure
+from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.pod_status import timestamp
 from diloco_operator.local.scheduling import tolerates
 
@@ -103,13 +103,13 @@ class NodeLifecycle:
     """Registers nodes and keeps them Ready; lets them fail on request."""
 
     def __init__(
-        self, client: Client, kubelet: Kubelet, machine: Machine, manifests: Sequence[Obj], *,
+        self, client: Client, kubelet: Kubelet, context: KubeletContext, manifests: Sequence[Obj], *,
         eviction_seconds: float = _EVICTION_SECONDS, heartbeat_seconds: float = _HEARTBEAT_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:  # fmt: skip
         self._client = client
         self._kubelet = kubelet
-        self._machine = machine
+        self._context = context
         self._manifests = [complete(manifest) for manifest in manifests]
         self._eviction_seconds = eviction_seconds
         self._heartbeat_seconds = heartbeat_seconds
@@ -139,11 +139,11 @@ class NodeLifecycle:
                 task.cancel()
             await asyncio.gather(*self._evictions.values(), return_exceptions=True)
 
-    async def fail(self, name: str, processes: Processes = Processes.KILLED) -> None:
-        """The node falls silent. Ready turns Unknown, the unreachable taints appear, statuses of its pods but for Ready stay as they
+    async def fail(self, name: str, failure: NodeFailure = NodeFailure.STOPPED) -> None:
+        """The node stops answering. Ready turns Unknown, the unreachable taints appear, statuses of its pods but for Ready stay as they
         were; after the eviction time its pods are marked for deletion, and stay Terminating for as long as the node stays away."""
         self._silent.add(name)
-        await self._kubelet.disconnect(name, processes)
+        await self._kubelet.fail_node(name, failure)
         await self._change(name, lambda node: self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
         await self.taint(name, UNREACHABLE, "NoSchedule")
         await self.taint(name, UNREACHABLE, "NoExecute")
@@ -165,18 +165,18 @@ class NodeLifecycle:
         await self.untaint(name, NOT_READY)
         await self._change(name, lambda node: self._set_ready(node, "True"))
         self._silent.discard(name)
-        self._kubelet.reconnect(name)
+        self._kubelet.recover_node(name)
 
     async def remove(self, name: str) -> None:
         """The machine is gone for good: its processes die, the Node object goes, and pod GC takes its pods out of the API."""
         self._silent.add(name)
-        await self._kubelet.disconnect(name, Processes.KILLED)
+        await self._kubelet.fail_node(name, NodeFailure.STOPPED)
         if eviction := self._evictions.pop(name, None):
             eviction.cancel()
         await self._client.delete(NODES, "", name)
         for pod in await self._pods_on(name):
             await self._disrupt(pod, "DeletionByPodGC", "PodGC: node no longer exists", grace_seconds=0, phase="Failed")
-        self._kubelet.reconnect(name)  # nothing of it is left to be told: its workers see their pods gone and end
+        self._kubelet.recover_node(name)  # nothing of it is left to be told: its workers see their pods gone and end
 
     async def restore(self, name: str) -> None:
         """A node that was removed comes back as a new object of the same name."""
@@ -185,7 +185,7 @@ class NodeLifecycle:
 
     async def taint(self, name: str, key: str, effect: str, value: str = "") -> None:
         """Add a taint; NoExecute evicts the pods that do not tolerate it (at once, but for those of a failed node)."""
-        taint = {"key": key, "effect": effect, "timeAdded": timestamp(self._machine.now()), **({"value": value} if value else {})}
+        taint = {"key": key, "effect": effect, "timeAdded": timestamp(self._context.now()), **({"value": value} if value else {})}
 
         def add(node: Obj) -> None:
             taints = node["spec"].setdefault("taints", [])
@@ -233,7 +233,7 @@ class NodeLifecycle:
         await self._change(name, fill)
 
     def _set_ready(self, node: Obj, ready: str, reason: str = "KubeletReady", message: str = "kubelet is posting ready status") -> None:
-        set_ready(node, ready, reason, message, now=timestamp(self._machine.now()))
+        set_ready(node, ready, reason, message, now=timestamp(self._context.now()))
 
     async def _change(self, name: str, change: Callable[[Obj], None], *, status: bool = True) -> None:
         """Read, change, write, until nobody wrote in between. A node that is gone is left alone."""
@@ -257,7 +257,7 @@ class NodeLifecycle:
             status = pod.get("status") or {}
             old: Obj = next((c for c in status.get("conditions") or () if c["type"] == condition["type"]), {})
             changed = old.get("status") != condition["status"]
-            fresh = {**old, **condition, "lastTransitionTime": timestamp(self._machine.now()) if changed else old["lastTransitionTime"]}
+            fresh = {**old, **condition, "lastTransitionTime": timestamp(self._context.now()) if changed else old["lastTransitionTime"]}
             status = {**status, "conditions": [*(c for c in status.get("conditions") or () if c["type"] != condition["type"]), fresh]}
             if phase:
                 status["phase"] = phase

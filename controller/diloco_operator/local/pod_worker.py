@@ -15,7 +15,7 @@ from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
 from diloco_operator.local.containers import Container, first_of, mounted_sources
 from diloco_operator.local.environment import ConfigError
-from diloco_operator.local.machine import Machine, PretendNode
+from diloco_operator.local.kubelet_context import KubeletContext, SimulatedNode
 from diloco_operator.local.pod_status import Running, Waiting, initial_states, phase, pod_status
 from diloco_operator.local.volumes import CHANGING, PodFolder
 
@@ -28,8 +28,8 @@ _RETRY = Backoff(initial=0.1, ceiling=10.0)
 class PodWorker:
     """Runs one pod, known by its uid, until nothing of it is left here and in the API."""
 
-    def __init__(self, machine: Machine, node: PretendNode, pod: Obj) -> None:
-        self._machine = machine
+    def __init__(self, context: KubeletContext, node: SimulatedNode, pod: Obj) -> None:
+        self._context = context
         self._node = node
         self._pod: Obj = pod
         self._gone = False
@@ -37,15 +37,15 @@ class PodWorker:
         self._moved = asyncio.Event()
         """Set by every update from the API."""
         self._dirty = asyncio.Event()
-        self._folder = PodFolder(machine.state_dir, pod)
+        self._folder = PodFolder(context.state_dir, pod)
         self._init: list[Container] = []
         self._main: list[Container] = []
-        self._started_at = machine.now()
+        self._started_at = context.now()
         self._refusal = ""
         self._address = self._own_address()
 
     @property
-    def node(self) -> PretendNode:
+    def node(self) -> SimulatedNode:
         return self._node
 
     @property
@@ -70,8 +70,8 @@ class PodWorker:
         found = next((each for each in self._containers if each.state.name == container), None)
         return (found.logs, isinstance(found.state.now, Running)) if found else ([], False)
 
-    async def power_off(self) -> None:
-        """The node went off: everything dies, nothing is told."""
+    async def stop_with_node(self) -> None:
+        """The node stopped: kill every process, and report nothing."""
         for container in self._containers:
             await container.kill(for_good=False)
 
@@ -92,7 +92,7 @@ class PodWorker:
         if self._deleted:
             await self._remove()
         self._folder.remove()
-        self._machine.addresses.release(self._pod["metadata"]["uid"])
+        self._context.addresses.release(self._pod["metadata"]["uid"])
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -125,22 +125,22 @@ class PodWorker:
     def _own_address(self) -> str:
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         if spec.get("hostname") and spec.get("subdomain"):
-            return self._machine.addresses.of_name(spec["hostname"], spec["subdomain"], metadata["namespace"])
-        return self._machine.addresses.of_owner(metadata["uid"])
+            return self._context.addresses.of_name(spec["hostname"], spec["subdomain"], metadata["namespace"])
+        return self._context.addresses.of_owner(metadata["uid"])
 
     def _prepare(self) -> None:
         spec, status = self._pod["spec"], self._pod.get("status", {})
         policy = spec.get("restartPolicy", "Always")
-        now = self._machine.now()
+        now = self._context.now()
 
         def containers(specs: Sequence[Mapping[str, Any]], reported: Sequence[Mapping[str, Any]], policy: str) -> list[Container]:
             states = initial_states(specs, reported, now)
             return [
-                Container(self._machine, self._node, self._folder, self._own_view, spec, policy, state, self._dirty.set)
+                Container(self._context, self._node, self._folder, self._own_view, spec, policy, state, self._dirty.set)
                 for spec, state in zip(specs, states, strict=True)
             ]
 
-        self._refusal = self._machine.refuses(self._pod)
+        self._refusal = self._context.refuses(self._pod)
         init_policy = "Never" if policy == "Never" else "OnFailure"
         self._init = containers(spec.get("initContainers") or (), status.get("initContainerStatuses") or (), init_policy)
         self._main = containers(spec["containers"], status.get("containerStatuses") or (), policy)
@@ -154,7 +154,7 @@ class PodWorker:
         return {**self._pod, "status": {**self._pod.get("status", {}), "podIP": self._address, "hostIP": self._node.address}}
 
     async def _run_containers(self) -> None:
-        await self._node.powered.wait()
+        await self._node.running.wait()
         for container in self._init:
             await container.run()
         if phase([container.state for container in self._init], []) != "Failed" and not self._deleted:
@@ -213,10 +213,10 @@ class PodWorker:
         if not any(kind in volume for volume in self._pod["spec"].get("volumes") or () for kind in CHANGING):
             return
         while True:
-            await asyncio.sleep(self._machine.volume_sync)
+            await asyncio.sleep(self._context.volume_sync)
             await self._node.connected.wait()
             try:
-                self._folder.refresh(self._own_view(), await mounted_sources(self._machine.client, self._pod))
+                self._folder.refresh(self._own_view(), await mounted_sources(self._context.client, self._pod))
             except (ApiError, ConfigError, OSError) as error:
                 log.warning("volumes of pod %s stay as they are: %s", self._name, error)
 
@@ -232,7 +232,7 @@ class PodWorker:
                 pod_ip=self._address,
                 host_ip=self._node.address,
                 started_at=self._started_at,
-                now=self._machine.now(),
+                now=self._context.now(),
                 shut_down=self._shutting_down and not self._deleted,
             )
             if status == pod.get("status"):
@@ -242,7 +242,7 @@ class PodWorker:
                     pod = await self._fresh()
                     failures = 0
                     continue
-                await self._machine.client.update(PODS, {**pod, "status": status}, subresource="status", field_manager="kubelet")
+                await self._context.client.update(PODS, {**pod, "status": status}, subresource="status", field_manager="kubelet")
                 return
             except NotFound:
                 self._gone = True
@@ -252,11 +252,11 @@ class PodWorker:
             except ApiError as error:
                 failures += 1
                 log.warning("status of pod %s: %s", self._name, error)
-                await self._machine.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
+                await self._context.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
 
     async def _fresh(self) -> Obj:
         metadata = self._pod["metadata"]
-        pod = await self._machine.client.get(PODS, metadata["namespace"], metadata["name"])
+        pod = await self._context.client.get(PODS, metadata["namespace"], metadata["name"])
         if pod["metadata"]["uid"] != metadata["uid"]:
             raise NotFound(404, "NotFound", f"pod {self._name} is another one now")
         return pod
@@ -267,14 +267,14 @@ class PodWorker:
         failures = 0
         while not self._gone:
             try:
-                await self._machine.client.delete(PODS, metadata["namespace"], metadata["name"], grace_seconds=0, uid=metadata["uid"])
+                await self._context.client.delete(PODS, metadata["namespace"], metadata["name"], grace_seconds=0, uid=metadata["uid"])
                 return
             except (NotFound, Conflict):
                 return  # gone, or another pod under this name
             except ApiError as error:
                 failures += 1
                 log.warning("deletion of pod %s: %s", self._name, error)
-                await self._machine.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
+                await self._context.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

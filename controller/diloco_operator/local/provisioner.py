@@ -1,7 +1,7 @@
 """Volumes for claims in a real cluster: folders of the state directory, offered as a StorageClass.
 
 The other half of binding is the cluster's own: its scheduler chooses a node (WaitForFirstConsumer), its volume controller binds. A
-volume fits every pretend node of this command, since they are all this machine, and no other node.
+volume fits every simulated node of this command, since they are all this machine, and no other node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diloco_operator.api.names import LABEL_SERVER, PERSISTENT_VOLUMES, STORAGE_
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
 from diloco_operator.local.environment import ConfigError
-from diloco_operator.local.machine import WATCHES
+from diloco_operator.local.kubelet_context import WATCHES
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Provisioner:
             raise ConfigError(f'persistentvolume "{bound_to}" of claim "{name}" not found') from None
         source = spec.get("local") or spec.get("hostPath")
         if not source:
-            raise ConfigError(f'persistentvolume "{bound_to}" is no folder of a machine; use the StorageClass {CLASS} for pretend nodes')
+            raise ConfigError(f'persistentvolume "{bound_to}" is no folder of a machine; use the StorageClass {CLASS} for simulated nodes')
         return Path(source["path"])
 
     async def _pass(self) -> None:

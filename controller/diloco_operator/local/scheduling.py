@@ -1,7 +1,7 @@
 """Which node a pod may run on, and why not another. Pure: the deciding part of `scheduler`.
 
 Looked at: nodeSelector, required node affinity, taints and tolerations, unschedulable, readiness, and requests against what nodes
-can allocate. A resource that a node does not list counts as not there, except cpu, memory and the like: a pretend node need not
+can allocate. A resource that a node does not list counts as not there, except cpu, memory and the like: a simulated node need not
 list those.
 """
 

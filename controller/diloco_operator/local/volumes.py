@@ -1,6 +1,6 @@
 """A pod's volumes as folders under the state directory.
 
-What a pod owns (`pods/<uid>`) goes with the pod. A claim's folder is another's to choose (`Machine.claim_folder`) and stays.
+What a pod owns (`pods/<uid>`) goes with the pod. A claim's folder is another's to choose (`KubeletContext.claim_folder`) and stays.
 Files of ConfigMaps, Secrets and the like lie as a kubelet lays them: in a folder behind the link `..data`, which is replaced when
 one of them changes, so that all change at once.
 """
@@ -143,7 +143,7 @@ def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, F
     if not known:
         kinds = ", ".join(key for key in volume if key != "name") or "without a source"
         raise ConfigError(
-            f"volume {volume['name']!r} ({kinds}) is not supported by pretend nodes; "
+            f"volume {volume['name']!r} ({kinds}) is not supported by simulated nodes; "
             "use configMap, secret, downwardAPI, projected, emptyDir, hostPath or persistentVolumeClaim"
         )
     return files

@@ -1,4 +1,4 @@
-"""The duration of local steps, and the stretch that makes a pretend node as slow as the hardware it stands for."""
+"""The duration of local steps, and the stretch that makes a simulated node as slow as the hardware it stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretend nodes of an API server that is not their own, on the in-memory one; tests/e2e/test_kube_nodes.py has the real one."""
+"""Simulated nodes of an API server that is not their own, on the in-memory one; tests/e2e/test_kube_nodes.py has the real one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.cluster_nodes import ClusterNodes, ForeignNodes, registration
 from diloco_operator.local.kubelet import Kubelet
-from diloco_operator.local.machine import Machine
+from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.nodes import BadNode
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.provisioner import volume
@@ -25,9 +25,9 @@ from diloco_operator.local.provisioner import volume
 async def serving(client: MemoryApi, state_dir: Path, *fleet: dict, server: str = "me"):
     network = Network.reserve(random.Random())
     async with Supervisor() as supervisor:
-        machine = Machine(client, supervisor, Addresses(network.second), state_dir, state_dir, volume_sync=0.05)
-        kubelet = Kubelet(machine)
-        nodes = ClusterNodes(client, kubelet, machine, fleet or [a_node("one")], server=server, heartbeat=0.05)
+        context = KubeletContext(client, supervisor, Addresses(network.second), state_dir, state_dir, volume_sync=0.05)
+        kubelet = Kubelet(context)
+        nodes = ClusterNodes(client, kubelet, context, fleet or [a_node("one")], server=server, heartbeat=0.05)
         await nodes.register()
         parts = [asyncio.create_task(part) for part in (kubelet.run(), nodes.run())]
         try:
@@ -104,14 +104,14 @@ async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path):
     assert await client.get(PODS, "default", "over") == over, "what was over before stays as it was"
 
 
-async def test_a_word_that_is_no_pretence_leaves_the_node_well(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     client = MemoryApi()
     odd = a_node("one")
-    odd["metadata"]["annotations"] = {"local.diloco.dev/pretend": "dead"}
+    odd["metadata"]["annotations"] = {"local.diloco.dev/simulate": "dead"}
     async with serving(client, tmp_path, odd):
         await wait_for(client, NODES, "", "one", is_true("Ready"))
         async with asyncio.timeout(20):
-            while "write 'off' or 'cut-off'" not in caplog.text:  # noqa: ASYNC110 - a log has no event
+            while "write 'stopped' or 'partitioned'" not in caplog.text:  # noqa: ASYNC110 - a log has no event
                 await asyncio.sleep(0.01)
 
 

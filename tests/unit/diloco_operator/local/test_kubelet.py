@@ -150,7 +150,7 @@ async def test_environment_config_and_volumes_arrive(local: LocalNodes):
     pod = await local.run(sh(script, container=container, volumes=volumes, metadata={"labels": {"team": "blue"}}))
     assert local.log("pod") == "a|a/$(PLAIN)/$(UNKNOWN)|node|blue|high|s3cr3t|3|1|a\n{}s3cr3t"
     assert ended(pod)["message"] == "final"
-    assert (local.machine.state_dir / "volumes/default/state/result").read_text() == "done\n"
+    assert (local.context.state_dir / "volumes/default/state/result").read_text() == "done\n"
 
 
 async def test_termination_message_is_cut_at_4096_bytes(local: LocalNodes):
@@ -229,7 +229,7 @@ async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone
 
 
 async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: LocalNodes):
-    deaf = local.machine.state_dir / "deaf"
+    deaf = local.context.state_dir / "deaf"
     os.mkfifo(deaf)
     await local.create(PODS, sh(f"trap '' TERM; : > {deaf}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=1))
     await asyncio.to_thread(deaf.read_bytes)  # opens as soon as the pod ignores the signal
@@ -240,7 +240,7 @@ async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: 
 
 
 async def test_grace_period_can_be_cut_short(local: LocalNodes):
-    mark = f"stubborn in {local.machine.state_dir}"
+    mark = f"stubborn in {local.context.state_dir}"
     await local.create(PODS, sh(f"trap '' TERM; : {mark}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=3600))
     await local.pod("pod", is_true("Ready"))
     await local.client.delete(PODS, "default", "pod")

@@ -1,4 +1,4 @@
-"""Logs of pretend nodes' pods, asked for as an API server does."""
+"""Logs of simulated nodes' pods, asked for as an API server does."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders.local import LocalNodes, Processes, a_node, a_pod, condition, is_gone, is_true, local_nodes, wait_for
+from builders.local import LocalNodes, NodeFailure, a_node, a_pod, condition, is_gone, is_true, local_nodes, wait_for
 from diloco_operator.api.names import NODES, PODS
 from diloco_operator.local.nodes import BadNode, complete, this_machine
 from diloco_operator.local.supervisor import processes
@@ -70,9 +70,9 @@ async def test_node_that_comes_back_ends_what_was_marked_for_deletion(two):
     assert not taints(await node(two, "one", is_true("Ready")))
 
 
-async def test_cut_off_node_works_on_and_its_orphans_end_when_it_is_back(two):
+async def test_partitioned_node_works_on_and_its_orphans_end_when_it_is_back(two):
     pod = await started(two)
-    await two.nodes.fail("one", Processes.ORPHANED)
+    await two.nodes.fail("one", NodeFailure.PARTITIONED)
     assert lives(two, pod)
     await two.client.delete(PODS, "default", "pod", grace_seconds=0)  # as the operator may with a learner
     await two.pod("pod", is_gone)

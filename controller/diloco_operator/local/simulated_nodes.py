@@ -1,4 +1,4 @@
-"""Pretend nodes joined to a real cluster: the process kubelet, its nodes and their volumes, over a client of that cluster."""
+"""Simulated nodes joined to a real cluster: the process kubelet, its nodes and their volumes, over a client of that cluster."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Self
 from diloco_operator.api.names import LABEL_JOB
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.local.addresses import Addresses, Network
+from diloco_operator.local.background_tasks import BackgroundTasks
 from diloco_operator.local.cluster_nodes import ClusterNodes
 from diloco_operator.local.kubelet import Kubelet
+from diloco_operator.local.kubelet_context import KubeletContext, base_environment
 from diloco_operator.local.log_server import LogServer
-from diloco_operator.local.machine import Machine, base_environment
-from diloco_operator.local.parts import Parts
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.provisioner import Provisioner
 from diloco_operator.local.state_dir import StateDir
 
 
-class JoinedNodes:
+class SimulatedNodes:
     """An async context manager. Leaving it kills every process and leaves the cluster as it is, as a power failure would; call
     `leave` before to shut down in good order.
 
@@ -45,8 +45,8 @@ class JoinedNodes:
         self._stack = contextlib.AsyncExitStack()
         self.kubelet: Kubelet
         self.nodes: ClusterNodes
-        self.parts: Parts
-        """`parts.failed` becomes the exception of a part that ended though none may."""
+        self.tasks: BackgroundTasks
+        """`tasks.failed` becomes the exception of the first task that failed."""
         self._provisioner: Provisioner
 
     async def __aenter__(self) -> Self:
@@ -58,25 +58,25 @@ class JoinedNodes:
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
             stack.callback(network.close)
             supervisor = await stack.enter_async_context(Supervisor())
-            machine = Machine(
+            context = KubeletContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
                 environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, refuses=self._refuses,
             )  # fmt: skip
-            self.kubelet = Kubelet(machine)
+            self.kubelet = Kubelet(context)
             logs = await stack.enter_async_context(LogServer(self.kubelet.runs))
             self.nodes = ClusterNodes(
-                self.client, self.kubelet, machine, self._manifests, server=server, heartbeat=self._heartbeat, listen=logs.listen
+                self.client, self.kubelet, context, self._manifests, server=server, heartbeat=self._heartbeat, listen=logs.listen
             )  # fmt: skip
             names = set(self.nodes.names)
             self._provisioner = Provisioner(self.client, self.state_dir.path, names.__contains__, server=server)
-            machine.claim_folder = self._provisioner.folder_of
-            self.parts = Parts()
-            stack.push_async_callback(self.parts.stop)
+            context.claim_folder = self._provisioner.folder_of
+            self.tasks = BackgroundTasks()
+            stack.push_async_callback(self.tasks.stop)
             await self.nodes.register()
             await self._provisioner.register()
-            self.parts.run("kubelet", self.kubelet.run)
-            self.parts.run("nodes", self.nodes.run)
-            self.parts.run("provisioner", self._provisioner.run)
+            self.tasks.run("kubelet", self.kubelet.run)
+            self.tasks.run("nodes", self.nodes.run)
+            self.tasks.run("provisioner", self._provisioner.run)
             self._stack = stack.pop_all()
         return self
 
@@ -93,6 +93,6 @@ class JoinedNodes:
         if self._all_pods or LABEL_JOB in (pod["metadata"].get("labels") or {}):
             return ""
         return (
-            "this node is pretended by `diloco local nodes`, which runs pods of DiLoCoJobs only; with --all-pods it runs any, "
+            "this node is simulated by `diloco local nodes`, which runs only pods of DiLoCoJobs; with --all-pods it runs every pod, "
             "as processes of the user who started it"
         )

@@ -13,14 +13,14 @@ from pathlib import Path
 
 
 @dataclass
-class PretendKubelet:
+class SimulatedKubelet:
     port: int
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Path and query of every request."""
 
 
 @contextlib.contextmanager
-def serve_logs(certificate: Path, key: Path, logs: Mapping[str, bytes]) -> Iterator[PretendKubelet]:
+def serve_logs(certificate: Path, key: Path, logs: Mapping[str, bytes]) -> Iterator[SimulatedKubelet]:
     """Serve `logs` by `namespace/pod/container`; another one is 404. `certificate` may be any: API servers of tests do not check it."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -42,7 +42,7 @@ def serve_logs(certificate: Path, key: Path, logs: Mapping[str, bytes]) -> Itera
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    kubelet = PretendKubelet(server.server_address[1])
+    kubelet = SimulatedKubelet(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

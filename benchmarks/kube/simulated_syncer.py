@@ -37,7 +37,7 @@ class _Contented(SyncerServicer):
 
 
 @asynccontextmanager
-async def pretending(bench: Rig, namespace: str, job: str, address: str) -> AsyncIterator[None]:
+async def simulated_syncer(bench: Rig, namespace: str, job: str, address: str) -> AsyncIterator[None]:
     """The job's syncer runs, on `address` (of 127.0.0.0/8), and all its learners contribute."""
     pods = await bench.pods(namespace)
     labels = [pod["metadata"]["labels"] for pod in pods]

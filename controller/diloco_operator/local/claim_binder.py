@@ -11,7 +11,7 @@ from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
 
 
-class Claims:
+class ClaimBinder:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._wake = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What every pod worker of one kubelet shares: this machine, the processes on it, and the pretend nodes."""
+"""What every pod worker of one kubelet shares: this machine, the processes on it, and the simulated nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def out_of_memory_kills() -> int:
 
 
 @dataclass(eq=False)
-class PretendNode:
+class SimulatedNode:
     """One node as its kubelet sees it."""
 
     name: str
@@ -46,17 +46,17 @@ class PretendNode:
     relative_speed: str = ""
     """Of the annotation; "": the machine's own."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared while the API server cannot be reached from this node: nothing is heard, nothing is reported."""
-    powered: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared while the node is off: nothing is started."""
+    """Cleared while the node cannot reach the API server: it reads nothing and reports nothing."""
+    running: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while the node is stopped: it starts no container."""
 
     def __post_init__(self) -> None:
         self.connected.set()
-        self.powered.set()
+        self.running.set()
 
 
 @dataclass(eq=False)
-class Machine:
+class KubeletContext:
     client: Client
     supervisor: Supervisor
     addresses: Addresses

@@ -134,7 +134,7 @@ class InstantKubelet:
         self._on_running(key)
 
 
-class PretendTelemetry:
+class SimulatedTelemetry:
     """Every learner that runs contributes."""
 
     def __init__(self) -> None:
@@ -184,9 +184,9 @@ async def operating(
     api: MemoryApi, *, kubelet: bool, on_create: Callable[[str, float], None] = lambda name, at: None
 ) -> AsyncIterator[InstantKubelet]:
     """The operator at work on `api`, with or without a kubelet."""
-    telemetry = PretendTelemetry()
-    pretend = InstantKubelet(api, telemetry.changed)
-    telemetry.kubelet = pretend
+    telemetry = SimulatedTelemetry()
+    instant = InstantKubelet(api, telemetry.changed)
+    telemetry.kubelet = instant
     chance = random.Random(2)
     operator = Operator(
         WatchedApi(api, on_create),  # type: ignore[arg-type]
@@ -198,9 +198,9 @@ async def operating(
     )
     tasks = [asyncio.create_task(operator.run())]
     if kubelet:
-        tasks += [asyncio.create_task(pretend.pods.run()), asyncio.create_task(pretend.work())]
+        tasks += [asyncio.create_task(instant.pods.run()), asyncio.create_task(instant.work())]
     try:
-        yield pretend
+        yield instant
         if operator.counters.defects:
             raise RuntimeError(f"the operator had {operator.counters.defects} defects, see the log")
         for task in tasks:
