@@ -16,6 +16,7 @@ from typing import Any
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import Create
 from diloco_operator.reconcile import Children, OperatorConfig, Snapshot, parse_job, project_child, project_pod, reconcile
 from diloco_operator.report import Report, UnitPhase, UnitReport
@@ -88,7 +89,7 @@ def training_snapshot(units: int) -> Snapshot:
         plan = reconcile(snapshot, START)
         inventory.set_holds(snapshot.job.key, plan.holds)
         assert not any(wanted.uid for wanted in plan.certify), "what is made in one pass is not changed in the next"
-        for create in issuer.writes(plan.certify):
+        for create in certificate_writes(issuer, plan.certify):
             assert isinstance(create, Create)
             secrets[create.obj["metadata"]["name"]] = project_certificates(create.obj)
         for create in plan.creates:

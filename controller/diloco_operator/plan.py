@@ -1,10 +1,10 @@
-"""The whole desired change of one pass, as data. Pure: reconcile makes it, `kube.executor` carries it out.
+"""The whole desired change of one pass, as data. Pure: reconcile makes it, `operator.executor` carries it out.
 
 The stages run in order and every action may be repeated:
 
 1. `creates` and `certify`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
    that is taken by an object of the same job is success; by a stranger it is an error. Certificates are made by
-   `certificates.issuing` while others are written already; a pod is made after the Secret that holds its own.
+   `operator.certificate_writes` while others are written already; a pod is made after the Secret that holds its own.
 2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made. One that
    may wait is left, and all that follows it, to the next pass if that is due already and a write costs much.
 3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco_operator.certificates.authority import Authority
+from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.placement.matching import WantClass
@@ -49,18 +49,6 @@ class Patch:
     name: str
     body: Obj = field(repr=False)
     wave: int = WAVE_CONFIGURATION
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One certificate to be made."""
-
-    key: str
-    """Under which key of the Secret it is kept, with its private key."""
-    identity: str
-    """The URI in it (diloco.contract)."""
-    host_names: tuple[str, ...] = ()
-    """Not empty: it is a server's. A client's has none."""
 
 
 @dataclass(frozen=True, slots=True)

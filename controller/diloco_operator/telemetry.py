@@ -18,10 +18,9 @@ from diloco.contract import SYNCER_PORT, operator_identity
 from diloco.protocol import diloco_pb2
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
-from diloco_operator.certificates.authority import Authority
+from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.backoff import Backoff
-from diloco_operator.plan import Leaf
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
 log = logging.getLogger(__name__)

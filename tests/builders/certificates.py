@@ -10,9 +10,8 @@ import grpc
 from diloco import contract
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.tls import TlsFiles
-from diloco_operator.certificates.authority import Authority
+from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.plan import Leaf
 
 DAY = 86400.0
 

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from diloco.contract import Result, UnitResult
 from diloco_operator.api import names
-from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.report import Report, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
 

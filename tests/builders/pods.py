@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders.jobs import JOB_UID
-from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.kube.timestamps import format_timestamp
 
 
 def a_learner_pod(

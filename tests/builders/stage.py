@@ -16,10 +16,11 @@ from builders.jobs import JobBuilder
 from builders.nodes import a_node, signs
 from builders.pods import exits, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
-from diloco_operator.api.timestamps import parse_timestamp
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.placement.matching import WantClass
 from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
@@ -98,7 +99,7 @@ class Stage:
         """One pass, carried out; only the first `crash_after` writes if told so."""
         plan = self.look()
         self.inventory.set_holds(self.snapshot().job.key, plan.holds)
-        secrets = self.issuer.writes(plan.certify)  # a pod comes after the Secret with its certificate
+        secrets = certificate_writes(self.issuer, plan.certify)  # a pod comes after the Secret with its certificate
         changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
         writes: list[Any] = [*changes, *([plan.status] if plan.status else []), *plan.deletes]
         for write in writes if crash_after is None else writes[:crash_after]:

@@ -14,8 +14,8 @@ from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
 from builders.job_manifests import Obj, gpu_pool, job, tpu_pool, with_field
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.rules import RULES
-from diloco_operator.kube import schema as kube_schema
 from diloco_operator.kube.client import Cause
+from diloco_operator.kube.memory import schema as kube_schema
 
 SCHEMA = job_schema()
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -13,11 +13,11 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import MAX_LEARNERS
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
-from diloco_operator.kube import schema as kube_schema
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
-from diloco_operator.kube.events import EventRecorder, Subject
-from diloco_operator.kube.executor import Executor
-from diloco_operator.kube.schema import Structural
+from diloco_operator.kube.memory import schema as kube_schema
+from diloco_operator.kube.memory.schema import Structural
+from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Plan
 
 from .conftest import define

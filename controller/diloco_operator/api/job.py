@@ -16,8 +16,8 @@ from pydantic.alias_generators import to_camel
 from diloco_operator.accelerators import ACCELERATOR_NAMES, UnitShape, unit_shape
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
-from diloco_operator.api.timestamps import Timestamp
 from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.timestamps import Timestamp
 
 MAX_LEARNERS = 1024
 """Units of one job: four digits in a pod's name."""
@@ -353,7 +353,7 @@ class InvalidJob(ValueError):
 def load(obj: Obj) -> DiLoCoJob:
     """The typed form of an API object, absent fields with their defaults. Raises `InvalidJob`.
 
-    Checks types only; the rules of the CRD hold for whatever an API server accepted (`kube.schema.validate` checks them).
+    Checks types only; the rules of the CRD hold for whatever an API server accepted (`kube.memory.schema.validate` checks them).
     """
     try:
         return DiLoCoJob.model_validate(obj)

@@ -32,3 +32,15 @@ class Authority:
     root: Root
     key: str = field(repr=False)
     """Private key, PEM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One certificate to be made."""
+
+    key: str
+    """Under which key of the Secret it is kept, with its private key."""
+    identity: str
+    """The URI in it (diloco.contract)."""
+    host_names: tuple[str, ...] = ()
+    """Not empty: it is a server's. A client's has none."""

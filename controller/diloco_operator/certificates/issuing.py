@@ -1,22 +1,18 @@
-"""Making keys and certificates: the only part of a pass that draws randomness. What is to be made is in the plan (`plan.Certify`)."""
+"""Makes keys and certificates. This is the only part of a reconcile that draws randomness."""
 
 from __future__ import annotations
 
-import base64
 import datetime
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from diloco.contract import TLS_ROOTS_FILE
 
-from diloco_operator.api import names
-from diloco_operator.certificates.authority import AUTHORITY_CERTIFICATE, AUTHORITY_KEY, AUTHORITY_LIFETIME, BACKDATE, Authority
+from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, BACKDATE, Authority, Leaf
 from diloco_operator.certificates.view import root_of
-from diloco_operator.plan import Certify, Create, Leaf, Patch
 
 type NewKey = Callable[[], ec.EllipticCurvePrivateKey]
 
@@ -37,22 +33,6 @@ class Issuer:
         self._lifetime = lifetime
         self._new_key = new_key
 
-    def writes(self, certify: Iterable[Certify]) -> Iterator[Create | Patch]:
-        """Make the certificates of a plan: one write for each Secret. A certificate costs some 0.15 ms of this thread, so a caller with
-        others to attend to does that between two writes."""
-        fresh: Authority | None = None
-        for wanted in certify:
-            if wanted.found_authority:
-                fresh = self.authority(wanted.job_uid)
-                yield _create(wanted, {AUTHORITY_CERTIFICATE: fresh.root.pem, AUTHORITY_KEY: fresh.key})
-                continue
-            authority = wanted.authority or fresh
-            assert authority is not None, "a plan founds an authority before it needs it"
-            data: dict[str, str | None] = dict.fromkeys(wanted.drop)
-            data |= self._signed(authority, wanted.leaves)
-            data[TLS_ROOTS_FILE] = authority.root.pem + "".join(wanted.roots)
-            yield _patch(wanted, data) if wanted.uid else _create(wanted, data)
-
     def authority(self, job_uid: str) -> Authority:
         """A new authority for one job."""
         key = self._new_key()
@@ -70,10 +50,10 @@ class Issuer:
 
     def sign(self, authority: Authority, leaf: Leaf) -> str:
         """One private key with its certificate, PEM."""
-        return self._signed(authority, (leaf,))[leaf.key]
+        return self.sign_all(authority, (leaf,))[leaf.key]
 
-    def _signed(self, authority: Authority, leaves: tuple[Leaf, ...]) -> dict[str, str]:
-        """Key of the Secret -> private key and certificate."""
+    def sign_all(self, authority: Authority, leaves: tuple[Leaf, ...]) -> dict[str, str]:
+        """Key of the Secret -> private key and certificate, PEM."""
         if not leaves:
             return {}
         signer = load_pem_private_key(authority.key.encode(), password=None)
@@ -108,21 +88,6 @@ class Issuer:
 
 def _of(builder: x509.CertificateBuilder, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     return builder.subject_name(subject).public_key(key.public_key()).serial_number(x509.random_serial_number())
-
-
-def _create(wanted: Certify, data: dict[str, str | None]) -> Create:
-    obj = {**wanted.obj, "type": "Opaque", "data": _encoded(data)}
-    return Create(names.SECRETS, obj, wave=wanted.wave, fresh=True)
-
-
-def _patch(wanted: Certify, data: dict[str, str | None]) -> Patch:
-    meta = wanted.obj["metadata"]
-    body = {"metadata": {"uid": wanted.uid, "resourceVersion": wanted.version}, "data": _encoded(data)}
-    return Patch(names.SECRETS, meta["namespace"], meta["name"], body, wave=wanted.wave)
-
-
-def _encoded(data: dict[str, str | None]) -> dict[str, str | None]:
-    return {key: None if text is None else base64.b64encode(text.encode()).decode() for key, text in data.items()}
 
 
 def _name(text: str) -> x509.Name:

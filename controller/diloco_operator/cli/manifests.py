@@ -16,8 +16,8 @@ import yaml
 from diloco_operator.api.crd import Schema, job_schema
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import API_VERSION, KIND
-from diloco_operator.kube import schema as kube_schema
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.memory import schema as kube_schema
 from diloco_operator.reconcile.observe.template import template_problems
 
 STDIN = "-"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.fleet.node import NodeView
+from diloco_operator.kube.timestamps import format_timestamp
 
 _FEW_NODES, _MOST_NODES = 2, 0.55
 """So many NotReady nodes are believed whatever their share; from this share on they are too many to be lost at once. The thresholds are

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
-from diloco_operator.api.timestamps import parse_timestamp
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,12 @@ from diloco_operator.api.conditions import POOL_NO_FREE_SLICE, POOL_NO_MATCHING_
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.kinds import shape_of
-from diloco_operator.kube.events import EventRecorder, Subject
-from diloco_operator.kube.executor import Executor, Outcome
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import CachedJob, Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
+from diloco_operator.operator.certificate_writes import certificate_writes
+from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.operator.executor import Executor, Outcome
 from diloco_operator.operator.lending import Lending
 from diloco_operator.operator.patience import Patience
 from diloco_operator.operator.refused import Refusals, refusal_events
@@ -230,7 +231,7 @@ class Passes:
     async def _certificates(self, plan: Plan) -> AsyncGenerator[Create | Patch]:
         """The plan's certificates, made while others have their turn: a thousand of them take a fifth of a second. Those of the next
         Secret are made while what was asked for before them is written."""
-        writes = self._issuer.writes(plan.certify)
+        writes = certificate_writes(self._issuer, plan.certify)
 
         async def make(wanted: Certify) -> Create | Patch:
             if self._aside is not None and len(wanted.leaves) >= _MANY_CERTIFICATES:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from diloco_operator.api import names
 from diloco_operator.api.conditions import REASON_NAME_TAKEN, REASON_WRITE_REFUSED
 from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
-from diloco_operator.kube.executor import Failure, Outcome
 from diloco_operator.operator.caches import JobKey
+from diloco_operator.operator.executor import Failure, Outcome
 from diloco_operator.plan import Create, Event, Patch, Plan
 from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
 

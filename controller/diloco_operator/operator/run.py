@@ -13,13 +13,13 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
 from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import Client, Resource
-from diloco_operator.kube.events import EventRecorder
-from diloco_operator.kube.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.kube.expectations import EXPIRY_SECONDS, Expectations
 from diloco_operator.kube.reflector import Held, Timing
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
+from diloco_operator.operator.events import EventRecorder
+from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.passes import Aside, Decide, Next, Passes
 from diloco_operator.reconcile import OperatorConfig, reconcile

@@ -21,13 +21,13 @@ from diloco_operator.kube.client import (
     WatchEvent,
 )
 from diloco_operator.kube.memory import scale as scales
+from diloco_operator.kube.memory.copy_json import own, own_without_nulls
 from diloco_operator.kube.memory.crds import DEFINITIONS, kinds_of
 from diloco_operator.kube.memory.filters import selection
 from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.merge import merge_patch
 from diloco_operator.kube.memory.server import Server
 from diloco_operator.kube.memory.watch import watch_table
-from diloco_operator.kube.own import own, own_without_nulls
 
 type Hook = Callable[[str, Resource, str, str], None]
 """`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""

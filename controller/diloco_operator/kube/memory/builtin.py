@@ -10,8 +10,8 @@ from diloco_operator.kube.client import Cause, Obj, Resource
 from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.meta import LABEL, SERVICE, config_key_problem, name_problem, string_map_causes
 from diloco_operator.kube.memory.pods import POD, SELECTABLE, begin_pod, default_pod, pod_causes
-from diloco_operator.kube.structural import ANY, Node
-from diloco_operator.kube.values import parse_bytes, show
+from diloco_operator.kube.memory.structural import ANY, Node
+from diloco_operator.kube.memory.values import parse_bytes, show
 
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)

@@ -14,7 +14,7 @@ from diloco_operator.kube.memory.crds import CLEANUP
 from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.pods import DEFAULT_GRACE_SECONDS
 from diloco_operator.kube.memory.store import Store, Table
-from diloco_operator.kube.values import parse_time
+from diloco_operator.kube.memory.values import parse_time
 
 FOREGROUND = "foregroundDeletion"
 _NAMESPACES, _DEFINITIONS = ("", "namespaces"), ("apiextensions.k8s.io", "customresourcedefinitions")

@@ -7,8 +7,8 @@ from typing import Any
 from diloco_operator.kube.client import Cause, Obj, Resource
 from diloco_operator.kube.memory.builtin import CUSTOM_RESOURCES
 from diloco_operator.kube.memory.kinds import Kind, Scale
-from diloco_operator.kube.schema import Structural
-from diloco_operator.kube.structural import ANY, Node
+from diloco_operator.kube.memory.schema import Structural
+from diloco_operator.kube.memory.structural import ANY, Node
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 """Finalizer of every definition: its objects go first."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from diloco_operator.kube.structural import ANY, MISSING, Node
+from diloco_operator.kube.memory.structural import ANY, MISSING, Node
 
 type FieldSet = dict[str, Any]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from diloco_operator.kube.client import Cause, Obj, Resource
 from diloco_operator.kube.memory.meta import SUBDOMAIN
-from diloco_operator.kube.schema import Structural
-from diloco_operator.kube.structural import Node
+from diloco_operator.kube.memory.schema import Structural
+from diloco_operator.kube.memory.structural import Node
 
 
 @dataclass(frozen=True, slots=True)

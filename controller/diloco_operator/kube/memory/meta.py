@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from diloco_operator.kube.client import Cause, Obj
-from diloco_operator.kube.values import show
+from diloco_operator.kube.memory.values import show
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -17,7 +17,7 @@ from diloco_operator.kube.memory.fieldset import (
     union,
     without_system_fields,
 )
-from diloco_operator.kube.structural import MISSING, Node
+from diloco_operator.kube.memory.structural import MISSING, Node
 
 type Entries = list[dict[str, Any]]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.memory.meta import LABEL, label_causes, name_problem
-from diloco_operator.kube.structural import ANY, Node
-from diloco_operator.kube.values import show
+from diloco_operator.kube.memory.structural import ANY, Node
+from diloco_operator.kube.memory.values import show
 
 DEFAULT_GRACE_SECONDS = 30
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")

@@ -6,7 +6,7 @@ from typing import Any
 
 from diloco_operator.kube.client import BadRequest, Cause, Obj
 from diloco_operator.kube.memory.kinds import Kind, Scale, at_path
-from diloco_operator.kube.values import show
+from diloco_operator.kube.memory.values import show
 
 
 def _paths(kind: Kind) -> Scale:

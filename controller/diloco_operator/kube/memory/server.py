@@ -26,15 +26,15 @@ from diloco_operator.kube.client import (
 from diloco_operator.kube.memory import scale as scales
 from diloco_operator.kube.memory.builtin import NAMESPACES, builtin_kinds
 from diloco_operator.kube.memory.collector import Collector, stamp
+from diloco_operator.kube.memory.copy_json import own, own_without_nulls
 from diloco_operator.kube.memory.crds import DEFINITIONS, established, kinds_of
 from diloco_operator.kube.memory.errors import conflict, invalid, modified, not_found
 from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.meta import metadata_causes
 from diloco_operator.kube.memory.ownership import after_create, after_update, apply
+from diloco_operator.kube.memory.schema import UNCHECKED
 from diloco_operator.kube.memory.store import Store, Table
-from diloco_operator.kube.own import own, own_without_nulls
-from diloco_operator.kube.schema import UNCHECKED
-from diloco_operator.kube.values import show
+from diloco_operator.kube.memory.values import show
 
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace", "name")

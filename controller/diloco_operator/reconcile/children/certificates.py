@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from diloco import contract
 
 from diloco_operator.api import names
-from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Root
+from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Leaf, Root
 from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
-from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Certify, Delete, Leaf
+from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Certify, Delete
 from diloco_operator.reconcile.children.metadata import owned
 from diloco_operator.reconcile.context import World
 from diloco_operator.reconcile.observe.state import Job

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diloco_operator.api import names
-from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.config import OperatorConfig
 
 type RefusalKey = tuple[str, str]

@@ -12,11 +12,11 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.job import InvalidJob, Spec, load
-from diloco_operator.api.timestamps import parse_timestamp
 from diloco_operator.certificates.view import CertificateSecret
 from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.placement.matching import WantClass
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive, digest

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has, or had a moment ago, processes."""

@@ -9,7 +9,7 @@ from diloco.contract import Result
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.context import World
 from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitRecord, write_unit

@@ -10,8 +10,8 @@ from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.timestamps import format_timestamp
 from diloco_operator.kube.client import Cause
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.children.syncer import Verdict
 from diloco_operator.reconcile.context import World
 from diloco_operator.reconcile.observe.unit_status import UnitRecord

@@ -9,7 +9,7 @@ from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.timestamps import parse_timestamp
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.children.syncer import Verdict
 from diloco_operator.reconcile.context import World

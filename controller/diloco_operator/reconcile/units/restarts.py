@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
-from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.observe.unit_status import UnitRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind

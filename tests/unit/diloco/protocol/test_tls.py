@@ -14,8 +14,7 @@ from builders.certificates import JobCertificates
 from builders.exchange import free_port, job_file
 from diloco.contract import learner_identity, syncer_host_name
 from diloco.protocol.tls import TlsError, TlsFiles, WrongIdentity, peer_identity, server_credentials
-from diloco_operator.certificates.authority import BACKDATE
-from diloco_operator.plan import Leaf
+from diloco_operator.certificates.authority import BACKDATE, Leaf
 
 JOB = job_file()
 UNIT = learner_identity(JOB.uid, "u", 1)

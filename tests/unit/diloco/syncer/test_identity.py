@@ -17,7 +17,7 @@ from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.tls import TlsError
-from diloco_operator.plan import Leaf
+from diloco_operator.certificates.authority import Leaf
 
 ENDLESS = 1_000_000
 """Outer steps of a job that does not end during a test."""

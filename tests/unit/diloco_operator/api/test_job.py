@@ -20,7 +20,7 @@ from diloco_operator.api.job import (
     dump_status,
     load,
 )
-from diloco_operator.kube import schema as kube_schema
+from diloco_operator.kube.memory import schema as kube_schema
 
 
 def full_status() -> Status:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, BACKDATE
+from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, BACKDATE, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.kube.client import Obj
-from diloco_operator.plan import Certify, Create, Leaf, Patch
+from diloco_operator.operator.certificate_writes import certificate_writes
+from diloco_operator.plan import Certify, Create, Patch
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -27,7 +28,7 @@ def issuer(lifetime: float = DAY, now: float = NOW) -> Issuer:
 
 
 def created(certify: Certify, by: Issuer | None = None) -> Obj:
-    [write] = (by or issuer()).writes([certify])
+    [write] = certificate_writes(by or issuer(), [certify])
     assert isinstance(write, Create)
     return write.obj
 
@@ -86,7 +87,7 @@ def test_names_longer_than_a_subject_may_be_are_kept_whole_in_the_identity() -> 
 
 
 def test_the_authority_of_a_plan_signs_the_rest_of_it() -> None:
-    first, second = issuer().writes([FOUND, Certify({"metadata": META}, "uid-lm", leaves=(LEARNER,))])
+    first, second = certificate_writes(issuer(), [FOUND, Certify({"metadata": META}, "uid-lm", leaves=(LEARNER,))])
     assert isinstance(first, Create)
     assert isinstance(second, Create)
     authority = read(first.obj).authority
@@ -100,7 +101,7 @@ def test_a_secret_that_is_there_is_patched_and_only_as_it_was_seen() -> None:
     wanted = Certify(
         {"metadata": META}, "u", uid="uid-s", version="42", authority=new, leaves=(LEARNER,), drop=("gone.pem",), roots=(old.root.pem,)
     )
-    [write] = issuer().writes([wanted])
+    [write] = certificate_writes(issuer(), [wanted])
     assert isinstance(write, Patch)
     assert write.body["metadata"] == {"uid": "uid-s", "resourceVersion": "42"}
     assert write.body["data"]["gone.pem"] is None

@@ -15,10 +15,10 @@ from builders.virtual_time import VirtualLoop, run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import PatchType
-from diloco_operator.kube.events import EventRecorder, Subject
-from diloco_operator.kube.executor import Executor
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
 from diloco_operator.reconcile import OperatorConfig, Snapshot
 

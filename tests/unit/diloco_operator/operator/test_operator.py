@@ -21,6 +21,7 @@ from diloco_operator.fleet.kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Plan
 from diloco_operator.reconcile import OperatorConfig, Snapshot
 from diloco_operator.report import Report
@@ -377,7 +378,7 @@ def test_the_syncer_is_followed_where_its_pod_runs():
             assert world.telemetry.followed == {(NS, "lm"): None}
             uid = made["metadata"]["uid"]
             meta = {"namespace": NS, "name": "lm-ca", "labels": {names.LABEL_JOB: "lm"}, "ownerReferences": [_controller(made)]}
-            [authority] = Issuer(lambda: 0.0, 60.0).writes([Certify({"metadata": meta}, uid, found_authority=True)])
+            [authority] = certificate_writes(Issuer(lambda: 0.0, 60.0), [Certify({"metadata": meta}, uid, found_authority=True)])
             assert isinstance(authority, Create)
             await world.api.create(names.SECRETS, authority.obj)
             await world.settle()

@@ -9,7 +9,7 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits, starts
 from builders.stage import START, Stage
-from diloco_operator.api.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 HOUR = 3600.0
 

@@ -9,7 +9,7 @@ from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import is_deleted, is_disrupted
 from builders.stage import Stage
-from diloco_operator.api.timestamps import format_timestamp
+from diloco_operator.kube.timestamps import format_timestamp
 
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 

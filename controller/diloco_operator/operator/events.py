@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
-from diloco_operator.kube.similar import Similar
+from diloco_operator.operator.event_aggregator import Similar
 from diloco_operator.plan import Event
 
 log = logging.getLogger(__name__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from diloco_operator.kube.cel import CelError, escape, optional
 from diloco_operator.kube.client import Cause
-from diloco_operator.kube.structural import IMPLICIT, MISSING, Node, Rule
-from diloco_operator.kube.values import invalid, is_number, json_type, parse_bytes, parse_duration, parse_time, show
+from diloco_operator.kube.memory.cel import CelError, escape, optional
+from diloco_operator.kube.memory.structural import IMPLICIT, MISSING, Node, Rule
+from diloco_operator.kube.memory.values import invalid, is_number, json_type, parse_bytes, parse_duration, parse_time, show
 
 _PREFIX = {"FieldValueForbidden": "Forbidden: ", "FieldValueRequired": "Required value: ", "FieldValueDuplicate": "Duplicate value: "}
 _CONVERT = {"duration": parse_duration, "timestamp": parse_time, "bytes": parse_bytes}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from diloco_operator.kube import schema
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.memory import schema
 
 
 def _object(**properties: Any) -> Obj:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from diloco_operator.api.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 

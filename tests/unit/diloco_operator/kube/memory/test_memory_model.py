@@ -11,7 +11,7 @@ from diloco_operator.kube.client import AlreadyExists, EventType, NotFound, Obj,
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.memory.fieldset import fields_of, retain, subtract, union
 from diloco_operator.kube.memory.merge import merge_patch
-from diloco_operator.kube.structural import ANY, Node
+from diloco_operator.kube.memory.structural import ANY, Node
 from hypothesis import given
 from hypothesis import strategies as st
 

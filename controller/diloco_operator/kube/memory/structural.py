@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco_operator.kube.cel import CelError, Expression, compile_expression, escape
 from diloco_operator.kube.client import Cause
-from diloco_operator.kube.values import Check, compile_checks
+from diloco_operator.kube.memory.cel import CelError, Expression, compile_expression, escape
+from diloco_operator.kube.memory.values import Check, compile_checks
 
 MISSING: Any = object()
 IMPLICIT = ("apiVersion", "kind", "metadata")

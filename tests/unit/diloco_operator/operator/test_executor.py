@@ -11,8 +11,8 @@ from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, SECRETS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
-from diloco_operator.kube.events import EventRecorder, Subject
-from diloco_operator.kube.executor import READY, Executor, Outcome
+from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.operator.executor import READY, Executor, Outcome
 from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Patch, Plan
 
 JOB = Subject("ns", "lm", "uid-lm")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
-from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.fair import FairSlots
+from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Patch, Plan
 
 log = logging.getLogger(__name__)

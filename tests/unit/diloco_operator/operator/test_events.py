@@ -12,11 +12,11 @@ import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
 from diloco_operator.api.names import EVENTS
-from diloco_operator.kube import events as events_module
 from diloco_operator.kube.client import AlreadyExists, ApiError, Forbidden, Obj
-from diloco_operator.kube.events import EventRecorder, Subject
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.kube.similar import Similar
+from diloco_operator.operator import events as events_module
+from diloco_operator.operator.event_aggregator import Similar
+from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Event
 
 JOB = Subject("default", "lm", "uid-lm")

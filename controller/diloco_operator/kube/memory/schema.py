@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from diloco_operator.kube.client import Cause, Obj
-from diloco_operator.kube.own import own
-from diloco_operator.kube.structural import IMPLICIT, MISSING, Node, compile_schema
-from diloco_operator.kube.validation import Validator
+from diloco_operator.kube.memory.copy_json import own
+from diloco_operator.kube.memory.structural import IMPLICIT, MISSING, Node, compile_schema
+from diloco_operator.kube.memory.validation import Validator
 
 UNCHECKED = Cause(
     "<nil>",
