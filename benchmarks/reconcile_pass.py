@@ -66,7 +66,7 @@ def _node(index: int) -> dict[str, Any]:
 
 def training_snapshot(units: int) -> Snapshot:
     """The snapshot of a job all of whose units contribute, made by reconcile itself from nothing."""
-    inventory = Inventory(OperatorConfig().signs)
+    inventory = Inventory(OperatorConfig().disruption_signals)
     for index in range(units):
         inventory.update_node(project_node(_node(index)))
     inventory.update_node(project_node({**_node(0), "metadata": {"name": "cpu", "labels": {}}}))
@@ -87,7 +87,7 @@ def training_snapshot(units: int) -> Snapshot:
             report=report,
         )
         plan = reconcile(snapshot, START)
-        inventory.set_holds(snapshot.job.key, plan.holds)
+        inventory.set_reservations(snapshot.job.key, plan.reservations)
         assert not any(wanted.uid for wanted in plan.certify), "what is made in one pass is not changed in the next"
         for create in certificate_writes(issuer, plan.certify):
             assert isinstance(create, Create)

@@ -21,7 +21,7 @@ from typing import Any
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.kube.client import Obj, Resource
-from diloco_operator.placement.matching import WantClass
+from diloco_operator.placement.matching import SliceRequirements
 
 WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
 """An authority belongs to the configuration: it must be the stored one before anything is signed by it."""
@@ -127,12 +127,12 @@ class Plan:
     """What the status of this plan puts on record as restarts."""
     requeue_after: float | None = None
     """Seconds until the job must be looked at again although nothing changed; None: not before something changes."""
-    lacks: Mapping[WantClass, int] = field(default_factory=dict)
+    demand: Mapping[SliceRequirements, int] = field(default_factory=dict)
     """Slices that units of the job found none of, and that scavengers should give back for them."""
-    lends: tuple[Slice, ...] = ()
+    reclaimable: tuple[Slice, ...] = ()
     """Slices on which units of Scavenged pools are, those included that are about to leave."""
-    holds: frozenset[str] = frozenset()
-    """Names of the nodes that the job holds from now on. The operator notes them in the inventory (`Inventory.set_holds`)
+    reservations: frozenset[str] = frozenset()
+    """Names of the nodes that the job holds from now on. The operator notes them in the inventory (`Inventory.set_reservations`)
     in the same breath as it called reconcile, before anything is awaited, so that two jobs never choose one host."""
 
     @property

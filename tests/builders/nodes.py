@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diloco_operator.fleet import DisruptionSigns, Inventory, project_node
+from diloco_operator.fleet import DisruptionSignals, Inventory, project_node
 from diloco_operator.reconcile import OperatorConfig
 
 READY_SINCE = "2026-11-20T11:00:00Z"
@@ -63,12 +63,12 @@ def a_gpu_node(name: str, *, kind: str = "nvidia-h100-80gb", gpus: int = 8, pool
     return a_node(name, labels=labels, devices={"nvidia.com/gpu": str(gpus)}, **fields)
 
 
-def signs() -> DisruptionSigns:
-    return OperatorConfig().signs
+def signals() -> DisruptionSignals:
+    return OperatorConfig().disruption_signals
 
 
 def an_inventory(*nodes: dict[str, Any]) -> Inventory:
-    inventory = Inventory(signs())
+    inventory = Inventory(signals())
     for node in nodes:
         inventory.update_node(project_node(node))
     return inventory

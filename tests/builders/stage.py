@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from builders.jobs import JobBuilder
-from builders.nodes import a_node, signs
+from builders.nodes import a_node, signals
 from builders.pods import exits, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from diloco_operator.certificates.issuing import Issuer
@@ -21,18 +21,18 @@ from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
-from diloco_operator.placement.matching import WantClass
+from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
     Children,
     Job,
     OperatorConfig,
     Snapshot,
-    holds,
     parse_job,
     project_child,
     project_pod,
     reconcile,
+    reservations,
 )
 from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
 from diloco_operator.report import Report, UnitPhase
@@ -48,7 +48,7 @@ class Stage:
         self.now = START
         # cpu-0 is where the syncer runs.
         self.nodes = {node["metadata"]["name"]: node for node in (*nodes, a_node("cpu-0"))}
-        self.inventory = Inventory(signs())
+        self.inventory = Inventory(signals())
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node))
         self.pods: dict[str, dict[str, Any]] = {}
@@ -57,7 +57,7 @@ class Stage:
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
         self.refusals: dict[RefusalKey, Refusal] = {}
-        self.claims: dict[WantClass, int] = {}
+        self.reclaims: dict[SliceRequirements, int] = {}
         self.job_gone = False
         self._unsure = False
         self.plans: list[Plan] = []
@@ -75,7 +75,7 @@ class Stage:
             children=self._children(),
             report=self.report,
             refusals=self.refusals,
-            claims=self.claims,
+            reclaims=self.reclaims,
         )
 
     def _children(self) -> Children:
@@ -89,7 +89,7 @@ class Stage:
         self.inventory.advance(self.now)
         if self._unsure:  # as the operator does after a plan that was not carried out in full
             snapshot = self.snapshot()
-            self.inventory.set_holds(snapshot.job.key, holds(snapshot.job, snapshot.pods, self.inventory))
+            self.inventory.set_reservations(snapshot.job.key, reservations(snapshot.job, snapshot.pods, self.inventory))
         self._unsure = False
         plan = reconcile(self.snapshot(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
         self.plans.append(plan)
@@ -98,7 +98,7 @@ class Stage:
     def step(self, crash_after: int | None = None) -> Plan:
         """One pass, carried out; only the first `crash_after` writes if told so."""
         plan = self.look()
-        self.inventory.set_holds(self.snapshot().job.key, plan.holds)
+        self.inventory.set_reservations(self.snapshot().job.key, plan.reservations)
         secrets = certificate_writes(self.issuer, plan.certify)  # a pod comes after the Secret with its certificate
         changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
         writes: list[Any] = [*changes, *([plan.status] if plan.status else []), *plan.deletes]
@@ -117,7 +117,7 @@ class Stage:
         """One pass of which the API server refuses to make some objects: `refuses` tells why, "" lets one pass. As the executor does it,
         the rest of that wave is made, and nothing after it."""
         plan = self.look()
-        self.inventory.set_holds(self.snapshot().job.key, plan.holds)
+        self.inventory.set_reservations(self.snapshot().job.key, plan.reservations)
         for wave in sorted({create.wave for create in plan.creates}):
             refused = {}
             for create in (each for each in plan.creates if each.wave == wave):
@@ -147,11 +147,11 @@ class Stage:
         self._parsed = None
         self.report = None
         self.refusals = {}
-        self.inventory = Inventory(signs())
+        self.inventory = Inventory(signals())
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node))
         snapshot = self.snapshot()
-        self.inventory.set_holds(snapshot.job.key, holds(snapshot.job, snapshot.pods, self.inventory))
+        self.inventory.set_reservations(snapshot.job.key, reservations(snapshot.job, snapshot.pods, self.inventory))
 
     def settle(self, passes: int = 20) -> None:
         """Passes until a plan is empty; the world stands still meanwhile."""

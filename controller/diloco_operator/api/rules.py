@@ -22,7 +22,7 @@ takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     rule: str
     """CEL over `self`; with `oldSelf` it is a transition rule, checked on updates only."""
     message: str
@@ -47,27 +47,27 @@ _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
-def duration_rule(field: str) -> Rule:
+def duration_rule(field: str) -> ValidationRule:
     """What every duration must look like."""
-    return Rule(
+    return ValidationRule(
         f"self.matches({_DURATION})",
         f"{field} must be a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m",
     )
 
 
-def _at_least_a_second(field: str) -> Rule:
-    return Rule(f"!self.matches({_DURATION}) || duration(self) >= duration('1s')", f"{field} must be at least 1s")
+def _at_least_a_second(field: str) -> ValidationRule:
+    return ValidationRule(f"!self.matches({_DURATION}) || duration(self) >= duration('1s')", f"{field} must be at least 1s")
 
 
-def _topology_rule(kind: Accelerator) -> Rule:
-    return Rule(
+def _topology_rule(kind: Accelerator) -> ValidationRule:
+    return ValidationRule(
         f"self.accelerator != {_text(kind.name)} || (has(self.topology) && self.topology in {_list(kind.topologies)})",
         f"topology must be one that {kind.name} has: {kind.topology_rule}",
         ".topology",
     )
 
 
-def _chips_per_host_rules() -> list[Rule]:
+def _chips_per_host_rules() -> list[ValidationRule]:
     """One rule for all TPUs, and one for each topology that several host sizes can make."""
     exceptions: dict[str, tuple[int, ...]] = {}
     ambiguous: dict[str, tuple[tuple[int, ...], list[str]]] = {}
@@ -80,12 +80,12 @@ def _chips_per_host_rules() -> list[Rule]:
     fitting = "".join(f"self.topology == {_text(topology)} ? {list(options)} : " for topology, options in exceptions.items()) + "[4]"
     words = ", ".join(f"{' or '.join(map(str, options))} for {topology}" for topology, options in exceptions.items())
     rules = [
-        Rule(
+        ValidationRule(
             f"!has(self.chipsPerHost) || self.accelerator in {_TPU}",
             "chipsPerHost is for TPUs only; for a GPU set acceleratorsPerHost",
             ".chipsPerHost",
         ),
-        Rule(
+        ValidationRule(
             f"!has(self.chipsPerHost) || !has(self.topology) || !(self.accelerator in {_TPU}) || self.chipsPerHost in ({fitting})",
             f"chipsPerHost must be one that hosts of this topology come with: {words}, else 4; leave it out to get that",
             ".chipsPerHost",
@@ -94,7 +94,7 @@ def _chips_per_host_rules() -> list[Rule]:
     for topology, (options, names) in ambiguous.items():
         hosts = " or ".join(f"{count}" for count in options)
         rules.append(
-            Rule(
+            ValidationRule(
                 f"!has(self.topology) || self.topology != {_text(topology)} || !(self.accelerator in {_list(names)}) "
                 "|| has(self.chipsPerHost)",
                 f"chipsPerHost is needed: {topology} exists with {hosts} chips per host and the topology alone does not tell; "
@@ -105,18 +105,18 @@ def _chips_per_host_rules() -> list[Rule]:
     return rules
 
 
-def _accelerators_per_host_rules() -> list[Rule]:
+def _accelerators_per_host_rules() -> list[ValidationRule]:
     sizes: dict[int, list[str]] = {}
     for name in of_family(Family.GPU):
         sizes.setdefault(CATALOGUE[name].host_sizes[-1], []).append(name)
     return [
-        Rule(
+        ValidationRule(
             f"!has(self.acceleratorsPerHost) || self.accelerator in {_GPU}",
             "acceleratorsPerHost is for GPUs only; a TPU's hosts follow from topology and chipsPerHost, and cpu has none",
             ".acceleratorsPerHost",
         ),
         *(
-            Rule(
+            ValidationRule(
                 f"!has(self.acceleratorsPerHost) || !(self.accelerator in {_list(names)}) || self.acceleratorsPerHost <= {size}",
                 f"acceleratorsPerHost must be at most {size}, what a host has, for {', '.join(names)}; use more hosts instead",
                 ".acceleratorsPerHost",
@@ -128,28 +128,28 @@ def _accelerators_per_host_rules() -> list[Rule]:
 
 _POOL = [
     *(_topology_rule(kind) for kind in CATALOGUE.values() if kind.family is Family.TPU),
-    Rule(
+    ValidationRule(
         f"!has(self.topology) || self.topology == '' || self.accelerator in {_TPU}",
         "topology is for TPUs only; for a GPU or cpu remove it and set hosts",
         ".topology",
     ),
-    Rule(
+    ValidationRule(
         f"!has(self.hosts) || !(self.accelerator in {_TPU})",
         "hosts is for GPUs and cpu only; the hosts of a TPU slice follow from its topology, so remove it",
         ".hosts",
     ),
     *_chips_per_host_rules(),
     *_accelerators_per_host_rules(),
-    Rule(
+    ValidationRule(
         "self.accelerator == oldSelf.accelerator",
         "accelerator of a pool is immutable; add a pool with another name for other hardware and remove this one",
         ".accelerator",
     ),
 ]
 
-RULES: Mapping[str, list[Rule]] = {
+RULES: Mapping[str, list[ValidationRule]] = {
     "": [
-        Rule(
+        ValidationRule(
             f"self.metadata.name.matches({_text(_DNS_LABEL)}) && size(self.metadata.name) <= {MAX_JOB_NAME}",
             f"metadata.name must be a DNS label of at most {MAX_JOB_NAME} characters (a-z, 0-9 and -, beginning with a letter), because "
             "pod names are made from it; choose a shorter or simpler name",
@@ -157,23 +157,23 @@ RULES: Mapping[str, list[Rule]] = {
         )
     ],
     "spec": [
-        Rule(
+        ValidationRule(
             "self.managedBy == oldSelf.managedBy",
             "managedBy is immutable; create a new job to hand it to another controller",
             ".managedBy",
         ),
-        Rule(
+        ValidationRule(
             "self.training.quorum <= self.learners.min",
             "training.quorum must not exceed learners.min: with only learners.min learners placed, outer steps would wait for ever; lower "
             "training.quorum or raise learners.min",
             ".training.quorum",
         ),
-        Rule(
+        ValidationRule(
             "self.pools.map(p, p.learners.min).sum() <= self.learners.max",
             "the sum of pools[].learners.min must not exceed learners.max; lower the pools' minima or raise learners.max",
             ".pools",
         ),
-        Rule(
+        ValidationRule(
             "self.pools.map(p, p.learners.max).sum() >= self.learners.min",
             "the sum of pools[].learners.max must reach learners.min, else the minimum can never be placed; raise the pools' maxima or "
             "lower learners.min",
@@ -181,8 +181,8 @@ RULES: Mapping[str, list[Rule]] = {
         ),
     ],
     "spec.learners": [
-        Rule("self.min <= self.max", "learners.min must not exceed learners.max; lower min or raise max", ".min"),
-        Rule(
+        ValidationRule("self.min <= self.max", "learners.min must not exceed learners.max; lower min or raise max", ".min"),
+        ValidationRule(
             f"self.restart.limit * self.max <= {MAX_FAILURES_ON_RECORD}",
             f"learners.restart.limit times learners.max must not exceed {MAX_FAILURES_ON_RECORD}: status keeps the time of each failure "
             "within the window, and an API server stores 1.5 MiB at most; lower one of the two",
@@ -193,49 +193,49 @@ RULES: Mapping[str, list[Rule]] = {
     "spec.learners.stallTimeout": [_at_least_a_second("stallTimeout")],
     "spec.learners.restart.window": [_at_least_a_second("window")],
     "spec.learners.restart.backoff": [
-        Rule(
+        ValidationRule(
             f"!self.initial.matches({_DURATION}) || !self.max.matches({_DURATION}) || duration(self.initial) <= duration(self.max)",
             "backoff.initial must not exceed backoff.max; lower initial or raise max",
             ".initial",
         )
     ],
     "spec.pools": [
-        Rule(
+        ValidationRule(
             "self.all(p, self.exists_one(q, q.name == p.name))",
             "pool names must be unique, units are named after them; rename one of the pools",
         )
     ],
     "spec.pools[]": _POOL,
     "spec.pools[].name": [
-        Rule(
+        ValidationRule(
             f"self.matches({_text(_DNS_LABEL_1123)}) && size(self) <= {MAX_POOL_NAME}",
             f"name must be a DNS label of at most {MAX_POOL_NAME} characters (a-z, 0-9 and -), because pod names are made from "
             "it; choose a shorter or simpler name",
         )
     ],
     "spec.pools[].learners": [
-        Rule("self.min <= self.max", "min must not exceed max of the pool's learners; lower min or raise max", ".min"),
+        ValidationRule("self.min <= self.max", "min must not exceed max of the pool's learners; lower min or raise max", ".min"),
     ],
     "spec.pools[].template": [
-        Rule(
+        ValidationRule(
             f"has(self.spec) && has(self.spec.containers) && self.spec.containers.exists_one(c, c.name == {_text(LEARNER_CONTAINER)})",
             f'template.spec.containers must have one container named "{LEARNER_CONTAINER}", the training program; add it or rename yours',
             ".spec.containers",
         )
     ],
     "spec.training": [
-        Rule(
+        ValidationRule(
             "self.fragments == oldSelf.fragments",
             "fragments is immutable, the syncer's state is cut into them; create a new job for another number",
             ".fragments",
         ),
-        Rule(
+        ValidationRule(
             "self.fragments <= self.syncInterval",
             "fragments must not exceed syncInterval: each fragment needs an outer step of its own within an interval; lower fragments or "
             "raise syncInterval",
             ".fragments",
         ),
-        Rule(
+        ValidationRule(
             "self.overlapSteps < self.syncInterval",
             "overlapSteps must be less than syncInterval, or a fragment would leave again before it arrived; lower overlapSteps or raise "
             "syncInterval",
@@ -243,26 +243,26 @@ RULES: Mapping[str, list[Rule]] = {
         ),
     ],
     "spec.training.checkpoint.uri": [
-        Rule(
+        ValidationRule(
             "self == '' || self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+')",
             "uri must be empty or have a scheme and a path, such as s3://bucket/folder or file:///mnt/snapshots",
         )
     ],
     "spec.syncer": [
-        Rule("self.shards == oldSelf.shards", "shards is immutable; create a new job for another number", ".shards"),
-        Rule("self.shards == 1", "shards above 1 is not supported yet; leave it out or set it to 1", ".shards"),
+        ValidationRule("self.shards == oldSelf.shards", "shards is immutable; create a new job for another number", ".shards"),
+        ValidationRule("self.shards == 1", "shards above 1 is not supported yet; leave it out or set it to 1", ".shards"),
     ],
     "spec.syncer.storage": [
-        Rule("self == oldSelf", "storage is immutable, the volume exists already; create a new job for another volume"),
+        ValidationRule("self == oldSelf", "storage is immutable, the volume exists already; create a new job for another volume"),
     ],
     "spec.syncer.storage.size": [
-        Rule(
+        ValidationRule(
             f"self.matches({_text(_QUANTITY)})",
             "size must be a positive Kubernetes quantity such as 500Mi or 10Gi",
         )
     ],
     "spec.syncer.template": [
-        Rule(
+        ValidationRule(
             f"!has(self.spec) || !has(self.spec.containers) || self.spec.containers.exists_one(c, c.name == {_text(SYNCER_CONTAINER)})",
             f'template.spec.containers must have one container named "{SYNCER_CONTAINER}" if it has any; rename yours, or leave containers '
             "out to get the operator's own",

@@ -19,8 +19,8 @@ from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.up_run import Options, Run
 from diloco_operator.cli.validate import EXIT_BAD_INPUT, check
 from diloco_operator.cli.view import JsonView, LiveView, PlainView, View
-from diloco_operator.fleet.kinds import kind_of, kinds_for, shape_of
 from diloco_operator.fleet.node import project_node
+from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.local.addresses import NoAddressLeft
 from diloco_operator.local.faults import BadFault, Fault, parse, unknown_units

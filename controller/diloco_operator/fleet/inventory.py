@@ -1,6 +1,6 @@
 """The incremental index of the fleet: nodes in, slices out, and who holds which host.
 
-Cost: `update_node`, `remove_node` and `set_holds` are O(log n) searches and one list move per host; `free` is lazy, so a
+Cost: `update_node`, `remove_node` and `set_reservations` are O(log n) searches and one list move per host; `free` is lazy, so a
 placement pays for the candidates that it looks at, not for the fleet.
 """
 
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
-from diloco_operator.fleet.health import DisruptionSigns, Silence, silence_of, turns, unusable
-from diloco_operator.fleet.kinds import Kind, kind_of, kinds_for, slice_hosts
+from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.node import NodeView, Taint
-from diloco_operator.fleet.slices import GROUP_SEPARATOR, Capacity, Census, Shape, Slice
+from diloco_operator.fleet.slice_kinds import SliceKind, kind_of, kinds_for, slice_hosts
+from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts
 
 REASONS = 3
-"""How many unusable slices a census explains one by one."""
+"""How many unusable slices a counts explains one by one."""
 
 type _Key = tuple[str, str]
 """Node pool and name: the order in which slices are offered."""
@@ -26,62 +26,62 @@ type _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Entry:
-    part: Slice
+    slice_: Slice
     why_not: str
     """Why it cannot be used, "" when it can."""
-    held: bool = False
+    reserved: bool = False
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _SliceIndex:
     """All slices of one kind."""
 
     entries: dict[_Key, _Entry] = field(default_factory=dict)
     free: list[_Key] = field(default_factory=list)
-    """Sorted: usable and not held."""
-    held: int = 0
+    """Sorted: usable and not reserved."""
+    reserved: int = 0
     unusable: dict[_Key, str] = field(default_factory=dict)
 
-    def copy(self) -> _Shelf:
-        entries = {key: _Entry(entry.part, entry.why_not, entry.held) for key, entry in self.entries.items()}
-        return _Shelf(entries, list(self.free), self.held, dict(self.unusable))
+    def copy(self) -> _SliceIndex:
+        entries = {key: _Entry(entry.slice_, entry.why_not, entry.reserved) for key, entry in self.entries.items()}
+        return _SliceIndex(entries, list(self.free), self.reserved, dict(self.unusable))
 
 
 class Inventory:
     """Implements `Fleet`. One per operator, for one thread; a `copy` is for whoever looks at the fleet while it changes."""
 
-    def __init__(self, signs: DisruptionSigns) -> None:
-        self._signs = signs
+    def __init__(self, signals: DisruptionSignals) -> None:
+        self._signals = signals
         self._now = 0.0
         """The last moment that `advance` was told."""
-        self._turns: list[tuple[float, str]] = []
+        self._transitions: list[tuple[float, str]] = []
         """Heap: when a node becomes unusable, or usable again, by the mere passing of time."""
         self._nodes: dict[str, NodeView] = {}
-        self._silence: Silence | None = None
+        self._not_ready: NotReadyCounts | None = None
         """None: to be worked out anew."""
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, SliceKind] = {}
         self._members: dict[str, dict[str, None]] = {}
         """Node pool of multi-host slices -> its nodes."""
-        self._shelves: dict[Kind, _Shelf] = {}
-        self._place: dict[str, tuple[Kind, _Key]] = {}
+        self._indexes: dict[SliceKind, _SliceIndex] = {}
+        self._locations: dict[str, tuple[SliceKind, _Key]] = {}
         """Node -> where its slice stands."""
-        self._holders: dict[str, set[str]] = {}
+        self._reserved_by: dict[str, set[str]] = {}
         """Node -> keys of the jobs that hold it. More than one only when somebody else made pods by hand."""
-        self._holds: dict[str, frozenset[str]] = {}
+        self._reservations: dict[str, frozenset[str]] = {}
 
     def copy(self) -> Inventory:
         """The fleet as it is now, for ever."""
-        found = Inventory(self._signs)
+        found = Inventory(self._signals)
         found._now = self._now
-        found._turns = list(self._turns)
+        found._transitions = list(self._transitions)
         found._nodes = dict(self._nodes)
-        found._silence = self._silence
+        found._not_ready = self._not_ready
         found._kinds = dict(self._kinds)
         found._members = {pool: dict(nodes) for pool, nodes in self._members.items()}
-        found._shelves = {kind: shelf.copy() for kind, shelf in self._shelves.items()}
-        found._place = dict(self._place)
-        found._holders = {node: set(jobs) for node, jobs in self._holders.items()}
-        found._holds = dict(self._holds)
+        found._indexes = {kind: index.copy() for kind, index in self._indexes.items()}
+        found._locations = dict(self._locations)
+        found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
+        found._reservations = dict(self._reservations)
         return found
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -89,8 +89,8 @@ class Inventory:
         """It is `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that. Costs nothing otherwise."""
         self._now = now
         changed = []
-        while self._turns and self._turns[0][0] <= now:
-            _, name = heapq.heappop(self._turns)
+        while self._transitions and self._transitions[0][0] <= now:
+            _, name = heapq.heappop(self._transitions)
             node = self._nodes.get(name)
             if node is not None:
                 self._detach(name)
@@ -105,8 +105,8 @@ class Inventory:
             return False
         self._detach(node.name)
         self._nodes[node.name] = node
-        if (turn := turns(node, self._signs, self._now)) is not None:
-            heapq.heappush(self._turns, (turn, node.name))
+        if (transition := next_transition(node, self._signals, self._now)) is not None:
+            heapq.heappush(self._transitions, (transition, node.name))
         kind = kind_of(node)
         if kind is None:
             return True
@@ -116,13 +116,13 @@ class Inventory:
             self._members.setdefault(pool, {})[node.name] = None
             self._rebuild_pool(pool)
         else:
-            self._put(
-                kind, (node.labels.get(names.NODE_POOL, ""), node.name), self._single(node, kind), unusable(node, self._signs, self._now)
+            self._insert(
+                kind, (node.labels.get(names.NODE_POOL, ""), node.name), self._single(node, kind), unusable(node, self._signals, self._now)
             )
         return True
 
     def remove_node(self, name: str) -> bool:
-        """The node is gone. What was held on it stays held until its holder lets go."""
+        """The node is gone. What was reserved on it stays reserved until its holder lets go."""
         if name not in self._nodes:
             return False
         self._detach(name)
@@ -132,20 +132,20 @@ class Inventory:
         return self._nodes.get(name)
 
     @property
-    def silence(self) -> Silence:
-        if self._silence is None:
-            self._silence = silence_of(self._nodes.values())
-        return self._silence
+    def not_ready(self) -> NotReadyCounts:
+        if self._not_ready is None:
+            self._not_ready = count_not_ready(self._nodes.values())
+        return self._not_ready
 
     def _detach(self, name: str) -> None:
         old = self._nodes.pop(name, None)
-        self._silence = None
+        self._not_ready = None
         kind = self._kinds.pop(name, None)
-        place = self._place.pop(name, None)
+        location = self._locations.pop(name, None)
         if old is None or kind is None:
             return
-        if place is not None:
-            self._take_off(*place)
+        if location is not None:
+            self._remove(*location)
         if slice_hosts(kind) > 1:
             pool = old.labels.get(names.NODE_POOL, "")
             members = self._members[pool]
@@ -157,12 +157,12 @@ class Inventory:
 
     def _rebuild_pool(self, pool: str) -> None:
         """Every node of one multi-host node pool together is one slice, or none while one of them cannot be used."""
-        nodes = [self._nodes[n] for n in sorted(self._members[pool], key=natural)]
+        nodes = [self._nodes[n] for n in sorted(self._members[pool], key=natural_sort_key)]
         kind = self._kinds[nodes[0].name]
         for node in nodes:
-            place = self._place.pop(node.name, None)
-            if place is not None:
-                self._take_off(*place)
+            location = self._locations.pop(node.name, None)
+            if location is not None:
+                self._remove(*location)
         want = slice_hosts(kind)
         if not pool:
             why = f"node {nodes[0].name} has no label {names.NODE_POOL}, so nobody can tell which hosts are one slice"
@@ -171,11 +171,11 @@ class Inventory:
         elif len(nodes) != want:
             why = f"node pool {pool} has {len(nodes)} of {want} hosts"
         else:
-            why = next((w for n in nodes if (w := unusable(n, self._signs, self._now))), "")
+            why = next((w for n in nodes if (w := unusable(n, self._signals, self._now))), "")
         shared = dict(nodes[0].labels.items())
         for node in nodes[1:]:
             shared = {k: v for k, v in shared.items() if node.labels.get(k) == v}
-        part = Slice(
+        slice_ = Slice(
             name=pool,
             hosts=tuple(n.host for n in nodes),
             accelerator=kind.accelerator,
@@ -186,9 +186,9 @@ class Inventory:
             labels=shared,
             taints=tuple(dict.fromkeys(t for n in nodes for t in _hard_taints(n))),
         )
-        self._put(kind, (pool, pool), part, why)
+        self._insert(kind, (pool, pool), slice_, why)
 
-    def _single(self, node: NodeView, kind: Kind) -> Slice:
+    def _single(self, node: NodeView, kind: SliceKind) -> Slice:
         return Slice(
             name=node.name,
             hosts=(node.host,),
@@ -201,120 +201,120 @@ class Inventory:
             taints=_hard_taints(node),
         )
 
-    # --- shelves -----------------------------------------------------------------------------------------------------
-    def _put(self, kind: Kind, key: _Key, part: Slice, why_not: str) -> None:
-        shelf = self._shelves.setdefault(kind, _Shelf())
-        entry = _Entry(part, why_not, held=any(h.node in self._holders for h in part.hosts))
-        shelf.entries[key] = entry
-        for host in part.hosts:
-            self._place[host.node] = (kind, key)
+    # --- indexes -----------------------------------------------------------------------------------------------------
+    def _insert(self, kind: SliceKind, key: _Key, slice_: Slice, why_not: str) -> None:
+        index = self._indexes.setdefault(kind, _SliceIndex())
+        entry = _Entry(slice_, why_not, reserved=any(h.node in self._reserved_by for h in slice_.hosts))
+        index.entries[key] = entry
+        for host in slice_.hosts:
+            self._locations[host.node] = (kind, key)
         if why_not:
-            shelf.unusable[key] = why_not
-        if entry.held:
-            shelf.held += 1
+            index.unusable[key] = why_not
+        if entry.reserved:
+            index.reserved += 1
         elif not why_not:
-            bisect.insort(shelf.free, key)
+            bisect.insort(index.free, key)
 
-    def _take_off(self, kind: Kind, key: _Key) -> None:
-        shelf = self._shelves.get(kind)
-        entry = shelf.entries.pop(key, None) if shelf else None
-        if shelf is None or entry is None:  # another host of the slice took it off already
+    def _remove(self, kind: SliceKind, key: _Key) -> None:
+        index = self._indexes.get(kind)
+        entry = index.entries.pop(key, None) if index else None
+        if index is None or entry is None:  # another host of the slice took it off already
             return
-        shelf.unusable.pop(key, None)
-        if entry.held:
-            shelf.held -= 1
+        index.unusable.pop(key, None)
+        if entry.reserved:
+            index.reserved -= 1
         elif not entry.why_not:
-            del shelf.free[bisect.bisect_left(shelf.free, key)]
-        if not shelf.entries:
-            del self._shelves[kind]
+            del index.free[bisect.bisect_left(index.free, key)]
+        if not index.entries:
+            del self._indexes[kind]
 
-    def _mark(self, name: str) -> None:
+    def _update_reserved(self, name: str) -> None:
         """Node `name` gained its first holder or lost its last."""
-        place = self._place.get(name)
-        if place is None:
+        location = self._locations.get(name)
+        if location is None:
             return
-        kind, key = place
-        shelf = self._shelves[kind]
-        entry = shelf.entries[key]
-        held = any(h.node in self._holders for h in entry.part.hosts)
-        if held == entry.held:
+        kind, key = location
+        index = self._indexes[kind]
+        entry = index.entries[key]
+        reserved = any(h.node in self._reserved_by for h in entry.slice_.hosts)
+        if reserved == entry.reserved:
             return
-        entry.held = held
-        shelf.held += 1 if held else -1
+        entry.reserved = reserved
+        index.reserved += 1 if reserved else -1
         if entry.why_not:
             return
-        if held:
-            del shelf.free[bisect.bisect_left(shelf.free, key)]
+        if reserved:
+            del index.free[bisect.bisect_left(index.free, key)]
         else:
-            bisect.insort(shelf.free, key)
+            bisect.insort(index.free, key)
 
     # --- holds -------------------------------------------------------------------------------------------------------
-    def set_holds(self, job: str, nodes: Iterable[str]) -> bool:
+    def set_reservations(self, job: str, nodes: Iterable[str]) -> bool:
         """Job (any key of its own) holds exactly these nodes from now on. True when it let some go: others may want them."""
         new = frozenset(nodes)
-        old = self._holds.get(job, frozenset())
+        old = self._reservations.get(job, frozenset())
         if new == old:
             return False
         if new:
-            self._holds[job] = new
+            self._reservations[job] = new
         else:
-            self._holds.pop(job, None)
+            self._reservations.pop(job, None)
         for name in new - old:
-            self._holders.setdefault(name, set()).add(job)
-            self._mark(name)
+            self._reserved_by.setdefault(name, set()).add(job)
+            self._update_reserved(name)
         for name in old - new:
-            holders = self._holders[name]
-            holders.discard(job)
-            if not holders:
-                del self._holders[name]
-            self._mark(name)
+            jobs = self._reserved_by[name]
+            jobs.discard(job)
+            if not jobs:
+                del self._reserved_by[name]
+            self._update_reserved(name)
         return bool(old - new)
 
-    def holds(self, job: str) -> frozenset[str]:
-        return self._holds.get(job, frozenset())
+    def reservations(self, job: str) -> frozenset[str]:
+        return self._reservations.get(job, frozenset())
 
-    def holders(self, node: str) -> frozenset[str]:
+    def reserved_by(self, node: str) -> frozenset[str]:
         """Keys of the jobs that hold this node: those to look at when it changes."""
-        return frozenset(self._holders.get(node, ()))
+        return frozenset(self._reserved_by.get(node, ()))
 
     # --- Fleet -------------------------------------------------------------------------------------------------------
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`. The inventory must not change while the iterator is in use."""
-        for kind in kinds_for(shape, self._shelves):
-            shelf = self._shelves[kind]
-            for key in shelf.free:
-                yield shelf.entries[key].part
+        for kind in kinds_for(shape, self._indexes):
+            index = self._indexes[kind]
+            for key in index.free:
+                yield index.entries[key].slice_
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         found: list[Slice] = []
-        for part in name.split(GROUP_SEPARATOR):
-            members = self._members.get(part)
-            node = next(iter(members)) if shape.topology and members else part
-            place = self._place.get(node)
-            if place is None:
+        for member in name.split(GROUP_SEPARATOR):
+            members = self._members.get(member)
+            node = next(iter(members)) if shape.topology and members else member
+            location = self._locations.get(node)
+            if location is None:
                 return None
-            found.append(self._shelves[place[0]].entries[place[1]].part)
+            found.append(self._indexes[location[0]].entries[location[1]].slice_)
         return tuple(found)
 
-    def usable(self, part: Slice) -> bool:
-        place = self._place.get(part.hosts[0].node)
-        if place is None:
+    def usable(self, slice_: Slice) -> bool:
+        location = self._locations.get(slice_.hosts[0].node)
+        if location is None:
             return False
-        entry = self._shelves[place[0]].entries[place[1]]
-        return not entry.why_not and entry.part.hosts == part.hosts
+        entry = self._indexes[location[0]].entries[location[1]]
+        return not entry.why_not and entry.slice_.hosts == slice_.hosts
 
-    def census(self, shape: Shape) -> Census:
-        shelves = [self._shelves[k] for k in kinds_for(shape, self._shelves)]
-        reasons = [why for shelf in shelves for why in list(shelf.unusable.values())[:REASONS]][:REASONS]
-        return Census(
-            total=sum(len(s.entries) for s in shelves),
-            held=sum(s.held for s in shelves),
+    def counts(self, shape: Shape) -> SliceCounts:
+        indexes = [self._indexes[k] for k in kinds_for(shape, self._indexes)]
+        reasons = [why for index in indexes for why in list(index.unusable.values())[:REASONS]][:REASONS]
+        return SliceCounts(
+            total=sum(len(s.entries) for s in indexes),
+            reserved=sum(s.reserved for s in indexes),
             unusable=tuple(reasons),
-            unusable_count=sum(len(s.unusable) for s in shelves),
+            unusable_count=sum(len(s.unusable) for s in indexes),
         )
 
 
-def natural(name: str) -> tuple[object, ...]:
+def natural_sort_key(name: str) -> tuple[object, ...]:
     """Orders host-2 before host-10, as the index of a host in its slice goes."""
     parts: list[object] = []
     digits = ""
@@ -331,10 +331,10 @@ def natural(name: str) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _capacity(node: NodeView) -> Capacity:
+def _capacity(node: NodeView) -> CapacityType:
     if node.labels.get(names.NODE_SPOT) == "true":
-        return Capacity.SPOT
-    return Capacity.RESERVED if node.labels.get(names.NODE_RESERVATION) else Capacity.ON_DEMAND
+        return CapacityType.SPOT
+    return CapacityType.RESERVED if node.labels.get(names.NODE_RESERVATION) else CapacityType.ON_DEMAND
 
 
 def _hard_taints(node: NodeView) -> tuple[Taint, ...]:

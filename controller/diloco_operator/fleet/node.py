@@ -52,7 +52,7 @@ class NodeView:
     unschedulable: bool
     """Cordoned."""
     ready: bool
-    unheard: bool
+    ready_unknown: bool
     """Not ready because nobody hears its kubelet, which would know better."""
     ready_since: float | None
     """When the condition last changed, as it tells itself; seconds since the epoch."""
@@ -78,7 +78,7 @@ def project_node(obj: Obj) -> NodeView:
         taints=tuple(Taint(t["key"], t.get("value", ""), t.get("effect", "")) for t in spec.get("taints") or ()),
         unschedulable=bool(spec.get("unschedulable")),
         ready=ready is not None and ready.get("status") == "True",
-        unheard=ready is not None and ready.get("status") == "Unknown",
+        ready_unknown=ready is not None and ready.get("status") == "Unknown",
         ready_since=parse_timestamp(ready["lastTransitionTime"]) if ready and ready.get("lastTransitionTime") else None,
         ready_message=ready.get("message", "") if ready else "the node has no Ready condition",
         tpus=_count(resources.get(names.RESOURCE_TPU)),

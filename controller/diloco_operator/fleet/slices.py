@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from diloco_operator.fleet.health import Silence
+from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.node import Host, NodeView, Taint
 
 
-class Capacity(enum.StrEnum):
+class CapacityType(enum.StrEnum):
     """How a node was paid for, from its labels."""
 
     RESERVED = "Reserved"
@@ -60,7 +60,7 @@ class Slice:
     accelerator: str
     topology: str
     chips_per_host: int
-    capacity: Capacity
+    capacity: CapacityType
     node_pool: str
     labels: Mapping[str, str]
     """Those that all its hosts share."""
@@ -77,12 +77,12 @@ def group_name(slices: Sequence[Slice]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class SliceCounts:
     """Why there are not more free slices of a shape."""
 
     total: int
     """Slices of this shape in the fleet, whatever their state."""
-    held: int
+    reserved: int
     """Held by somebody."""
     unusable: tuple[str, ...]
     """One sentence each for slices that cannot be used now, at most `Fleet.REASONS` of them."""
@@ -100,15 +100,15 @@ class Fleet(Protocol):
         """The slices that `group_name` named, usable or not, held or not; None when one of them is no longer in the fleet."""
         ...
 
-    def usable(self, part: Slice) -> bool:
+    def usable(self, slice_: Slice) -> bool:
         """Every host is there, ready, not cordoned, and no disruption is announced."""
         ...
 
-    def census(self, shape: Shape) -> Census: ...
+    def counts(self, shape: Shape) -> SliceCounts: ...
 
     def node(self, name: str) -> NodeView | None: ...
 
     @property
-    def silence(self) -> Silence:
+    def not_ready(self) -> NotReadyCounts:
         """How much of it is NotReady."""
         ...

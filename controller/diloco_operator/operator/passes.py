@@ -22,7 +22,7 @@ from diloco_operator.api import names
 from diloco_operator.api.conditions import POOL_NO_FREE_SLICE, POOL_NO_MATCHING_NODES
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, Shape
-from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import CachedJob, Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
@@ -33,7 +33,7 @@ from diloco_operator.operator.lending import Lending
 from diloco_operator.operator.patience import Patience
 from diloco_operator.operator.refused import Refusals, refusal_events
 from diloco_operator.plan import Certify, Create, Patch, Plan
-from diloco_operator.reconcile import Job, OperatorConfig, PodView, Snapshot, holds, reconcile
+from diloco_operator.reconcile import Job, OperatorConfig, PodView, Snapshot, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Passes:
             pods = self._caches.pods(key)
             self._release_strangers(key, job, pods)
             if job is not None:
-                self._set_holds(key, job.key, holds(job, pods, self._inventory))
+                self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
 
     async def run(self, key: JobKey) -> Next:
         """Look at the job `key` and do what is to be done about it."""
@@ -148,7 +148,7 @@ class Passes:
             return Next()
         if bare.managed_by != names.MANAGER:
             self._forget(key)
-            self._set_holds(key, bare.key, _nodes_of(pods, bare.uid))
+            self._set_reservations(key, bare.key, _nodes_of(pods, bare.uid))
             return Next()
         self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
@@ -188,14 +188,14 @@ class Passes:
                 think, fleet = self._thinker(key, cached), self._inventory.copy()
                 job, plan = await aside(lambda: think(fleet))
                 self._next_thought = 2 * loop.time() - begun
-            if any(self._inventory.holders(node) - {job.key} - fleet.holders(node) for node in plan.holds):
+            if any(self._inventory.reserved_by(node) - {job.key} - fleet.reserved_by(node) for node in plan.reservations):
                 job, plan = self._thinker(key, cached)(self._inventory)  # others were given some of it meanwhile: at once this time
         deciding = loop.time() - begun
-        self._set_holds(key, job.key, plan.holds)
+        self._set_reservations(key, job.key, plan.reservations)
         status = plan.status.status if plan.status is not None else job.status
         priority = self._priority(job)
         self._capacity.set_wants(key, job.created, lacking(job, status), priority=priority)
-        self._lending.set(key, priority=priority, created=job.created, lacks=plan.lacks, lends=plan.lends)
+        self._lending.set(key, priority=priority, created=job.created, demand=plan.demand, reclaimable=plan.reclaimable)
         self._capacity.looked_at(key)
         return job, plan, deciding
 
@@ -213,14 +213,14 @@ class Passes:
             children=self._caches.children(key),
             refusals=self._refusals.of(key),
             priority=self._priority(cached.bare),
-            claims=self._lending.claims(key),
+            reclaims=self._lending.reclaims(key),
             report=self._telemetry.latest(key),
         )
 
         def think(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
             if unsure:  # what a plan took that was not carried out is ours to take again
-                fleet.set_holds(job.key, holds(job, pods, fleet))
+                fleet.set_reservations(job.key, reservations(job, pods, fleet))
             return job, self._reconcile(replace(snapshot, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
 
         return think
@@ -315,7 +315,7 @@ class Passes:
         self._patience.renew(key)
         self._telemetry.forget(key)
         self._expectations.forget(key)
-        self._lending.set(key, priority=0, created=0.0, lacks={}, lends=())
+        self._lending.set(key, priority=0, created=0.0, demand={}, reclaimable=())
         self._capacity.set_wants(key, 0.0, ())
         self._capacity.looked_at(key)
 
@@ -325,11 +325,11 @@ class Passes:
         gone = {f"{key[0]}/{key[1]}/{pod.owner}": pod.owner for pod in pods if pod.owner != alive}
         for holder in self._holding.get(key, set()) - gone.keys():
             if job is None or holder != job.key:
-                self._set_holds(key, holder, frozenset())
+                self._set_reservations(key, holder, frozenset())
         for holder, uid in gone.items():
-            self._set_holds(key, holder, _nodes_of(pods, uid))
+            self._set_reservations(key, holder, _nodes_of(pods, uid))
 
-    def _set_holds(self, key: JobKey, holder: str, nodes: frozenset[str]) -> None:
+    def _set_reservations(self, key: JobKey, holder: str, nodes: frozenset[str]) -> None:
         holding = self._holding.setdefault(key, set())
         if nodes:
             holding.add(holder)
@@ -337,7 +337,7 @@ class Passes:
             holding.discard(holder)
             if not holding:
                 del self._holding[key]
-        if self._inventory.set_holds(holder, nodes):
+        if self._inventory.set_reservations(holder, nodes):
             self._capacity.freed()
 
 

@@ -106,7 +106,7 @@ class Operator:
         self._metrics = metrics
         self.counters = Counters()
         self.caches = Caches(client, chance=chance, namespaces=self._run.namespaces, timing=self._run.reflectors)
-        self.inventory = Inventory(config.signs)
+        self.inventory = Inventory(config.disruption_signals)
         self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, chance, observer=metrics.queue if metrics else None)
         self._capacity = CapacityQueue(self.inventory, self._queue.add)
         self._expectations: Expectations[JobKey] = Expectations(
@@ -232,7 +232,7 @@ class Operator:
         changed = self.inventory.update_node(node) if node is not None else self.inventory.remove_node(name)
         if not changed:
             return
-        for holder in self.inventory.holders(name):
+        for holder in self.inventory.reserved_by(name):
             namespace, job, _uid = holder.split("/")
             self._queue.add((namespace, job))
         if self._started:

@@ -2,26 +2,26 @@
 
 from diloco_operator.placement.greedy import place
 from diloco_operator.placement.request import (
-    Assignment,
-    JobWant,
+    JobRequest,
+    PlacedUnit,
     Placement,
     PlacementRequest,
     PoolOutcome,
-    PoolWant,
+    PoolRequest,
     Solver,
-    UnitWant,
-    Unplaced,
+    UnitRequest,
+    UnplacedUnit,
 )
 
 __all__ = [
-    "Assignment",
-    "JobWant",
+    "JobRequest",
+    "PlacedUnit",
     "Placement",
     "PlacementRequest",
     "PoolOutcome",
-    "PoolWant",
+    "PoolRequest",
     "Solver",
-    "UnitWant",
-    "Unplaced",
+    "UnitRequest",
+    "UnplacedUnit",
     "place",
 ]

@@ -6,14 +6,16 @@ import itertools
 
 from diloco_operator.api import conditions
 from diloco_operator.fleet.slices import Fleet
-from diloco_operator.placement.matching import WantClass
-from diloco_operator.placement.request import JobWant, PoolOutcome, PoolWant
+from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
 _LOOK_AT = 1000
 """Free slices that are looked at to count those that do not fit; an explanation must not cost more than the placement."""
 
 
-def pool_outcome(job: JobWant, pool: PoolWant, fleet: Fleet, wants: WantClass, placed: int, *, job_room: int, own: int) -> PoolOutcome:
+def pool_outcome(
+    job: JobRequest, pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, placed: int, *, job_room: int, own: int
+) -> PoolOutcome:
     """`own`: slices of this shape that the job itself has."""
     if placed + pool.reserved >= pool.max:
         text = f"pool {pool.name} has all of the {_units(pool.max)} that it may have"
@@ -26,22 +28,22 @@ def pool_outcome(job: JobWant, pool: PoolWant, fleet: Fleet, wants: WantClass, p
         return PoolOutcome(job.key, pool.name, placed, "", "")
     wanted = min(missing, pool.max - pool.reserved - placed, job_room)
     start = f"pool {pool.name} wants {wanted} more {'slice' if wanted == 1 else 'slices'} of {pool.shape}"
-    census = fleet.census(pool.shape)
-    if census.total == 0:
+    counts = fleet.counts(pool.shape)
+    if counts.total == 0:
         text = f"{start}; the fleet has no such nodes"
         return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_MATCHING_NODES, text)
     parts: list[str] = []
     if own:
         parts.append(f"{own} of this job")
-    if census.held > own:
-        parts.append(f"{census.held - own} held by other jobs or by pods that are still ending")
-    if census.unusable_count:
-        more = census.unusable_count - len(census.unusable)
-        parts.append(f"{census.unusable_count} unusable: " + ", ".join(census.unusable) + (f" and {more} more" if more else ""))
-    unfit = sum(not wants.fits(part) for part in itertools.islice(fleet.free(pool.shape), _LOOK_AT))
+    if counts.reserved > own:
+        parts.append(f"{counts.reserved - own} held by other jobs or by pods that are still ending")
+    if counts.unusable_count:
+        more = counts.unusable_count - len(counts.unusable)
+        parts.append(f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else ""))
+    unfit = sum(not requirements.fits(slice_) for slice_ in itertools.islice(fleet.free(pool.shape), _LOOK_AT))
     if unfit:
         parts.append(f"{unfit} free but not fitting: {_demands(pool)}")
-    return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_FREE_SLICE, f"{start}; the fleet has {census.total}" + _list(parts))
+    return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
 
 
 def unplaced_reason(outcome: PoolOutcome) -> str:
@@ -51,7 +53,7 @@ def unplaced_reason(outcome: PoolOutcome) -> str:
     return conditions.UNIT_NO_CAPACITY
 
 
-def _demands(pool: PoolWant) -> str:
+def _demands(pool: PoolRequest) -> str:
     found = [f"capacity {pool.capacity}"] if pool.capacity else []
     found += [f"label {key}={value}" for key, value in sorted(pool.node_selector.items())]
     found += ["the node affinity of its template"] if pool.affinity is not None else []

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 from diloco_operator.api import conditions
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.explain import pool_outcome, unplaced_reason
-from diloco_operator.placement.matching import Matching, WantClass, want_class
-from diloco_operator.placement.request import Assignment, JobWant, Placement, PlacementRequest, PoolOutcome, PoolWant, UnitWant, Unplaced
+from diloco_operator.placement.matching import Matching, SliceRequirements, slice_requirements
+from diloco_operator.placement.request import (
+    JobRequest,
+    PlacedUnit,
+    Placement,
+    PlacementRequest,
+    PoolOutcome,
+    PoolRequest,
+    UnitRequest,
+    UnplacedUnit,
+)
 
 
 def place(request: PlacementRequest) -> Placement:
@@ -28,8 +37,8 @@ def place(request: PlacementRequest) -> Placement:
     for book in books:
         book.grow(book.job.max)
     by_key = {book.job.key: book for book in books}
-    assigned: list[Assignment] = []
-    unplaced: list[Unplaced] = []
+    assigned: list[PlacedUnit] = []
+    unplaced: list[UnplacedUnit] = []
     pools: list[PoolOutcome] = []
     for job in request.jobs:
         by_key[job.key].close(assigned, unplaced, pools)
@@ -38,11 +47,11 @@ def place(request: PlacementRequest) -> Placement:
 
 @dataclass(slots=True)
 class _PoolBook:
-    want: PoolWant
-    wants: WantClass
-    held: list[UnitWant]
+    request: PoolRequest
+    requirements: SliceRequirements
+    held: list[UnitRequest]
     """Have a slice, not decided yet."""
-    new: list[UnitWant]
+    new: list[UnitRequest]
     """Have none, not decided yet; next one last."""
     placed: dict[str, tuple[Slice, ...] | None] = field(default_factory=dict)
     """Unit -> the slices that it keeps; None: those that the matching gave it."""
@@ -50,18 +59,18 @@ class _PoolBook:
     @property
     def room(self) -> int:
         """For units that run."""
-        return self.want.max - len(self.placed)
+        return self.request.max - len(self.placed)
 
     @property
     def room_for_new(self) -> int:
-        return self.room - self.want.reserved
+        return self.room - self.request.reserved
 
 
 @dataclass(slots=True)
 class _Book:
-    """One job's part of the round."""
+    """One job's slice_ of the round."""
 
-    job: JobWant
+    job: JobRequest
     request: PlacementRequest
     matching: Matching
     pools: list[_PoolBook]
@@ -69,19 +78,19 @@ class _Book:
     """Unit -> the slices that it has already."""
 
     @classmethod
-    def open(cls, job: JobWant, request: PlacementRequest, matching: Matching) -> _Book:
+    def open(cls, job: JobRequest, request: PlacementRequest, matching: Matching) -> _Book:
         kept: dict[str, tuple[Slice, ...]] = {}
         pools = []
         for pool in job.pools:
             held, new = [], []
             for unit in pool.units:
-                parts = request.fleet.resolve(pool.shape, unit.slice) if unit.slice else None
-                if parts and len(parts) == pool.shape.slots and matching.reserve(f"{job.key} {unit.name}", parts):
-                    kept[unit.name] = parts
+                slices = request.fleet.resolve(pool.shape, unit.slice) if unit.slice else None
+                if slices and len(slices) == pool.shape.slots and matching.reserve(f"{job.key} {unit.name}", slices):
+                    kept[unit.name] = slices
                     held.append(unit)
                 else:
                     new.append(unit)
-            pools.append(_PoolBook(pool, want_class(pool), held, new[::-1]))
+            pools.append(_PoolBook(pool, slice_requirements(pool), held, new[::-1]))
         return cls(job, request, matching, pools, kept)
 
     @property
@@ -95,9 +104,9 @@ class _Book:
 
     def meet_pool_minima(self) -> None:
         for pool in self.pools:
-            self._keep(pool, pool.want.min)
+            self._keep(pool, pool.request.min)
         for pool in self.pools:
-            self._add(pool, pool.want.min - pool.want.reserved - len(pool.placed))
+            self._add(pool, pool.request.min - pool.request.reserved - len(pool.placed))
 
     def keep_running(self) -> None:
         """Units that run stay, in turns over the pools, as long as the job's and the pool's maximum allow."""
@@ -113,10 +122,10 @@ class _Book:
     def grow(self, target: int) -> None:
         """New units up to `target` in all, pools in order of preference; if that falls short of it, small units first."""
         before = {unit for pool in self.pools for unit in pool.placed}
-        if self._grow_over(self.pools, target) or target != self.job.min or len({p.wants.shape.slots for p in self.pools}) < 2:
+        if self._grow_over(self.pools, target) or target != self.job.min or len({p.requirements.shape.slots for p in self.pools}) < 2:
             return
         first = self._take_back(before)
-        self._grow_over(sorted(self.pools, key=lambda p: p.wants.shape.slots), target)
+        self._grow_over(sorted(self.pools, key=lambda p: p.requirements.shape.slots), target)
         if self.placed < first:
             self._take_back(before)
             self._grow_over(self.pools, target)
@@ -133,7 +142,7 @@ class _Book:
             for unit in [u for u in pool.placed if u not in before][::-1]:
                 self.matching.remove(f"{self.job.key} {unit}")
                 del pool.placed[unit]
-                pool.new.append(next(u for u in pool.want.units if u.name == unit))
+                pool.new.append(next(u for u in pool.request.units if u.name == unit))
         return total
 
     def _keep(self, pool: _PoolBook, target: int) -> None:
@@ -144,36 +153,36 @@ class _Book:
     def _add(self, pool: _PoolBook, count: int) -> None:
         for _ in range(min(count, pool.room_for_new, self.room - self.job.reserved, len(pool.new))):
             unit = pool.new[-1]
-            if not self.matching.add(f"{self.job.key} {unit.name}", pool.wants):
+            if not self.matching.add(f"{self.job.key} {unit.name}", pool.requirements):
                 return
             pool.new.pop()
             pool.placed[unit.name] = None
 
-    def close(self, assigned: list[Assignment], unplaced: list[Unplaced], outcomes: list[PoolOutcome]) -> None:
+    def close(self, assigned: list[PlacedUnit], unplaced: list[UnplacedUnit], outcomes: list[PoolOutcome]) -> None:
         for pool in self.pools:
-            for unit in pool.want.units:
+            for unit in pool.request.units:
                 if unit.name in pool.placed:
-                    parts = pool.placed[unit.name] or tuple(self.matching.parts[f"{self.job.key} {unit.name}"])
-                    assigned.append(Assignment(self.job.key, pool.want.name, unit.name, parts))
+                    slices = pool.placed[unit.name] or tuple(self.matching.slices[f"{self.job.key} {unit.name}"])
+                    assigned.append(PlacedUnit(self.job.key, pool.request.name, unit.name, slices))
         for pool in self.pools:
             outcome = pool_outcome(
                 self.job,
-                pool.want,
+                pool.request,
                 self.request.fleet,
-                pool.wants,
+                pool.requirements,
                 len(pool.placed),
                 job_room=self.room - self.job.reserved,
                 own=self._own_slots(pool),
             )
             outcomes.append(outcome)
             held = {unit.name for unit in pool.held}
-            for unit in pool.want.units:
+            for unit in pool.request.units:
                 if unit.name not in pool.placed:
                     dropped = unit.name in held
                     reason = conditions.UNIT_SCALED_DOWN if dropped else unplaced_reason(outcome)
-                    unplaced.append(Unplaced(self.job.key, pool.want.name, unit.name, reason, outcome.message))
+                    unplaced.append(UnplacedUnit(self.job.key, pool.request.name, unit.name, reason, outcome.message))
 
     def _own_slots(self, pool: _PoolBook) -> int:
         """Slices of this pool's shape that the job has or gets."""
-        same = [p for p in self.pools if p.wants.shape == pool.wants.shape]
-        return sum(len(p.placed) * p.wants.shape.slots for p in same)
+        same = [p for p in self.pools if p.requirements.shape == pool.requirements.shape]
+        return sum(len(p.placed) * p.requirements.shape.slots for p in same)

@@ -1,7 +1,7 @@
-"""Matching wants to free slices so that nobody who can be served stays unserved: augmenting paths (Kuhn, Berge).
+"""Matching of units to free slices so that no unit stays without one that could have one: augmenting paths (Kuhn, Berge).
 
-Units with equal wants are interchangeable, so the search runs over classes of wants instead of units: a path is at most as long as
-there are classes, however many units wait.
+Units with equal requirements are interchangeable. The search therefore runs over distinct requirements, not over units: a path is at
+most as long as there are distinct requirements, however many units wait.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import NamedTuple
 from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.fleet.slices import Fleet, Shape, Slice
-from diloco_operator.placement.request import PoolWant
+from diloco_operator.placement.request import PoolRequest
 
 
-class WantClass(NamedTuple):
+class SliceRequirements(NamedTuple):
     """Everything that decides which slices fit."""
 
     shape: Shape
@@ -24,25 +24,25 @@ class WantClass(NamedTuple):
     affinity: tuple[NodeTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
 
-    def fits(self, part: Slice) -> bool:
-        if self.capacity and part.capacity != self.capacity:
+    def fits(self, slice_: Slice) -> bool:
+        if self.capacity and slice_.capacity != self.capacity:
             return False
-        if any(part.labels.get(key) != value for key, value in self.node_selector):
+        if any(slice_.labels.get(key) != value for key, value in self.node_selector):
             return False
-        if not all(attracts(self.affinity, part.labels, host.node) for host in part.hosts):
+        if not all(attracts(self.affinity, slice_.labels, host.node) for host in slice_.hosts):
             return False
-        return all(any(t.tolerates(taint) for t in self.tolerations) for taint in part.taints)
+        return all(any(t.tolerates(taint) for t in self.tolerations) for taint in slice_.taints)
 
 
-def want_class(pool: PoolWant) -> WantClass:
-    return WantClass(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations)
+def slice_requirements(pool: PoolRequest) -> SliceRequirements:
+    return SliceRequirements(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations)
 
 
 class _Offer:
     """The free slices that fit one class, read from the fleet only as far as needed."""
 
-    def __init__(self, wants: WantClass, fleet: Fleet) -> None:
-        self._more: Iterator[Slice] = (s for s in fleet.free(wants.shape) if wants.fits(s))
+    def __init__(self, requirements: SliceRequirements, fleet: Fleet) -> None:
+        self._more: Iterator[Slice] = (s for s in fleet.free(requirements.shape) if requirements.fits(s))
         self.seen: list[Slice] = []
         self.cursor = 0
         """Everything before it is taken."""
@@ -65,35 +65,35 @@ class Matching:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._offers: dict[WantClass, _Offer] = {}
+        self._offers: dict[SliceRequirements, _Offer] = {}
         self._taken: dict[str, str] = {}
         """First node of a slice -> unit."""
-        self._class: dict[str, WantClass] = {}
-        self.parts: dict[str, list[Slice]] = {}
+        self._class: dict[str, SliceRequirements] = {}
+        self.slices: dict[str, list[Slice]] = {}
         """Unit -> its slices."""
-        self._hopeless: set[WantClass] = set()
+        self._hopeless: set[SliceRequirements] = set()
         """A class that found no path finds none later: a path opens only when a unit is removed."""
 
-    def reserve(self, unit: str, parts: tuple[Slice, ...]) -> bool:
+    def reserve(self, unit: str, slices: tuple[Slice, ...]) -> bool:
         """These are in use by a unit that stays. False: another unit of the request has one of them."""
-        if any(part.hosts[0].node in self._taken for part in parts):
+        if any(slice_.hosts[0].node in self._taken for slice_ in slices):
             return False
-        for part in parts:
-            self._taken[part.hosts[0].node] = unit
+        for slice_ in slices:
+            self._taken[slice_.hosts[0].node] = unit
         return True
 
-    def add(self, unit: str, wants: WantClass) -> bool:
+    def add(self, unit: str, requirements: SliceRequirements) -> bool:
         """Serve this unit too, moving others of this round among free slices if that is what it takes. False: nothing changed."""
-        if wants in self._hopeless:
+        if requirements in self._hopeless:
             return False
-        self._class[unit] = wants
-        self.parts[unit] = []
-        if self._take_group(unit, wants):
+        self._class[unit] = requirements
+        self.slices[unit] = []
+        if self._take_group(unit, requirements):
             return True
-        for _ in range(wants.shape.slots - len(self.parts[unit])):
+        for _ in range(requirements.shape.slots - len(self.slices[unit])):
             if not self._augment(unit):
                 self._drop(unit)
-                self._hopeless.add(wants)
+                self._hopeless.add(requirements)
                 return False
         return True
 
@@ -103,46 +103,46 @@ class Matching:
         self._hopeless.clear()
 
     def _drop(self, unit: str) -> None:
-        for part in self.parts.pop(unit):
-            del self._taken[part.hosts[0].node]
+        for slice_ in self.slices.pop(unit):
+            del self._taken[slice_.hosts[0].node]
         del self._class[unit]
         for offer in self._offers.values():
             offer.cursor = 0
 
-    def _offer(self, wants: WantClass) -> _Offer:
-        if wants not in self._offers:
-            self._offers[wants] = _Offer(wants, self._fleet)
-        return self._offers[wants]
+    def _offer(self, requirements: SliceRequirements) -> _Offer:
+        if requirements not in self._offers:
+            self._offers[requirements] = _Offer(requirements, self._fleet)
+        return self._offers[requirements]
 
-    def _give(self, unit: str, part: Slice) -> None:
-        self._taken[part.hosts[0].node] = unit
-        self.parts[unit].append(part)
+    def _give(self, unit: str, slice_: Slice) -> None:
+        self._taken[slice_.hosts[0].node] = unit
+        self.slices[unit].append(slice_)
 
-    def _take_group(self, unit: str, wants: WantClass) -> bool:
+    def _take_group(self, unit: str, requirements: SliceRequirements) -> bool:
         """Untaken slices for all slots of the unit, from one node pool if any has enough. Keeps what it could get."""
-        slots = wants.shape.slots
-        offer = self._offer(wants)
+        slots = requirements.shape.slots
+        offer = self._offer(requirements)
         fallback: list[Slice] = []
         run: list[Slice] = []
-        for index, part in offer.untaken(self._taken, offer.cursor):
+        for index, slice_ in offer.untaken(self._taken, offer.cursor):
             if not fallback:
                 offer.cursor = index
             if len(fallback) < slots:
-                fallback.append(part)
-            if run and run[-1].node_pool != part.node_pool:
+                fallback.append(slice_)
+            if run and run[-1].node_pool != slice_.node_pool:
                 run = []
-            run.append(part)
+            run.append(slice_)
             if len(run) == slots:
                 break
         chosen = run if len(run) == slots else fallback
-        for part in chosen:
-            self._give(unit, part)
+        for slice_ in chosen:
+            self._give(unit, slice_)
         return len(chosen) == slots
 
     def _augment(self, unit: str) -> bool:
         """One more slice for this unit along a shortest path of classes: each takes a slice of the next, the last a free one."""
         start = self._class[unit]
-        came: dict[WantClass, tuple[WantClass, Slice]] = {}
+        came: dict[SliceRequirements, tuple[SliceRequirements, Slice]] = {}
         queue = [start]
         for here in queue:
             offer = self._offer(here)
@@ -150,19 +150,26 @@ class Matching:
             if free is not None:
                 self._shift(unit, start, here, came, free[1])
                 return True
-            for part in offer.seen:
-                owner = self._class.get(self._taken[part.hosts[0].node])
+            for slice_ in offer.seen:
+                owner = self._class.get(self._taken[slice_.hosts[0].node])
                 if owner is not None and owner != start and owner not in came:
-                    came[owner] = (here, part)
+                    came[owner] = (here, slice_)
                     queue.append(owner)
         return False
 
-    def _shift(self, unit: str, start: WantClass, end: WantClass, came: dict[WantClass, tuple[WantClass, Slice]], free: Slice) -> None:
-        here, part = end, free
+    def _shift(
+        self,
+        unit: str,
+        start: SliceRequirements,
+        end: SliceRequirements,
+        came: dict[SliceRequirements, tuple[SliceRequirements, Slice]],
+        free: Slice,
+    ) -> None:
+        here, slice_ = end, free
         while here != start:
-            before, wanted = came[here]
-            owner = self._taken[wanted.hosts[0].node]
-            self.parts[owner].remove(wanted)
-            self._give(owner, part)
-            here, part = before, wanted
-        self._give(unit, part)
+            before, target = came[here]
+            owner = self._taken[target.hosts[0].node]
+            self.slices[owner].remove(target)
+            self._give(owner, slice_)
+            here, slice_ = before, target
+        self._give(unit, slice_)

@@ -11,7 +11,7 @@ from diloco_operator.fleet.slices import Fleet, Shape, Slice, group_name
 
 
 @dataclass(frozen=True, slots=True)
-class UnitWant:
+class UnitRequest:
     """A unit that may run. It stays where it is: a unit with a slice keeps it or gets none in this round."""
 
     name: str
@@ -20,13 +20,13 @@ class UnitWant:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolWant:
+class PoolRequest:
     name: str
     shape: Shape
     min: int
     """Units that must come from this pool, before any pool gets more than its minimum."""
     max: int
-    units: tuple[UnitWant, ...]
+    units: tuple[UnitRequest, ...]
     """Candidates: those to keep first stand first, new ones last."""
     reserved: int = 0
     """Seats of units that are not in the request (they drain, or have finished): less room for new units, but nobody who runs is
@@ -41,27 +41,27 @@ class PoolWant:
 
 
 @dataclass(frozen=True, slots=True)
-class JobWant:
+class JobRequest:
     key: str
     min: int
     """Units over all pools that are wanted most."""
     max: int
-    pools: tuple[PoolWant, ...]
+    pools: tuple[PoolRequest, ...]
     """In order of preference."""
     reserved: int = 0
-    """As in `PoolWant`, over all pools, those included that the request does not name."""
+    """As in `PoolRequest`, over all pools, those included that the request does not name."""
     priority: int = 0
     """Higher is served first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    jobs: tuple[JobWant, ...]
+    jobs: tuple[JobRequest, ...]
     fleet: Fleet
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class PlacedUnit:
     job: str
     pool: str
     unit: str
@@ -73,11 +73,11 @@ class Assignment:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        return tuple(host for part in self.slices for host in part.hosts)
+        return tuple(host for slice_ in self.slices for host in slice_.hosts)
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnplacedUnit:
     job: str
     pool: str
     unit: str
@@ -102,8 +102,8 @@ class PoolOutcome:
 class Placement:
     """Every candidate of the request is in exactly one of `assigned` and `unplaced`."""
 
-    assigned: tuple[Assignment, ...]
-    unplaced: tuple[Unplaced, ...]
+    assigned: tuple[PlacedUnit, ...]
+    unplaced: tuple[UnplacedUnit, ...]
     pools: tuple[PoolOutcome, ...]
 
 

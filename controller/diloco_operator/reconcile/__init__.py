@@ -3,12 +3,12 @@
 The operator calls it like this, with nothing awaited between the three lines:
 
     plan = reconcile(snapshot, now)
-    inventory.set_holds(snapshot.job.key, plan.holds)
+    inventory.set_reservations(snapshot.job.key, plan.reservations)
     queue the plan for the executor
 """
 
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.engine import holds, reconcile
+from diloco_operator.reconcile.engine import reconcile, reservations
 from diloco_operator.reconcile.observe.state import Child, Children, Job, PodView, Snapshot, parse_job, project_child, project_pod
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "OperatorConfig",
     "PodView",
     "Snapshot",
-    "holds",
     "parse_job",
     "project_child",
     "project_pod",
     "reconcile",
+    "reservations",
 ]

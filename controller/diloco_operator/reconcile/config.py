@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diloco_operator.fleet.health import DisruptionSigns
+from diloco_operator.fleet.health import DisruptionSignals
 
 DISRUPTION_TAINTS = (
     "cloud.google.com/impending-node-termination",
@@ -22,7 +22,7 @@ DISRUPTION_LABELS = (("cloud.google.com/active-node-maintenance", "ONGOING"),)
 MAINTENANCE_LABELS = ("cloud.google.com/scheduled-maintenance-time",)
 """Node labels whose value is when maintenance begins, in seconds since the epoch."""
 
-DEAD_TAINTS = ("node.kubernetes.io/out-of-service",)
+UNREACHABLE_TAINTS = ("node.kubernetes.io/out-of-service",)
 """Taint keys of a node whose kubelet will not answer any more: nobody there will confirm that a pod has ended."""
 
 
@@ -84,7 +84,7 @@ class OperatorConfig:
     disruption_taints: tuple[str, ...] = DISRUPTION_TAINTS
     disruption_labels: tuple[tuple[str, str], ...] = DISRUPTION_LABELS
     maintenance_labels: tuple[str, ...] = MAINTENANCE_LABELS
-    dead_taints: tuple[str, ...] = DEAD_TAINTS
+    dead_taints: tuple[str, ...] = UNREACHABLE_TAINTS
 
     def __post_init__(self) -> None:
         if not 3 * self.secret_propagation <= self.certificate_lifetime <= LONGEST_CERTIFICATE or self.certificate_lifetime <= 0:
@@ -95,9 +95,9 @@ class OperatorConfig:
             )
 
     @property
-    def signs(self) -> DisruptionSigns:
-        """What the inventory must know of it: `Inventory(config.signs)`."""
-        return DisruptionSigns(
+    def disruption_signals(self) -> DisruptionSignals:
+        """What the inventory must know of it: `Inventory(config.disruption_signals)`."""
+        return DisruptionSignals(
             self.disruption_taints,
             self.disruption_labels,
             self.dead_taints,

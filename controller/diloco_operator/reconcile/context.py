@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
-from diloco_operator.fleet.health import Silence, is_dead, must_leave, not_ready_until, turns
+from diloco_operator.fleet import health
+from diloco_operator.fleet.health import NotReadyCounts, is_unreachable, next_transition, not_ready_recheck
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.children.pods import Mould, learner_mould
 from diloco_operator.reconcile.observe.rejected_writes import RefusalKey, due, explain, standing
@@ -27,7 +28,7 @@ class World:
     shapes: Mapping[str, Shape]
     hashes: Mapping[str, str]
     """Pool -> hash of what its learner pods are made from."""
-    silence: Silence
+    not_ready: NotReadyCounts
     """How much of the fleet is NotReady."""
     report: Report | None
     """The syncer's report if it is fresh."""
@@ -38,7 +39,7 @@ class World:
     """Unit -> what is on record of it."""
     deadlines: list[float] = field(default_factory=list)
     """Moments at which the job must be looked at again. Collected while the pass goes on."""
-    _trouble: dict[str, str] = field(default_factory=dict)
+    _eviction_reasons: dict[str, str] = field(default_factory=dict)
     _moulds: dict[str, Mould] = field(default_factory=dict)
 
     def mould(self, pool: str) -> Mould:
@@ -47,22 +48,23 @@ class World:
             self._moulds[pool] = learner_mould(self.snapshot.job, self.spec, self.pools[pool], self.snapshot.config)
         return self._moulds[pool]
 
-    def trouble(self, node: str) -> str:
+    def eviction_reason(self, node: str) -> str:
         """Why units on this node must leave it; "" when they may stay, or when the pod has no node yet."""
         if not node:
             return ""
-        if node not in self._trouble:
+        if node not in self._eviction_reasons:
             view = self.snapshot.fleet.node(node)
-            signs = self.snapshot.config.signs
-            self._trouble[node] = must_leave(view, node, signs, self.now, self.silence)
-            if view is not None and not self._trouble[node]:
-                again = (not_ready_until(view, signs, self.now, self.silence), turns(view, signs, self.now))
+            signals = self.snapshot.config.disruption_signals
+            self._eviction_reasons[node] = health.eviction_reason(view, node, signals, self.now, self.not_ready)
+            if view is not None and not self._eviction_reasons[node]:
+                again = (not_ready_recheck(view, signals, self.now, self.not_ready), next_transition(view, signals, self.now))
                 self.deadlines += [moment for moment in again if moment is not None]
-        return self._trouble[node]
+        return self._eviction_reasons[node]
 
-    def dead(self, node: str) -> bool:
+    def unreachable(self, node: str) -> bool:
         """Nobody on this node will confirm that a pod has ended."""
-        return bool(node) and is_dead(self.snapshot.fleet.node(node), self.snapshot.config.signs, self.now, self.silence)
+        signals = self.snapshot.config.disruption_signals
+        return bool(node) and is_unreachable(self.snapshot.fleet.node(node), signals, self.now, self.not_ready)
 
     def refusal(self, key: RefusalKey) -> str:
         """Why an object must not be tried now; "" when it may be. The job is looked at again when it may."""
@@ -113,7 +115,7 @@ def look(snapshot: Snapshot, spec: Spec, now: float) -> World:
         pools={pool.name: pool for pool in spec.pools},
         shapes=derived.shapes,
         hashes=derived.learner_hashes,
-        silence=snapshot.fleet.silence,
+        not_ready=snapshot.fleet.not_ready,
         # What a syncer said before it went down says nothing about now.
         report=report if fresh and serving else None,
         syncer=syncer,

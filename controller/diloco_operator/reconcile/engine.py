@@ -26,12 +26,12 @@ from diloco_operator.reconcile.status.ending import dead_end, finished, time_to_
 from diloco_operator.reconcile.status.events import condition_events, unit_events
 from diloco_operator.reconcile.units.cleanup import prune_pods, remaining_pods, templates_changed
 from diloco_operator.reconcile.units.lifecycle import observe
-from diloco_operator.reconcile.units.preemption import give_way, lends
-from diloco_operator.reconcile.units.reservations import held_nodes, holds
+from diloco_operator.reconcile.units.preemption import give_way, reclaimable
+from diloco_operator.reconcile.units.reservations import reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import restarted
 from diloco_operator.reconcile.units.scaling import Growth, grow, pods_for
 
-__all__ = ["holds", "reconcile"]
+__all__ = ["reconcile", "reservations"]
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ def reconcile(snapshot: Snapshot, now: datetime, *, solver: Solver = place) -> P
     job = snapshot.job
     moment = now.timestamp()
     if job.managed_by != names.MANAGER:
-        return Plan(holds=_pod_nodes(snapshot.pods))
+        return Plan(reservations=_pod_nodes(snapshot.pods))
     if job.deleting:
         return _while_deleted(snapshot, moment)
     if job.spec is None:
         status = assemble(job, say.refused(job.problems), None, None, moment)
-        return _finish(snapshot, _Draft(), status, None, moment, held=holds(job, snapshot.pods, snapshot.fleet))
+        return _finish(snapshot, _Draft(), status, None, moment, reserved=reservations(job, snapshot.pods, snapshot.fleet))
     world = look(snapshot, job.spec, moment)
     if finished(job.status):
         return _after_the_end(world)
@@ -75,10 +75,10 @@ def reconcile(snapshot: Snapshot, now: datetime, *, solver: Solver = place) -> P
 def _while_deleted(snapshot: Snapshot, now: float) -> Plan:
     """Garbage collection ends the pods; what no kubelet will confirm is forced, as for any job."""
     if snapshot.job.spec is None:
-        return Plan(holds=_pod_nodes(snapshot.pods))
+        return Plan(reservations=_pod_nodes(snapshot.pods))
     world = look(snapshot, snapshot.job.spec, now)
     deletes = prune_pods(world, {}, only_forced=True)
-    return Plan(deletes=tuple(deletes), holds=_pod_nodes(snapshot.pods), requeue_after=_wait(world.deadlines, now, None))
+    return Plan(deletes=tuple(deletes), reservations=_pod_nodes(snapshot.pods), requeue_after=_wait(world.deadlines, now, None))
 
 
 def _after_the_end(world: World) -> Plan:
@@ -89,9 +89,9 @@ def _after_the_end(world: World) -> Plan:
         draft.deletes.append(gone)
     elif due is not None:
         draft.deadlines.append(due)
-    held = _pod_nodes(world.snapshot.pods)
+    reserved = _pod_nodes(world.snapshot.pods)
     wait = _wait([*draft.deadlines, *world.deadlines], world.now, None)
-    return Plan(deletes=tuple(draft.deletes), requeue_after=wait, holds=held)
+    return Plan(deletes=tuple(draft.deletes), requeue_after=wait, reservations=reserved)
 
 
 def _end(world: World, records: Mapping[str, UnitRecord], end: Verdict) -> Plan:
@@ -99,7 +99,7 @@ def _end(world: World, records: Mapping[str, UnitRecord], end: Verdict) -> Plan:
     closed = {name: _close(record, end, world.now) for name, record in records.items()}
     growth = Growth(closed, placed=0, desired=0)
     status = assemble(world.snapshot.job, say.over(end), world, growth, world.now, result=end.result)
-    return _finish(world.snapshot, _Draft(), status, growth, world.now, before=world.before, held=_pod_nodes(world.snapshot.pods))
+    return _finish(world.snapshot, _Draft(), status, growth, world.now, before=world.before, reserved=_pod_nodes(world.snapshot.pods))
 
 
 def _close(record: UnitRecord, end: Verdict, now: float) -> UnitRecord:
@@ -121,15 +121,15 @@ def _suspend(world: World, records: Mapping[str, UnitRecord]) -> Plan:
     kept = {name: _released(world, record) for name, record in records.items()}
     draft = _Draft(deletes=prune_pods(world, kept))
     learners = [pod for pods in world.learners.values() for pod in pods if not pod.ended]
-    waiting = [pod for pod in learners if not world.dead(pod.node)]
+    waiting = [pod for pod in learners if not world.unreachable(pod.node)]
     syncer = world.syncer
     if syncer is not None and syncer.deletion is None and not waiting:
         draft.deletes.append(Delete(names.PODS, syncer.namespace, syncer.name, syncer.uid, why="the job is suspended"))
     still = sorted(pod.name for pod in waiting) + ([syncer.name] if syncer is not None else [])
     growth = Growth(kept, placed=0, desired=0)
     status = assemble(world.snapshot.job, say.suspended(still), world, growth, world.now, syncer_down=not waiting)
-    held = held_nodes(world, kept)
-    return _finish(world.snapshot, draft, status, growth, world.now, before=world.before, held=held, deadlines=world.deadlines)
+    reserved = reserved_nodes(world, kept)
+    return _finish(world.snapshot, draft, status, growth, world.now, before=world.before, reserved=reserved, deadlines=world.deadlines)
 
 
 def _released(world: World, record: UnitRecord) -> UnitRecord:
@@ -176,11 +176,13 @@ def _go_on(world: World, records: dict[str, UnitRecord], adopted: set[str], solv
         draft.deadlines.append(world.now + snapshot.config.placement_retry)
     statements = say.going_on(world, growth, syncer_down=syncer.down, taken=taken, refused=refused, going=children.going)
     status = assemble(job, statements, world, growth, world.now, syncer_down=bool(syncer.down))
-    held = held_nodes(world, growth.records)
+    reserved = reserved_nodes(world, growth.records)
     # Appended after growth and pruning have run: they note when they want to be asked again.
     may_wait = _can_be_told_later(world, growth.records)
-    plan = _finish(snapshot, draft, status, growth, world.now, before=world.before, held=held, deadlines=world.deadlines, may_wait=may_wait)
-    return replace(plan, lacks=growth.lacks, lends=lends(world, growth.records))
+    plan = _finish(
+        snapshot, draft, status, growth, world.now, before=world.before, reserved=reserved, deadlines=world.deadlines, may_wait=may_wait
+    )
+    return replace(plan, demand=growth.demand, reclaimable=reclaimable(world, growth.records))
 
 
 def _can_be_told_later(world: World, records: Mapping[str, UnitRecord]) -> bool:
@@ -299,7 +301,7 @@ def _finish(
     now: float,
     *,
     before: Mapping[str, UnitRecord] | None = None,
-    held: frozenset[str],
+    reserved: frozenset[str],
     deadlines: Sequence[float] = (),
     may_wait: bool = False,
 ) -> Plan:
@@ -320,7 +322,7 @@ def _finish(
         deletes=tuple(draft.deletes),
         events=tuple(events),
         requeue_after=_wait(waits, now, snapshot.config.resync_interval),
-        holds=held,
+        reservations=reserved,
     )
 
 

@@ -95,7 +95,7 @@ def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
         return step
     step.down = _why_down(world, pod)
     if pod.deletion is not None:
-        if world.dead(pod.node):
+        if world.unreachable(pod.node):
             step.down = (
                 f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped, and two must not write one "
                 "volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
@@ -116,8 +116,8 @@ def _why_replace(world: World, pod: PodView, want: str, children_ready: bool) ->
     if pod.phase == "Failed":
         end = f" ({exit_text(pod.termination)})" if pod.termination else ""
         return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is made again on the same volume"
-    if trouble := world.trouble(pod.node):
-        return f"{trouble}; it is made again on the same volume"
+    if eviction_reason := world.eviction_reason(pod.node):
+        return f"{eviction_reason}; it is made again on the same volume"
     if children_ready and pod.template_hash != want:
         return "training or syncer.template changed; it is made again and goes on from its snapshot"
     return ""

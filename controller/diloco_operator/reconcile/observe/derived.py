@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from diloco import contract
 
 from diloco_operator.api.job import Pool, Spec
-from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
 
 

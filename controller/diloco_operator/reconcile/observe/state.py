@@ -13,11 +13,11 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.api.job import InvalidJob, Spec, load
 from diloco_operator.certificates.view import CertificateSecret
-from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.timestamps import parse_timestamp
-from diloco_operator.placement.matching import WantClass
+from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive, digest
 from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """For `Inventory.set_holds`; another object of the same name is another job."""
+        """For `Inventory.set_reservations`; another object of the same name is another job."""
         return f"{self.namespace}/{self.name}/{self.uid}"
 
 
@@ -278,7 +278,7 @@ class Snapshot:
 
     job: Job
     fleet: Fleet
-    """The operator's inventory. Not changed during the pass; `Plan.holds` goes back into it right after."""
+    """The operator's inventory. Not changed during the pass; `Plan.reservations` goes back into it right after."""
     config: OperatorConfig
     pods: tuple[PodView, ...] = ()
     """All with the label of this job in its namespace."""
@@ -287,7 +287,7 @@ class Snapshot:
     """Objects of the job that the API server refused to make when they were last tried."""
     priority: int = 0
     """The value of the job's PriorityClass."""
-    claims: Mapping[WantClass, int] = field(default_factory=dict)
+    reclaims: Mapping[SliceRequirements, int] = field(default_factory=dict)
     """What units of other jobs found no slice for, and how many slices this job's Scavenged pools are to give back for it; 0: others do,
     but none may be taken away from under them."""
     report: Report | None = None

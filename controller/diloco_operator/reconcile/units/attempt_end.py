@@ -78,20 +78,20 @@ _REFUSALS = {
 }
 
 
-def classify(pod: PodView, trouble: str, now: float) -> End | None:
-    """How this pod of an attempt that nobody asked to go ended; None while it goes on. `trouble`: why its node must be left."""
+def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
+    """How this pod of an attempt that nobody asked to go ended; None while it goes on. `eviction_reason`: why its node must be left."""
     if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
-        return _classify_ended(pod, trouble, now)
+        return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
         return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", now)
-    if trouble:
-        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, trouble, now, leave_slice=True)
+    if eviction_reason:
+        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, eviction_reason, now, leave_slice=True)
     if pod.deletion is not None:
         return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"somebody deleted the pod {pod.name}", now)
     return None
 
 
-def _classify_ended(pod: PodView, trouble: str, now: float) -> End:
+def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     end = pod.termination
     at = end.finished if end is not None and end.finished is not None else now
     if end is not None:
@@ -105,8 +105,8 @@ def _classify_ended(pod: PodView, trouble: str, now: float) -> End:
             return End(EndKind.FAILURE, conditions.UNIT_OUT_OF_MEMORY, message, at)
     if pod.disruption:
         return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", at)
-    if trouble:
-        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, trouble, at, leave_slice=True)
+    if eviction_reason:
+        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, eviction_reason, at, leave_slice=True)
     if pod.reason in EVICTION_REASONS:
         return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
     if pod.deletion is not None:
@@ -136,14 +136,14 @@ def _with_detail(text: str, end: Termination) -> str:
 
 
 def gang_end(
-    pods: Sequence[PodView], hosts: int, trouble: Callable[[str], str], now: float, *, ever_ran: bool, adopted: bool
+    pods: Sequence[PodView], hosts: int, eviction_reason: Callable[[str], str], now: float, *, ever_ran: bool, adopted: bool
 ) -> End | None:
     """The end of an attempt, all or nothing over its hosts; None while it goes on.
 
     `hosts`: how many pods it should have. `ever_ran`: it has been seen running, by the record. `adopted`: its pods are newer than
     the record, so that missing ones may not have been made yet.
     """
-    ends = [(pod, classify(pod, trouble(pod.node), now)) for pod in pods]
+    ends = [(pod, classify(pod, eviction_reason(pod.node), now)) for pod in pods]
     over = [end for _, end in ends if end is not None]
     if len(pods) < hosts and not adopted:
         if ever_ran:

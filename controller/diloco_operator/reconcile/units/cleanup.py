@@ -37,7 +37,7 @@ def _why(record: UnitRecord, pod: PodView) -> str:
 def _force(world: World, pod: PodView) -> list[Delete]:
     """A learner on a node that does not answer: the syncer refuses what an old attempt sends, so it is safe to forget it."""
     assert pod.deletion is not None
-    if not world.dead(pod.node):
+    if not world.unreachable(pod.node):
         return []
     due = pod.deletion + world.snapshot.config.dead_node_force_delete
     if world.now < due:

@@ -56,7 +56,7 @@ def observe(world: World, record: UnitRecord, pods: Sequence[PodView]) -> tuple[
     end = gang_end(
         current,
         _hosts(world, record, current),
-        world.trouble,
+        world.eviction_reason,
         world.now,
         ever_ran=record.state is not UnitState.STARTING,
         adopted=adopted,
@@ -76,7 +76,7 @@ def _account_older(world: World, record: UnitRecord, pods: Sequence[PodView], ne
         if attempt <= record.ended_attempt:
             continue
         mine = [pod for pod in pods if pod.attempt == attempt]
-        end = gang_end(mine, len(mine), world.trouble, world.now, ever_ran=False, adopted=True)
+        end = gang_end(mine, len(mine), world.eviction_reason, world.now, ever_ran=False, adopted=True)
         if record.state is UnitState.DRAINING or end is None:
             # Drained, or its pods are gone or going, and with them the knowledge why: not a failure that could be proven.
             end = _end_of_drain(record, world.now)
@@ -118,7 +118,7 @@ def _hosts(world: World, record: UnitRecord, current: Sequence[PodView]) -> int:
 
 def _lingers(world: World, pods: Sequence[PodView]) -> bool:
     """Some process of these pods may still run, and somebody will say when it has ended."""
-    return any(not pod.ended and not world.dead(pod.node) for pod in pods)
+    return any(not pod.ended and not world.unreachable(pod.node) for pod in pods)
 
 
 def _drained(world: World, record: UnitRecord, current: Sequence[PodView]) -> UnitRecord:

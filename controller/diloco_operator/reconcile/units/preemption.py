@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 
 from diloco_operator.api import conditions
 from diloco_operator.api.job import Capacity, Pool, UnitState
-from diloco_operator.fleet.kinds import Kind, kinds_for
+from diloco_operator.fleet.slice_kinds import SliceKind, kinds_for
 from diloco_operator.fleet.slices import Slice
-from diloco_operator.placement.matching import WantClass
+from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.context import World
 from diloco_operator.reconcile.observe.unit_status import UnitRecord
 
@@ -19,23 +19,25 @@ _GOES_FIRST = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, Uni
 _MESSAGE = "its pool is Scavenged, and another job has work for the slice"
 
 
-def claimed(world: World, pool: Pool) -> bool:
+def is_reclaimed(world: World, pool: Pool) -> bool:
     """Whether no unit of this pool may start now: others want what it would take."""
     shape = world.shapes[pool.name].one
-    return pool.capacity is Capacity.SCAVENGED and any(want.shape.one == shape for want in world.snapshot.claims)
+    return pool.capacity is Capacity.SCAVENGED and any(requirements.shape.one == shape for requirements in world.snapshot.reclaims)
 
 
 def give_way(world: World, records: Mapping[str, UnitRecord]) -> dict[str, UnitRecord]:
     """The units after as many of them as are claimed drain: whoever contributes least first, then the last of the pool."""
     found = dict(records)
-    if not any(world.snapshot.claims.values()):
+    if not any(world.snapshot.reclaims.values()):
         return found
     before = dict(_scavengers(world, world.before))
-    for want, wanted in world.snapshot.claims.items():
-        mine = {name: parts for name, parts in _scavengers(world, found) if all(fits(want, part) for part in parts)}
-        left = wanted - sum(len(parts) for name, parts in mine.items() if found[name].state is UnitState.DRAINING)
+    for requirements, wanted in world.snapshot.reclaims.items():
+        mine = {name: slices for name, slices in _scavengers(world, found) if all(fits(requirements, slice_) for slice_ in slices)}
+        left = wanted - sum(len(slices) for name, slices in mine.items() if found[name].state is UnitState.DRAINING)
         # Who has left since the claim was worked out has met it, although nobody knows yet.
-        left -= sum(len(parts) for name, parts in before.items() if name not in mine and all(fits(want, part) for part in parts))
+        left -= sum(
+            len(slices) for name, slices in before.items() if name not in mine and all(fits(requirements, slice_) for slice_ in slices)
+        )
         able = [found[name] for name in mine if found[name].state in _GOES_FIRST]
         for record in sorted(able, key=lambda r: (_GOES_FIRST.index(r.state), r.pool, -r.number)):
             if left <= 0:
@@ -46,15 +48,15 @@ def give_way(world: World, records: Mapping[str, UnitRecord]) -> dict[str, UnitR
     return found
 
 
-def fits(want: WantClass, part: Slice) -> bool:
-    """Whether a unit of this want could run on the slice, or on it and others."""
-    kind = Kind(part.accelerator, part.topology, part.chips_per_host)
-    return bool(kinds_for(want.shape, [kind])) and want.fits(part)
+def fits(requirements: SliceRequirements, slice_: Slice) -> bool:
+    """Whether a unit with these requirements could run on the slice, or on it and others."""
+    kind = SliceKind(slice_.accelerator, slice_.topology, slice_.chips_per_host)
+    return bool(kinds_for(requirements.shape, [kind])) and requirements.fits(slice_)
 
 
-def lends(world: World, records: Mapping[str, UnitRecord]) -> tuple[Slice, ...]:
+def reclaimable(world: World, records: Mapping[str, UnitRecord]) -> tuple[Slice, ...]:
     """Slices that Scavenged pools are on."""
-    return tuple(part for _, parts in _scavengers(world, records) for part in parts)
+    return tuple(slice_ for _, slices in _scavengers(world, records) for slice_ in slices)
 
 
 def _scavengers(world: World, records: Mapping[str, UnitRecord]) -> Iterator[tuple[str, tuple[Slice, ...]]]:

@@ -14,14 +14,14 @@ from diloco_operator.reconcile.observe.unit_status import UnitRecord, read_units
 _DONE = (UnitState.FAILED, UnitState.COMPLETED)
 
 
-def holds(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
+def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
     """Names of the nodes that a job holds by its status and its pods: for the inventory of an operator that has just started
     (call for every job before the first reconcile), and for a job that is gone while pods of it are still there."""
     shapes = job.derived.shapes if job.derived is not None else {}
     return _nodes(read_units(job.status), shapes, pods, fleet)
 
 
-def held_nodes(world: World, records: Mapping[str, UnitRecord]) -> frozenset[str]:
+def reserved_nodes(world: World, records: Mapping[str, UnitRecord]) -> frozenset[str]:
     """The same, after a pass."""
     return _nodes(records, world.shapes, world.snapshot.pods, world.snapshot.fleet)
 
@@ -32,6 +32,6 @@ def _nodes(records: Mapping[str, UnitRecord], shapes: Mapping[str, Shape], pods:
         shape = shapes.get(record.pool)
         if not record.slice or shape is None or record.state in _DONE:
             continue
-        for part in fleet.resolve(shape, record.slice) or ():
-            found.update(host.node for host in part.hosts)
+        for slice_ in fleet.resolve(shape, record.slice) or ():
+            found.update(host.node for host in slice_.hosts)
     return frozenset(found)

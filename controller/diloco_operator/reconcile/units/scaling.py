@@ -11,13 +11,13 @@ from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.kube.client import Obj
-from diloco_operator.placement import Assignment, JobWant, Placement, PlacementRequest, PoolWant, Solver, UnitWant, Unplaced
-from diloco_operator.placement.matching import WantClass, want_class
+from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, PoolRequest, Solver, UnitRequest, UnplacedUnit
+from diloco_operator.placement.matching import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.children.pods import learner_pods
 from diloco_operator.reconcile.context import World
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitRecord
-from diloco_operator.reconcile.units.preemption import claimed, fits
+from diloco_operator.reconcile.units.preemption import fits, is_reclaimed
 
 _LOST = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST, conditions.UNIT_POD_LOST)
 """Why an attempt ended that did not fail."""
@@ -46,7 +46,7 @@ class Growth:
     """Units that have hardware."""
     refused: int = 0
     """Units that have a slice, but whose pods the API server refused to make."""
-    lacks: dict[WantClass, int] = field(default_factory=dict)
+    demand: dict[SliceRequirements, int] = field(default_factory=dict)
     """Slices that units found none of, but for Scavenged pools."""
     hungry: bool = False
     """Some unit found no slice."""
@@ -64,15 +64,15 @@ class _Seats:
 
 def grow(world: World, records: Mapping[str, UnitRecord], solver: Solver, *, may_start: str) -> Growth:
     """Place, start and release units. `may_start`: "" or why no pod may be made yet."""
-    want = _job_want(world, records)
-    placement = solver(PlacementRequest((want,), world.snapshot.fleet))
+    request = _job_request(world, records)
+    placement = solver(PlacementRequest((request,), world.snapshot.fleet))
     growth = Growth(dict(records), placement=placement)
     busy = _busy_nodes(world, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
     growth.placed = len(placement.assigned) + draining + completed
     growth.desired = possible_units(world, records)
-    growth.lacks = _lacks(world, want, placement, growth.desired - growth.placed)
+    growth.demand = _demand(world, request, placement, growth.desired - growth.placed)
     for assignment in placement.assigned:
         growth.records[assignment.unit] = _seat(world, growth, assignment, busy, may_start)
     for left in placement.unplaced:
@@ -85,20 +85,20 @@ def grow(world: World, records: Mapping[str, UnitRecord], solver: Solver, *, may
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
-def _job_want(world: World, records: Mapping[str, UnitRecord]) -> JobWant:
+def _job_request(world: World, records: Mapping[str, UnitRecord]) -> JobRequest:
     by_pool: dict[str, list[UnitRecord]] = {name: [] for name in world.pools}
     for record in records.values():
         by_pool.setdefault(record.pool, []).append(record)
     learners = world.spec.learners
     seats = {name: _seats(mine) for name, mine in by_pool.items()}
     taken = sum(seat.taken for seat in seats.values())
-    return JobWant(
+    return JobRequest(
         key=world.snapshot.job.key,
         min=learners.min,
         max=learners.max,
         reserved=taken,
         priority=world.snapshot.priority,
-        pools=tuple(_pool_want(world, pool, by_pool[pool.name], seats[pool.name]) for pool in world.spec.pools),
+        pools=tuple(_pool_request(world, pool, by_pool[pool.name], seats[pool.name]) for pool in world.spec.pools),
     )
 
 
@@ -111,11 +111,11 @@ def _seats(mine: list[UnitRecord]) -> _Seats:
     )
 
 
-def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) -> PoolWant:
+def _pool_request(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) -> PoolRequest:
     candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - seats.failed)
     template = pool.template.spec
-    want = PoolWant(
+    request = PoolRequest(
         name=pool.name,
         shape=world.shapes[pool.name],
         min=min(most, max(0, pool.learners.min - seats.failed)),
@@ -127,40 +127,40 @@ def _pool_want(world: World, pool: Pool, mine: list[UnitRecord], seats: _Seats) 
         affinity=node_terms(template.get("affinity")),
         tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
     )
-    like = want_class(want)
-    units = [_unit_want(world, like, record) for record in candidates]
-    gives_way = claimed(world, pool)
+    requirements = slice_requirements(request)
+    units = [_unit_request(world, requirements, record) for record in candidates]
+    gives_way = is_reclaimed(world, pool)
     if gives_way:
         units = [unit for unit in units if unit.slice]
     if seats.grows and not world.finishing and not gives_way:
         used = {record.number for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
         new = max(0, min(most - seats.taken, world.spec.learners.max) - len(units))
-        units += [UnitWant(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
-    return replace(want, units=tuple(units))
+        units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
+    return replace(request, units=tuple(units))
 
 
-def _lacks(world: World, job: JobWant, placement: Placement, room: int) -> dict[WantClass, int]:
+def _demand(world: World, job: JobRequest, placement: Placement, room: int) -> dict[SliceRequirements, int]:
     """`room`: units that the job may still get."""
-    found: dict[WantClass, int] = {}
+    found: dict[SliceRequirements, int] = {}
     for pool in job.pools:
         missing = sum(left.pool == pool.name and left.reason == conditions.UNIT_NO_CAPACITY for left in placement.unplaced)
         if (count := min(missing, room)) > 0 and world.pools[pool.name].capacity is not Capacity.SCAVENGED:
-            want = want_class(pool)
-            found[want] = found.get(want, 0) + count * pool.shape.slots
+            requirements = slice_requirements(pool)
+            found[requirements] = found.get(requirements, 0) + count * pool.shape.slots
     return found
 
 
-def _unit_want(world: World, want: WantClass, record: UnitRecord) -> UnitWant:
+def _unit_request(world: World, requirements: SliceRequirements, record: UnitRecord) -> UnitRequest:
     """A unit with processes stays; one without keeps its slice as long as it can be used, and is what the pool asks for: it may have
     been edited since."""
     if record.running or not record.slice:
-        return UnitWant(record.name, record.slice)
+        return UnitRequest(record.name, record.slice)
     fleet = world.snapshot.fleet
-    parts = fleet.resolve(want.shape, record.slice)
-    if parts is None or not all(fleet.usable(part) and fits(want, part) for part in parts):
-        return UnitWant(record.name)
-    return UnitWant(record.name, record.slice)
+    slices = fleet.resolve(requirements.shape, record.slice)
+    if slices is None or not all(fleet.usable(slice_) and fits(requirements, slice_) for slice_ in slices):
+        return UnitRequest(record.name)
+    return UnitRequest(record.name, record.slice)
 
 
 def _toleration(raw: Mapping[str, Any]) -> Toleration:
@@ -189,7 +189,7 @@ def _busy_nodes(world: World, records: Mapping[str, UnitRecord]) -> dict[str, st
     return busy
 
 
-def _seat(world: World, growth: Growth, assignment: Assignment, busy: Mapping[str, str], may_start: str) -> UnitRecord:
+def _seat(world: World, growth: Growth, assignment: PlacedUnit, busy: Mapping[str, str], may_start: str) -> UnitRecord:
     record = growth.records.get(assignment.unit) or UnitRecord(assignment.unit, assignment.pool, since=world.now)
     if record.running:
         return record
@@ -237,7 +237,7 @@ def pods_for(world: World, record: UnitRecord, attempt: int, hosts: tuple[Host, 
     )
 
 
-def _unseat(world: World, record: UnitRecord, left: Unplaced) -> UnitRecord:
+def _unseat(world: World, record: UnitRecord, left: UnplacedUnit) -> UnitRecord:
     if record.running:
         return _set(record, UnitState.DRAINING, left.reason, left.message, world.now)
     if record.not_before is not None and world.now < record.not_before and left.reason == conditions.UNIT_NO_CAPACITY:

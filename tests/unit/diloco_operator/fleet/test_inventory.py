@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
-from diloco_operator.fleet import Capacity, Inventory, Shape, project_node
-from diloco_operator.fleet.inventory import natural
+from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
+from diloco_operator.fleet.inventory import natural_sort_key
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 PAIR = Shape("tpu-v5p", "2x2x2", 4, 2)
@@ -14,7 +14,7 @@ CPU = Shape("cpu", "", 0, 1)
 
 
 def names(inventory: Inventory, shape: Shape) -> list[str]:
-    return [part.name for part in inventory.free(shape)]
+    return [slice_.name for slice_ in inventory.free(shape)]
 
 
 def test_single_host_tpu_slices_are_their_nodes() -> None:
@@ -23,9 +23,9 @@ def test_single_host_tpu_slices_are_their_nodes() -> None:
 
 def test_multi_host_slice_is_its_node_pool_with_hosts_in_order() -> None:
     inventory = an_inventory(*a_tpu_slice("np-0", 16, topology="4x4x4"))
-    (part,) = inventory.free(Shape("tpu-v5p", "4x4x4", 4, 16))
-    assert part.name == "np-0"
-    assert [host.node for host in part.hosts] == [f"np-0-{i}" for i in range(16)]  # 2 before 10
+    (slice_,) = inventory.free(Shape("tpu-v5p", "4x4x4", 4, 16))
+    assert slice_.name == "np-0"
+    assert [host.node for host in slice_.hosts] == [f"np-0-{i}" for i in range(16)]  # 2 before 10
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_slice_is_unusable_as_a_whole_when_one_host_is(broken: dict[str, object]
     first, _ = a_tpu_slice("np-0", 2)
     inventory = an_inventory(first, a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", **broken))
     assert names(inventory, PAIR) == []
-    census = inventory.census(PAIR)
-    assert (census.total, census.held, census.unusable_count) == (1, 0, 1)
-    assert why in census.unusable[0]
+    counts = inventory.counts(PAIR)
+    assert (counts.total, counts.reserved, counts.unusable_count) == (1, 0, 1)
+    assert why in counts.unusable[0]
 
 
 def test_slice_with_a_missing_host_says_so_until_it_is_there() -> None:
     first, second = a_tpu_slice("np-0", 2)
     inventory = an_inventory(first)
-    assert inventory.census(PAIR).unusable == ("node pool np-0 has 1 of 2 hosts",)
+    assert inventory.counts(PAIR).unusable == ("node pool np-0 has 1 of 2 hosts",)
     inventory.update_node(project_node(second))
     assert names(inventory, PAIR) == ["np-0"]
     inventory.remove_node("np-0-0")
@@ -83,7 +83,7 @@ def test_hardware_that_the_catalogue_does_not_know_is_left_alone() -> None:
     odd = a_node("odd", labels={"cloud.google.com/gke-accelerator": "nvidia-x9000"}, devices={"nvidia.com/gpu": "8"})
     inventory = an_inventory(odd, a_gpu_node("no-driver-yet", gpus=0), a_tpu_node("odd-topology", topology="5x5x5"))
     assert names(inventory, CPU) == []
-    assert inventory.census(H100).total == 0
+    assert inventory.counts(H100).total == 0
 
 
 def test_capacity_follows_the_labels() -> None:
@@ -92,32 +92,32 @@ def test_capacity_follows_the_labels() -> None:
         a_tpu_node("b", labels={"cloud.google.com/gke-spot": "true"}),
         a_tpu_node("c", labels={"cloud.google.com/reservation-name": "mine"}),
     )
-    assert {part.name: part.capacity for part in inventory.free(SINGLE)} == {
-        "a": Capacity.ON_DEMAND,
-        "b": Capacity.SPOT,
-        "c": Capacity.RESERVED,
+    assert {slice_.name: slice_.capacity for slice_ in inventory.free(SINGLE)} == {
+        "a": CapacityType.ON_DEMAND,
+        "b": CapacityType.SPOT,
+        "c": CapacityType.RESERVED,
     }
 
 
 def test_held_slices_are_not_free_until_they_are_let_go() -> None:
     inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"))
-    assert inventory.set_holds("job", {"a"}) is False
+    assert inventory.set_reservations("job", {"a"}) is False
     assert names(inventory, SINGLE) == ["b"]
-    assert inventory.census(SINGLE).held == 1
-    assert inventory.holders("a") == {"job"}
-    assert inventory.set_holds("job", ()) is True  # something came free: others may want it
+    assert inventory.counts(SINGLE).reserved == 1
+    assert inventory.reserved_by("a") == {"job"}
+    assert inventory.set_reservations("job", ()) is True  # something came free: others may want it
     assert names(inventory, SINGLE) == ["a", "b"]
 
 
 def test_slice_is_held_as_a_whole_when_one_host_is() -> None:
     inventory = an_inventory(*a_tpu_slice("np-0", 2))
-    inventory.set_holds("job", {"np-0-1"})
+    inventory.set_reservations("job", {"np-0-1"})
     assert names(inventory, PAIR) == []
 
 
 def test_hold_outlives_the_node() -> None:
     inventory = an_inventory(a_tpu_node("a"))
-    inventory.set_holds("job", {"a"})
+    inventory.set_reservations("job", {"a"})
     inventory.remove_node("a")
     inventory.update_node(project_node(a_tpu_node("a")))
     assert names(inventory, SINGLE) == []
@@ -125,11 +125,11 @@ def test_hold_outlives_the_node() -> None:
 
 def test_held_by_two_is_free_only_when_both_let_go() -> None:
     inventory = an_inventory(a_tpu_node("a"))
-    inventory.set_holds("one", {"a"})
-    inventory.set_holds("two", {"a"})
-    inventory.set_holds("one", ())
+    inventory.set_reservations("one", {"a"})
+    inventory.set_reservations("two", {"a"})
+    inventory.set_reservations("one", ())
     assert names(inventory, SINGLE) == []
-    inventory.set_holds("two", ())
+    inventory.set_reservations("two", ())
     assert names(inventory, SINGLE) == ["a"]
 
 
@@ -149,12 +149,12 @@ def test_node_that_becomes_another_kind_moves_shelves() -> None:
 
 def test_resolve_finds_slices_whatever_their_state() -> None:
     inventory = an_inventory(*a_tpu_slice("np-0", 2), a_gpu_node("g-0"), a_gpu_node("g-1", cordoned=True))
-    inventory.set_holds("job", {"np-0-0", "np-0-1"})
+    inventory.set_reservations("job", {"np-0-0", "np-0-1"})
     (pair,) = inventory.resolve(PAIR, "np-0") or ()
     assert [host.node for host in pair.hosts] == ["np-0-0", "np-0-1"]
     group = inventory.resolve(Shape("nvidia-h100-80gb", "", 8, 2), "g-0+g-1") or ()
-    assert [part.name for part in group] == ["g-0", "g-1"]
-    assert [inventory.usable(part) for part in group] == [True, False]
+    assert [slice_.name for slice_ in group] == ["g-0", "g-1"]
+    assert [inventory.usable(slice_) for slice_ in group] == [True, False]
     assert inventory.resolve(PAIR, "np-9") is None
 
 
@@ -168,21 +168,21 @@ def test_removed_host_makes_the_old_picture_of_a_slice_unusable() -> None:
 def test_multi_host_node_without_a_node_pool_is_explained() -> None:
     node = a_tpu_node("lost", topology="2x2x2")
     del node["metadata"]["labels"]["cloud.google.com/gke-nodepool"]
-    assert "has no label cloud.google.com/gke-nodepool" in an_inventory(node).census(PAIR).unusable[0]
+    assert "has no label cloud.google.com/gke-nodepool" in an_inventory(node).counts(PAIR).unusable[0]
 
 
 def test_names_are_ordered_as_people_count() -> None:
-    assert sorted(["h-10", "h-9", "h-1a"], key=natural) == ["h-1a", "h-9", "h-10"]
+    assert sorted(["h-10", "h-9", "h-1a"], key=natural_sort_key) == ["h-1a", "h-9", "h-10"]
 
 
 def test_copy_and_original_go_their_own_ways() -> None:
     inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"), *a_tpu_slice("np-0", 2))
-    inventory.set_holds("job", {"a"})
+    inventory.set_reservations("job", {"a"})
     copy = inventory.copy()
-    inventory.set_holds("job", ())
+    inventory.set_reservations("job", ())
     inventory.remove_node("b")
     inventory.remove_node("np-0-1")
-    copy.set_holds("other", {"np-0-0"})
-    assert (names(inventory, SINGLE), inventory.census(PAIR).unusable_count, inventory.holders("np-0-0")) == (["a"], 1, frozenset())
-    assert (names(copy, SINGLE), copy.census(PAIR).unusable_count, copy.holders("a")) == (["b"], 0, {"job"})
-    assert (inventory.census(PAIR).held, copy.census(PAIR).held) == (0, 1)
+    copy.set_reservations("other", {"np-0-0"})
+    assert (names(inventory, SINGLE), inventory.counts(PAIR).unusable_count, inventory.reserved_by("np-0-0")) == (["a"], 1, frozenset())
+    assert (names(copy, SINGLE), copy.counts(PAIR).unusable_count, copy.reserved_by("a")) == (["b"], 0, {"job"})
+    assert (inventory.counts(PAIR).reserved, copy.counts(PAIR).reserved) == (0, 1)

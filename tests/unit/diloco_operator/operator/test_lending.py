@@ -8,10 +8,10 @@ from typing import Any
 from builders.nodes import a_tpu_node, an_inventory
 from diloco_operator.fleet import Shape, Slice
 from diloco_operator.operator.lending import Lending
-from diloco_operator.placement.matching import WantClass
+from diloco_operator.placement.matching import SliceRequirements
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
-WANT = WantClass(V5P, "")
+REQUIREMENTS = SliceRequirements(V5P, "")
 
 
 def slices(count: int) -> tuple[Slice, ...]:
@@ -28,46 +28,46 @@ class World:
     def free(self, _: Shape) -> Iterator[Slice]:
         return iter(self.free_slices)
 
-    def has(self, name: str, *, lacks: int = 0, lends: int = 0, priority: int = 0, created: float = 0.0) -> None:
-        wants = {WANT: lacks} if lacks else {}
-        self.lending.set(("ns", name), priority=priority, created=created, lacks=wants, lends=slices(lends))
+    def has(self, name: str, *, demand: int = 0, reclaimable: int = 0, priority: int = 0, created: float = 0.0) -> None:
+        demands = {REQUIREMENTS: demand} if demand else {}
+        self.lending.set(("ns", name), priority=priority, created=created, demand=demands, reclaimable=slices(reclaimable))
 
     def due(self, name: str) -> int | None:
         """None: nobody else wants such slices."""
-        return self.lending.claims(("ns", name)).get(WANT)
+        return self.lending.reclaims(("ns", name)).get(REQUIREMENTS)
 
 
 def test_one_want_is_met_by_one_job_the_lowest_and_youngest() -> None:
     world = World()
-    world.has("high", lends=2, priority=5, created=3.0)
-    world.has("old", lends=2, created=1.0)
-    world.has("young", lends=2, created=2.0)
+    world.has("high", reclaimable=2, priority=5, created=3.0)
+    world.has("old", reclaimable=2, created=1.0)
+    world.has("young", reclaimable=2, created=2.0)
     assert world.due("young") is None
-    world.has("hungry", lacks=3)
+    world.has("hungry", demand=3)
     assert (world.due("young"), world.due("old"), world.due("high")) == (2, 1, 0)
     assert sorted(world.woken) == ["old", "young"]
 
 
 def test_what_is_free_need_not_be_given() -> None:
     world = World()
-    world.has("scavenger", lends=2)
+    world.has("scavenger", reclaimable=2)
     world.free_slices = slices(1)
-    world.has("hungry", lacks=2)
+    world.has("hungry", demand=2)
     assert world.due("scavenger") == 1
 
 
 def test_nobody_gives_for_a_want_of_its_own() -> None:
     world = World()
-    world.has("both", lacks=1, lends=2)
+    world.has("both", demand=1, reclaimable=2)
     assert world.due("both") is None
     assert world.woken == []
 
 
 def test_nobody_is_woken_twice_for_the_same_want_and_served_wants_are_forgotten() -> None:
     world = World()
-    world.has("scavenger", lends=1)
-    world.has("hungry", lacks=1)
-    world.has("hungry", lacks=1)
+    world.has("scavenger", reclaimable=1)
+    world.has("hungry", demand=1)
+    world.has("hungry", demand=1)
     assert world.woken == ["scavenger"]
     world.has("hungry")
     assert world.due("scavenger") is None
@@ -75,5 +75,5 @@ def test_nobody_is_woken_twice_for_the_same_want_and_served_wants_are_forgotten(
 
 def test_job_that_has_nothing_to_give_still_sees_that_others_want_it() -> None:
     world = World()
-    world.has("hungry", lacks=1)
+    world.has("hungry", demand=1)
     assert world.due("scavenger") == 0

@@ -17,7 +17,7 @@ from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.fleet.kinds import shape_of
+from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
@@ -256,7 +256,7 @@ def test_a_job_is_looked_at_when_a_node_that_it_holds_changes():
             await world.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
             await until(lambda: len(world.seen) == 2)
 
-    play(scenario, lambda snapshot: Plan(holds=frozenset({"np-a-0"})))
+    play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"})))
 
 
 def test_a_heartbeat_of_a_node_wakes_nobody():
@@ -269,7 +269,7 @@ def test_a_heartbeat_of_a_node_wakes_nobody():
             await world.settle()
             assert len(world.seen) == 1
 
-    play(scenario, lambda snapshot: Plan(holds=frozenset({"np-a-0"})))
+    play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"})))
 
 
 def short_of_slices(snapshot: Snapshot) -> Plan:
@@ -283,11 +283,11 @@ def short_of_slices(snapshot: Snapshot) -> Plan:
     return _status(snapshot, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset())
 
 
-def _status(snapshot: Snapshot, pool: Obj, holds: frozenset[str]) -> Plan:
+def _status(snapshot: Snapshot, pool: Obj, reservations: frozenset[str]) -> Plan:
     job = snapshot.job
     if job.status.get("pools") == [pool]:
-        return Plan(holds=holds)
-    return Plan(status=ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]}), holds=holds)
+        return Plan(reservations=reservations)
+    return Plan(status=ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]}), reservations=reservations)
 
 
 def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free():
@@ -301,7 +301,7 @@ def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free():
             await world.settle()
             assert len(world.passes("second")) == count
             await world.api.delete(names.DILOCO_JOBS, NS, "first")
-            await until(lambda: world.operator.inventory.holders("np-a-0") == {f"{NS}/second/{world.passes('second')[0].job.uid}"})
+            await until(lambda: world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/second/{world.passes('second')[0].job.uid}"})
 
     play(scenario, short_of_slices)
 
@@ -312,7 +312,7 @@ def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice():
             await world.apply(f"job-{index}")
         async with world.operating():
             await world.settle()
-            assert len(world.operator.inventory.holders("np-a-0")) == 1
+            assert len(world.operator.inventory.reserved_by("np-a-0")) == 1
 
     play(scenario, short_of_slices)
 
@@ -326,14 +326,14 @@ def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone():
             await world.settle()
             await world.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
             await world.settle()
-            assert world.operator.inventory.holders("np-a-0")
+            assert world.operator.inventory.reserved_by("np-a-0")
             await world.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
             await world.settle()
-            assert not world.operator.inventory.holders("np-a-0")
+            assert not world.operator.inventory.reserved_by("np-a-0")
             assert (NS, "lm") not in world.telemetry.followed
 
     def decide(snapshot: Snapshot) -> Plan:
-        return Plan(creates=one_pod(snapshot).creates, holds=frozenset({"np-a-0"}))
+        return Plan(creates=one_pod(snapshot).creates, reservations=frozenset({"np-a-0"}))
 
     play(scenario, decide)
 
@@ -346,9 +346,9 @@ def test_an_operator_that_starts_knows_what_every_job_holds_before_it_decides_an
         await world.apply("second")
         async with world.operating():
             await until(lambda: world.passes("second"))
-            assert world.operator.inventory.holders("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
+            assert world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
 
-    play(scenario, lambda snapshot: Plan(holds=frozenset({"np-a-0"}) if snapshot.job.name == "first" else frozenset()))
+    play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"}) if snapshot.job.name == "first" else frozenset()))
 
 
 def _as_snapshot(obj: Obj) -> Any:

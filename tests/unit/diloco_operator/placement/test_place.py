@@ -6,7 +6,7 @@ from typing import Any
 
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import Inventory, Shape, Toleration
-from diloco_operator.placement import JobWant, Placement, PlacementRequest, PoolWant, UnitWant, place
+from diloco_operator.placement import JobRequest, Placement, PlacementRequest, PoolRequest, UnitRequest, place
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 H100 = Shape("nvidia-h100-80gb", "", 8, 1)
@@ -15,13 +15,13 @@ H100_PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
 
 def wants(
     name: str, count: int, shape: Shape = SINGLE, *, min: int = 0, max: int | None = None, on: tuple[str, ...] = (), **how: Any
-) -> PoolWant:
-    units = tuple(UnitWant(f"{name}-{i}", on[i] if i < len(on) else "") for i in range(count))
-    return PoolWant(name, shape, min, count if max is None else max, units, **how)
+) -> PoolRequest:
+    units = tuple(UnitRequest(f"{name}-{i}", on[i] if i < len(on) else "") for i in range(count))
+    return PoolRequest(name, shape, min, count if max is None else max, units, **how)
 
 
-def ask(fleet: Inventory, *pools: PoolWant, min: int = 1, max: int = 100, **job: Any) -> Placement:
-    return place(PlacementRequest((JobWant("ns/job", min, max, pools, **job),), fleet))
+def ask(fleet: Inventory, *pools: PoolRequest, min: int = 1, max: int = 100, **job: Any) -> Placement:
+    return place(PlacementRequest((JobRequest("ns/job", min, max, pools, **job),), fleet))
 
 
 def seats(placement: Placement) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_pool_minimum_comes_before_another_pools_growth() -> None:
 
 def test_units_stay_where_they_are() -> None:
     fleet = tpus(3)
-    fleet.set_holds("ns/job", {"tpu-1", "tpu-2"})
+    fleet.set_reservations("ns/job", {"tpu-1", "tpu-2"})
     assert seats(ask(fleet, wants("a", 3, on=("tpu-2", "tpu-1")))) == {"a-0": "tpu-2", "a-1": "tpu-1", "a-2": "tpu-0"}
 
 
@@ -58,13 +58,13 @@ def test_unit_whose_slice_is_gone_gets_another() -> None:
 
 def test_two_units_that_claim_one_slice_do_not_both_get_it() -> None:
     fleet = tpus(2)
-    fleet.set_holds("ns/job", {"tpu-0"})
+    fleet.set_reservations("ns/job", {"tpu-0"})
     assert seats(ask(fleet, wants("a", 2, on=("tpu-0", "tpu-0")))) == {"a-0": "tpu-0", "a-1": "tpu-1"}
 
 
 def test_those_to_keep_first_are_kept_when_the_maximum_shrinks() -> None:
     fleet = tpus(3)
-    fleet.set_holds("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
+    fleet.set_reservations("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
     placement = ask(fleet, wants("a", 3, on=("tpu-0", "tpu-1", "tpu-2")), max=2)
     assert set(seats(placement)) == {"a-0", "a-1"}
     (left,) = placement.unplaced
@@ -73,7 +73,7 @@ def test_those_to_keep_first_are_kept_when_the_maximum_shrinks() -> None:
 
 def test_units_that_a_pools_minimum_asks_for_are_kept_before_others() -> None:
     fleet = tpus(3)
-    fleet.set_holds("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
+    fleet.set_reservations("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
     pools = [wants(p, 1, on=(f"tpu-{i}",), min=int(p == "c")) for i, p in enumerate("abc")]
     assert set(seats(ask(fleet, *pools, max=2))) == {"a-0", "c-0"}
 
@@ -127,7 +127,7 @@ def test_small_units_are_preferred_when_large_ones_would_miss_the_minimum() -> N
 
 def test_seats_of_units_that_drain_are_not_given_away_but_push_nobody_out() -> None:
     fleet = tpus(4)
-    fleet.set_holds("ns/job", {"tpu-0", "tpu-1"})
+    fleet.set_reservations("ns/job", {"tpu-0", "tpu-1"})
     pool = wants("a", 4, max=4, on=("tpu-0", "tpu-1"), reserved=1)
     assert set(seats(ask(fleet, pool, max=2, reserved=1))) == {"a-0", "a-1"}
     assert set(seats(ask(fleet, pool, max=4, reserved=1))) == {"a-0", "a-1", "a-2"}
@@ -135,14 +135,14 @@ def test_seats_of_units_that_drain_are_not_given_away_but_push_nobody_out() -> N
 
 def test_jobs_of_one_request_do_not_share_slices_and_minima_come_first() -> None:
     fleet = tpus(3)
-    jobs = (JobWant("greedy", 1, 3, (wants("a", 3),)), JobWant("modest", 1, 1, (wants("a", 1),)))
+    jobs = (JobRequest("greedy", 1, 3, (wants("a", 3),)), JobRequest("modest", 1, 1, (wants("a", 1),)))
     placement = place(PlacementRequest(jobs, fleet))
     assert [(each.job, each.unit) for each in placement.assigned] == [("greedy", "a-0"), ("greedy", "a-1"), ("modest", "a-0")]
     assert len({each.slice for each in placement.assigned}) == 3
 
 
 def test_higher_priority_is_served_first() -> None:
-    jobs = (JobWant("low", 1, 1, (wants("a", 1),)), JobWant("high", 1, 1, (wants("a", 1),), priority=10))
+    jobs = (JobRequest("low", 1, 1, (wants("a", 1),)), JobRequest("high", 1, 1, (wants("a", 1),), priority=10))
     assert [each.job for each in place(PlacementRequest(jobs, tpus(1))).assigned] == ["high"]
 
 
@@ -158,8 +158,8 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
         a_tpu_node("broken", ready=False),
         a_tpu_node("spot", labels={"cloud.google.com/gke-spot": "true"}),
     )
-    fleet.set_holds("ns/job", {"mine"})
-    fleet.set_holds("ns/other", {"theirs"})
+    fleet.set_reservations("ns/job", {"mine"})
+    fleet.set_reservations("ns/other", {"theirs"})
     (pool,) = ask(fleet, wants("a", 3, on=("mine",), capacity="OnDemand")).pools
     assert (pool.placed, pool.reason) == (1, "NoFreeSlice")
     assert pool.message == (

@@ -7,7 +7,7 @@ from collections import Counter
 
 from builders.nodes import a_gpu_node, a_tpu_node, an_inventory
 from diloco_operator.fleet import Inventory, Shape
-from diloco_operator.placement import JobWant, PlacementRequest, PoolWant, UnitWant, place
+from diloco_operator.placement import JobRequest, PlacementRequest, PoolRequest, UnitRequest, place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,30 +27,30 @@ def fleets(draw: st.DrawFn) -> Inventory:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, key: str = "ns/job") -> JobWant:
+def jobs(draw: st.DrawFn, key: str = "ns/job") -> JobRequest:
     pools = []
     for index in range(draw(st.integers(1, 3))):
         most = draw(st.integers(1, 3))
         pools.append(
-            PoolWant(
+            PoolRequest(
                 f"p{index}",
                 SINGLE,
                 min=draw(st.integers(0, most)),
                 max=most,
-                units=tuple(UnitWant(f"p{index}-{i}") for i in range(most)),
+                units=tuple(UnitRequest(f"p{index}-{i}") for i in range(most)),
                 capacity=draw(st.sampled_from(CAPACITIES)),
                 node_selector={"x": "1"} if draw(st.booleans()) else {},
             )
         )
     least = max(1, sum(pool.min for pool in pools), draw(st.integers(1, 4)))
-    return JobWant(key, least, least + draw(st.integers(0, 3)), tuple(pools))
+    return JobRequest(key, least, least + draw(st.integers(0, 3)), tuple(pools))
 
 
-def fits(pool: PoolWant, part: object) -> bool:
+def fits(pool: PoolRequest, part: object) -> bool:
     return (not pool.capacity or part.capacity == pool.capacity) and all(part.labels.get(k) == v for k, v in pool.node_selector.items())  # type: ignore[attr-defined]
 
 
-def best_possible(job: JobWant, fleet: Inventory) -> tuple[bool, int]:
+def best_possible(job: JobRequest, fleet: Inventory) -> tuple[bool, int]:
     """By trying everything: whether all pool minima can be met, and the most units in all that any assignment places then."""
     slices = list(fleet.free(SINGLE))
     met, most = False, 0
@@ -69,7 +69,7 @@ def best_possible(job: JobWant, fleet: Inventory) -> tuple[bool, int]:
 
 @settings(max_examples=120, deadline=None)
 @given(fleets(), jobs())
-def test_minima_are_met_and_growth_is_greatest_whenever_any_assignment_allows(fleet: Inventory, job: JobWant) -> None:
+def test_minima_are_met_and_growth_is_greatest_whenever_any_assignment_allows(fleet: Inventory, job: JobRequest) -> None:
     placement = place(PlacementRequest((job,), fleet))
     met, most = best_possible(job, fleet)
     counts = Counter(each.pool for each in placement.assigned)
@@ -80,25 +80,25 @@ def test_minima_are_met_and_growth_is_greatest_whenever_any_assignment_allows(fl
 
 @settings(max_examples=120, deadline=None)
 @given(fleets(), jobs("ns/one"), jobs("ns/two"), st.data())
-def test_what_always_holds(fleet: Inventory, one: JobWant, two: JobWant, data: st.DataObject) -> None:
+def test_what_always_holds(fleet: Inventory, one: JobRequest, two: JobRequest, data: st.DataObject) -> None:
     before = place(PlacementRequest((one,), fleet))
     chosen = {(each.pool, each.unit): each.slice for each in before.assigned}
-    fleet.set_holds("ns/one", {host.node for each in before.assigned for host in each.hosts})
+    fleet.set_reservations("ns/one", {host.node for each in before.assigned for host in each.hosts})
     most = data.draw(st.integers(0, one.max))
     pools = tuple(
-        PoolWant(
+        PoolRequest(
             p.name,
             p.shape,
             min(p.min, most),
             p.max,
-            tuple(UnitWant(u.name, chosen.get((p.name, u.name), "")) for u in p.units),
+            tuple(UnitRequest(u.name, chosen.get((p.name, u.name), "")) for u in p.units),
             p.reserved,
             p.capacity,
             p.node_selector,
         )
         for p in one.pools
     )
-    jobs_now = (JobWant("ns/one", min(one.min, most), most, pools), two)
+    jobs_now = (JobRequest("ns/one", min(one.min, most), most, pools), two)
     placement = place(PlacementRequest(jobs_now, fleet))
     taken = [host.node for each in placement.assigned for host in each.hosts]
     assert len(taken) == len(set(taken)), "a host was given twice"
@@ -123,11 +123,11 @@ def test_minima_of_gpu_groups_are_met_if_there_are_hosts_enough(pools: list[tupl
     """Hosts of one kind are interchangeable: the minima can be met exactly if they need no more hosts than there are."""
     fleet = an_inventory(*(a_gpu_node(f"g-{i}", pool=f"np-{i % 2}") for i in range(hosts)))
     wants = tuple(
-        PoolWant(f"p{i}", Shape("nvidia-h100-80gb", "", 8, size), least, least, tuple(UnitWant(f"p{i}-{n}") for n in range(least)))
+        PoolRequest(f"p{i}", Shape("nvidia-h100-80gb", "", 8, size), least, least, tuple(UnitRequest(f"p{i}-{n}") for n in range(least)))
         for i, (size, least) in enumerate(pools)
     )
     needed = sum(size * least for size, least in pools)
-    placement = place(PlacementRequest((JobWant("ns/job", 1, 100, wants),), fleet))
+    placement = place(PlacementRequest((JobRequest("ns/job", 1, 100, wants),), fleet))
     if needed <= hosts:
         assert len(placement.assigned) == sum(least for _, least in pools)
     assert sum(len(each.slices) for each in placement.assigned) <= hosts

@@ -8,7 +8,7 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.stage import Stage
-from diloco_operator.reconcile import holds
+from diloco_operator.reconcile import reservations
 
 
 def trained() -> Stage:
@@ -127,13 +127,13 @@ def test_pass_changes_nothing_that_it_was_given() -> None:
 
 def test_restarted_operator_knows_what_its_jobs_hold() -> None:
     stage = trained()
-    held = stage.plans[-1].holds
+    held = stage.plans[-1].reservations
     stage.restart_operator()
-    assert stage.inventory.holds(stage.snapshot().job.key) == held == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+    assert stage.inventory.reservations(stage.snapshot().job.key) == held == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
 
 
 def test_pods_of_a_job_that_is_gone_still_hold_their_hosts() -> None:
     stage = trained()
     snapshot = stage.snapshot()
     stage.job["status"] = {}
-    assert holds(stage.snapshot().job, snapshot.pods, stage.inventory) == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+    assert reservations(stage.snapshot().job, snapshot.pods, stage.inventory) == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}

@@ -44,7 +44,7 @@ def test_unit_leaves_ahead_of_announced_maintenance_and_it_does_not_count() -> N
 def test_lead_is_the_operators_to_set() -> None:
     job = a_job().with_learners(1, 1).with_pool(max=1)
     stage = Stage(job, a_tpu_node("tpu-0", labels=at(1000)), config=OperatorConfig(maintenance_lead=2000.0))
-    stage.inventory = type(stage.inventory)(stage.config.signs)
+    stage.inventory = type(stage.inventory)(stage.config.disruption_signals)
     stage.set_node(stage.nodes["tpu-0"])
     stage.settle()
     assert stage.unit("v5p-0")["reason"] == "NoCapacity"

@@ -109,7 +109,7 @@ def test_gang_that_is_refused_in_part_gives_back_what_it_got() -> None:
         stage.step_refused(second_host)
     assert stage.learner_pods() == []
     assert stage.unit("v5p-0")["reason"] == "PodsRefused"
-    assert stage.inventory.holds(stage.snapshot().job.key) == frozenset()
+    assert stage.inventory.reservations(stage.snapshot().job.key) == frozenset()
     assert stage.unit("v5p-0")["attempt"] == 1  # no new one before its time
     stage.advance(6)
     stage.settle()

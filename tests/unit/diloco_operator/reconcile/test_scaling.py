@@ -51,7 +51,7 @@ def test_lowered_maximum_drains_the_newest_units() -> None:
         "reason": "ScaledDown",
         "slice": "",
     }
-    assert stage.plans[-1].holds == {"tpu-0", "tpu-1"}
+    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
 
 
 def test_units_that_do_not_contribute_go_first() -> None:
@@ -161,7 +161,7 @@ def test_suspend_drains_learners_then_the_syncer_and_gives_everything_back() -> 
     stage.settle()
     assert stage.true() == {"Accepted", "Suspended"}
     assert stage.pods == {}
-    assert stage.plans[-1].holds == frozenset()
+    assert stage.plans[-1].reservations == frozenset()
     assert set(stage.states().values()) == {"Pending"}
     assert set(stage.children) == {"ConfigMap", "Service", "PersistentVolumeClaim"}
     assert set(stage.secrets) == {"bytes-lm-ca", "bytes-lm-syncer-tls", "bytes-lm-learners-v5p-0"}

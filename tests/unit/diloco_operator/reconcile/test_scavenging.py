@@ -6,11 +6,11 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco_operator.fleet import Shape
-from diloco_operator.placement.matching import WantClass
+from diloco_operator.placement.matching import SliceRequirements
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
-ANY = WantClass(V5P, "")
-RESERVED = WantClass(V5P, "Reserved")
+ANY = SliceRequirements(V5P, "")
+RESERVED = SliceRequirements(V5P, "Reserved")
 
 
 def a_scavenger(count: int = 3, capacity: str = "Scavenged") -> Stage:
@@ -20,42 +20,42 @@ def a_scavenger(count: int = 3, capacity: str = "Scavenged") -> Stage:
 
 def test_as_many_units_give_way_as_are_wanted_the_last_first_and_it_does_not_count() -> None:
     stage = a_scavenger()
-    stage.claims = {ANY: 1}
+    stage.reclaims = {ANY: 1}
     stage.settle()
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Draining"}
-    assert (stage.unit("v5p-2")["reason"], stage.plans[-1].lends) != ("", ())
+    assert (stage.unit("v5p-2")["reason"], stage.plans[-1].reclaimable) != ("", ())
     stage.settle()  # the one that leaves is the one that was asked for
     assert list(stage.states().values()).count("Draining") == 1
     stage.kubelets_finish_deletions()
     stage.settle()
     unit = stage.unit("v5p-2")
     assert (unit["state"], unit["reason"], unit["slice"], unit["restarts"]) == ("Pending", "GaveWay", "", 0)
-    assert stage.inventory.holds(stage.snapshot().job.key) == {"tpu-0", "tpu-1"}
+    assert stage.inventory.reservations(stage.snapshot().job.key) == {"tpu-0", "tpu-1"}
 
 
 def test_slice_that_is_wanted_is_not_taken_again_until_nobody_wants_it() -> None:
     stage = a_scavenger()
-    stage.claims = {ANY: 1}
+    stage.reclaims = {ANY: 1}
     stage.settle()
     stage.kubelets_finish_deletions()
-    stage.claims = {ANY: 0}  # what is free suffices, but it is not for us
+    stage.reclaims = {ANY: 0}  # what is free suffices, but it is not for us
     stage.settle()
     assert len(stage.learner_pods()) == 2
-    stage.claims = {}
+    stage.reclaims = {}
     stage.settle()
     assert len(stage.learner_pods()) == 3
 
 
 def test_all_go_if_all_are_wanted_whatever_the_minimum_is() -> None:
     stage = a_scavenger()
-    stage.claims = {ANY: 7}
+    stage.reclaims = {ANY: 7}
     stage.settle()
     assert set(stage.states().values()) == {"Draining"}
 
 
 def test_unit_on_a_slice_that_does_not_fit_the_want_stays() -> None:
     stage = a_scavenger()  # on-demand nodes
-    stage.claims = {RESERVED: 3}
+    stage.reclaims = {RESERVED: 3}
     stage.settle()
     assert set(stage.states().values()) == {"Training"}
 
@@ -65,9 +65,9 @@ def test_unit_without_processes_gives_its_slice_before_one_that_trains() -> None
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
-    stage.claims = {ANY: 1}
+    stage.reclaims = {ANY: 1}
     stage.step()
-    stage.claims = {ANY: 0}  # as what it gave is free now
+    stage.reclaims = {ANY: 0}  # as what it gave is free now
     stage.settle()
     assert stage.states() == {"v5p-0": "BackingOff", "v5p-1": "Training"}
     assert stage.unit("v5p-0")["slice"] == ""
@@ -75,14 +75,14 @@ def test_unit_without_processes_gives_its_slice_before_one_that_trains() -> None
 
 def test_pool_that_is_paid_for_gives_nothing() -> None:
     stage = a_scavenger(capacity="OnDemand")
-    stage.claims = {ANY: 3}
+    stage.reclaims = {ANY: 3}
     stage.settle()
     assert set(stage.states().values()) == {"Training"}
-    assert stage.plans[-1].lends == ()
+    assert stage.plans[-1].reclaimable == ()
 
 
 def test_job_says_what_it_lacks_but_not_for_its_scavenged_pools() -> None:
     job = a_job().with_learners(1, 3).with_pool("a", max=2).with_pool("b", max=1, capacity="Scavenged")
     stage = Stage(job, a_tpu_node("tpu-0"))
     stage.settle()
-    assert stage.plans[-1].lacks == {ANY: 1}
+    assert stage.plans[-1].demand == {ANY: 1}

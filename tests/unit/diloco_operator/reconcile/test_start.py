@@ -89,12 +89,12 @@ def test_a_job_with_hungry_units_looks_again_soon() -> None:
 def test_plan_tells_which_nodes_the_job_holds() -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=4), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_tpu_node("tpu-2"))
     stage.settle()
-    assert stage.plans[-1].holds == {"tpu-0", "tpu-1"}
+    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
 
 
 def test_slices_that_another_job_holds_are_left_alone() -> None:
     stage = Stage(a_job().with_pool(max=4), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
-    stage.inventory.set_holds("team/other/uid", {"tpu-0"})
+    stage.inventory.set_reservations("team/other/uid", {"tpu-0"})
     stage.settle()
     assert [stage.unit(u)["slice"] for u in stage.states()] == ["tpu-1"]
     assert "1 held by other jobs" in stage.status["pools"][0]["message"]
@@ -125,7 +125,7 @@ def test_unreadable_spec_is_refused_with_every_reason_and_what_runs_is_left_alon
         assert part in accepted["message"]
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
     assert stage.states() == {"v5p-0": "Training"}
-    assert stage.plans[-1].holds == {"tpu-0"}
+    assert stage.plans[-1].reservations == {"tpu-0"}
 
 
 def test_pods_of_another_owner_are_no_units_of_this_job() -> None:
@@ -136,7 +136,7 @@ def test_pods_of_another_owner_are_no_units_of_this_job() -> None:
     assert {pod.owner for pod in snapshot.pods} == {"job-uid-1", "the-job-before"}
     stage.job["status"] = {}
     plan = stage.look()
-    assert dataclasses.replace(plan).holds == {"tpu-0"}  # still held: its process may run
+    assert dataclasses.replace(plan).reservations == {"tpu-0"}  # still held: its process may run
 
 
 def test_spec_is_parsed_once_per_generation() -> None:

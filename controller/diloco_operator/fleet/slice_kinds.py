@@ -13,7 +13,7 @@ from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.slices import Shape
 
 
-class Kind(NamedTuple):
+class SliceKind(NamedTuple):
     """Slices of one kind are interchangeable but for capacity, labels and taints."""
 
     accelerator: str
@@ -33,7 +33,7 @@ def _by_label() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     return tpus, gpus, products
 
 
-def kind_of(node: NodeView) -> Kind | None:
+def kind_of(node: NodeView) -> SliceKind | None:
     """None for hardware that the catalogue does not know, and for an accelerator that offers no device (no driver yet)."""
     tpus, gpus, products = _by_label()
     labels = node.labels
@@ -44,24 +44,24 @@ def kind_of(node: NodeView) -> Kind | None:
         name = tpus.get(tpu)
         if name is None or topology not in CATALOGUE[name].host_options or chips == 0:
             return None
-        return Kind(name, topology, chips)
+        return SliceKind(name, topology, chips)
     name = gpus.get(labels.get(names.NODE_GPU_TYPE, "")) or products.get(labels.get(names.NODE_GPU_PRODUCT, ""))
     if name is not None:
-        return Kind(name, "", node.gpus) if node.gpus else None
+        return SliceKind(name, "", node.gpus) if node.gpus else None
     if node.tpus or node.gpus or names.NODE_GPU_TYPE in labels or names.NODE_GPU_PRODUCT in labels:
         return None
-    return Kind(CPU, "", 0)
+    return SliceKind(CPU, "", 0)
 
 
-def slice_hosts(kind: Kind) -> int:
+def slice_hosts(kind: SliceKind) -> int:
     """Hosts of one slice: max(1, chips of the topology / chips per host) for a TPU, 1 otherwise."""
     return max(1, chip_count(kind.topology) // kind.chips_per_host) if kind.topology else 1
 
 
-def kinds_for(shape: Shape, there: Collection[Kind]) -> list[Kind]:
+def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
     """The kinds, of those that are there, of which a unit of this shape can be made; the tightest fit first."""
     if shape.topology:
-        exact = Kind(shape.accelerator, shape.topology, shape.chips_per_host)
+        exact = SliceKind(shape.accelerator, shape.topology, shape.chips_per_host)
         return [exact] if exact in there else []
     return sorted(k for k in there if k.accelerator == shape.accelerator and k.chips_per_host >= shape.chips_per_host)
 
