@@ -18,7 +18,7 @@ from diloco.contract import JobFile, Training
 from benchmarks.offspring import die_with_parent
 from tests.builders.certificates import JobCertificates
 
-PATIENCE = 60.0
+WAIT_TIMEOUT = 60.0
 """How long processes may take to come up, seconds."""
 
 
@@ -76,7 +76,7 @@ class Rig:
 
     def wait_for_steps(self, units: list[str], count: int) -> None:
         """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_TIMEOUT
         while any(len(self.times(unit)) < count for unit in units):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
                 logs = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))

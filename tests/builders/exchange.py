@@ -28,14 +28,14 @@ from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Config, Timeouts
-from diloco.syncer.engine import Outcome
+from diloco.syncer.engine import RunOutcome
 from diloco.syncer.fences import FencesError
 from diloco.syncer.main import ListenError, Syncer
 from diloco.syncer.restore import BadState
 
 JOB_UID = "11111111-2222-3333-4444-555555555555"
 PROGRAMS = Path(__file__).parents[1] / "programs"
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
 """How long a test waits for a condition before it fails, seconds."""
 
 
@@ -55,13 +55,13 @@ def weights(scale: float = 0.0, tensors: int = 4) -> dict[str, np.ndarray]:
     return {f"w{i}": np.full(shape, scale, np.float32) for i, shape in enumerate(shapes)}
 
 
-def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout: float = WAIT_TIMEOUT) -> Any:
     """Wait for `condition` to be true, and return its value."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     pause = threading.Event()
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {patience:.0f} s in vain for: {what}")
+            raise AssertionError(f"waited {timeout:.0f} s in vain for: {what}")
         pause.wait(0.01)
     return value
 
@@ -128,16 +128,16 @@ class LocalSyncer:
             port=port,
             state_dir=place.state,
             termination_log=place.directory / "termination-log",
-            timeouts=timeouts or Timeouts(reconnect_window=0.5, farewell=PATIENCE, linger=0.2, final_retry=0.1),
+            timeouts=timeouts or Timeouts(reconnect_window=0.5, farewell=WAIT_TIMEOUT, linger=0.2, final_retry=0.1),
         )
         self._started: Future[Syncer] = Future()
         self._loop = asyncio.new_event_loop()
-        self.outcome: Outcome | None = None
+        self.outcome: RunOutcome | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.syncer = self._started.result(PATIENCE)
+        self.syncer = self._started.result(WAIT_TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -147,19 +147,19 @@ class LocalSyncer:
     def address(self) -> str:
         return self.syncer.address
 
-    def stop(self) -> Outcome | None:
+    def stop(self) -> RunOutcome | None:
         """As SIGTERM does; waits for the end."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self.syncer.engine.stop)
         return self.wait()
 
-    def wait(self) -> Outcome | None:
-        self._thread.join(PATIENCE)
+    def wait(self) -> RunOutcome | None:
+        self._thread.join(WAIT_TIMEOUT)
         assert not self._thread.is_alive(), "the syncer does not come to an end"
         return self.outcome
 
     def report(self) -> Report:
-        return asyncio.run_coroutine_threadsafe(self.syncer.engine.report(), self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(self.syncer.engine.report(), self._loop).result(WAIT_TIMEOUT)
 
     def unit(self, name: str) -> UnitReport | None:
         return next((one for one in self.report().units if one.unit == name), None)
@@ -170,7 +170,7 @@ class LocalSyncer:
         async def run() -> Any:
             return function(*arguments)
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(WAIT_TIMEOUT)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -229,7 +229,7 @@ class LocalLearner:
         self._drain.set()
 
     def wait(self) -> LocalLearner:
-        self._thread.join(PATIENCE)
+        self._thread.join(WAIT_TIMEOUT)
         assert not self._thread.is_alive(), f"learner {self.unit} does not come to an end"
         if self.failure is not None:
             raise self.failure
@@ -288,9 +288,9 @@ class Program:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def wait(self, patience: float = PATIENCE) -> int:
+    def wait(self, timeout: float = WAIT_TIMEOUT) -> int:
         """Exit status; negative: the signal that ended it."""
-        return self.process.wait(patience)
+        return self.process.wait(timeout)
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -324,11 +324,11 @@ class Processes:
 
     def reports(self, interval: float = 0.1) -> Iterator[Report]:
         """The syncer's reports, as the operator gets them, from as soon as it answers."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_TIMEOUT
         while True:
             try:
                 with self.place.certificates.channel(self.address, self.place.certificates.operator()) as channel:
-                    yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=interval), timeout=PATIENCE)
+                    yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=interval), timeout=WAIT_TIMEOUT)
             except grpc.RpcError:
                 if time.monotonic() > deadline:
                     raise
@@ -338,7 +338,7 @@ class Processes:
 
     def report(self, condition: Callable[[Report], bool], what: str) -> Report:
         """The first report that fulfils `condition`."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_TIMEOUT
         last = None
         for last in self.reports():
             if condition(last):

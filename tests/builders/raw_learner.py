@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 import numpy as np
-from builders.exchange import JOB_UID, PATIENCE, LocalSyncer, weights
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
@@ -18,7 +18,7 @@ from diloco.protocol.tls import TlsFiles
 
 
 class RawLearner:
-    """One stream, by hand. Replies are read one by one; every read fails after PATIENCE."""
+    """One stream, by hand. Replies are read one by one; every read fails after WAIT_TIMEOUT."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RawLearner:
         self._out: queue.SimpleQueue[FromLearner | None] = queue.SimpleQueue()
         certificates = syncer.place.certificates
         self._channel = certificates.channel(syncer.address, files or certificates.learner(unit, attempt))
-        self._call = SyncerStub(self._channel).Exchange(iter(self._out.get, None), timeout=PATIENCE)
+        self._call = SyncerStub(self._channel).Exchange(iter(self._out.get, None), timeout=WAIT_TIMEOUT)
         self.leases: list[tuple[int, int]] = []
 
     def __enter__(self) -> RawLearner:  # noqa: PYI034

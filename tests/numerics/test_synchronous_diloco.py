@@ -195,5 +195,5 @@ def test_several_fragments_keep_every_learner_on_the_syncers_bytes():
 
 def test_contributions_are_those_of_all_learners_in_every_round():
     core, _ = in_lock_step(a_training(2, 3, 2, 0.7, 0.9), 2)
-    assert [core.account(u).contributions for u in ("u0", "u1")] == [3, 3]
-    assert [core.account(u).share for u in ("u0", "u1")] == [0.5, 0.5]
+    assert [core.contributions_of(u).contributions for u in ("u0", "u1")] == [3, 3]
+    assert [core.contributions_of(u).share for u in ("u0", "u1")] == [0.5, 0.5]

@@ -4,7 +4,7 @@ The clock t counts outer steps. Step t is taken when (1) at least K joined learn
 (2) the learners have done one mean step since (`pacing`), (3) every exchange launched at or before t-1-tau is merged, and (4), if a
 fragment p has t mod H == offset[p], the grace window for more learners is over or nobody is expected in it. Such a step
 launches the exchange of p: every live learner that has trained p since it adopted it is pulled. The exchange is merged as soon as all
-of them have answered or left; `Flight.closes_at` says how long the others wait for one that does not. The merge of step t makes
+of them have answered or left; `Exchange.closes_at` says how long the others wait for one that does not. The merge of step t makes
 version t of the fragment.
 
 After every event, and at `wake_at`, the caller calls `advance` and carries out what it returns, in order. Not thread-safe.
@@ -24,20 +24,20 @@ from diloco import contract
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Pull, Push, Reason, Refusal, Skipped, Snapshot
-from diloco.algorithm.flight import Contribution, Flight
+from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import make_fragments, offsets
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.members import Member, mean_step_seconds
 from diloco.algorithm.merge import merge
 from diloco.algorithm.outer import nesterov
-from diloco.algorithm.pacing import Pace
+from diloco.algorithm.pacing import OuterStepBudget
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
-from diloco.algorithm.state import Account, CoreState, StateError
+from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.algorithm.weights import shares, weight
 
 Array = NDArray[np.float32]
 
-REMEMBERED_FLIGHTS: Final = 64
+REMEMBERED_EXCHANGES: Final = 64
 """Merged exchanges that are remembered, to tell a late answer from one that nobody asked for."""
 
 
@@ -63,13 +63,13 @@ class Core:
         self._values: list[Array] | None = None
         self._momentum: list[Array] = []
         self._residual: list[Array | None] = []
-        self._accounts: dict[str, Account] = {}
+        self._contributions: dict[str, ContributionStats] = {}
         if state is not None:
             self._restore(state)
         self._members: dict[str, Member] = {}
-        self._flights: OrderedDict[int, Flight] = OrderedDict()
-        self._past: OrderedDict[int, Flight] = OrderedDict()
-        self._pace = Pace()
+        self._exchanges: OrderedDict[int, Exchange] = OrderedDict()
+        self._closed_exchanges: OrderedDict[int, Exchange] = OrderedDict()
+        self._budget = OuterStepBudget()
         self._quorum_seconds = MovingAverage(QUORUM_ALPHA)
         self._sync_seconds = MovingAverage(SYNC_ALPHA)
         self._stepped_at: float | None = None
@@ -112,13 +112,13 @@ class Core:
         """Fragment p, flat, read-only. Later merges make a new array, so this one stays as it is. Raises ValueError before the seed."""
         return self._seeded_values()[p]
 
-    def account(self, unit: str) -> Account:
+    def contributions_of(self, unit: str) -> ContributionStats:
         """What the unit has contributed, all attempts."""
-        return self._accounts.get(unit, Account())
+        return self._contributions.get(unit, ContributionStats())
 
     def staleness(self, unit: str) -> int:
         """Outer steps since the unit's last contribution; without one, since it joined."""
-        last = self.account(unit).last
+        last = self.contributions_of(unit).last
         member = self._members.get(unit)
         return self._t - (last or (member.joined_t if member else 0))
 
@@ -131,7 +131,7 @@ class Core:
         """What a snapshot must hold. Costs nothing: the arrays are shared, and nobody writes to them. Raises ValueError before the seed."""
         values = tuple(self._seeded_values())
         return CoreState(
-            self.layout, self._t, tuple(self._versions), values, tuple(self._momentum), tuple(self._residual), dict(self._accounts)
+            self.layout, self._t, tuple(self._versions), values, tuple(self._momentum), tuple(self._residual), dict(self._contributions)
         )
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ class Core:
     def leave(self, unit: str, now: float) -> None:
         """The unit is gone, for whatever reason. What it contributed before stands; nobody waits for it any more. May be repeated."""
         if self._members.pop(unit, None) is not None:
-            for flight in self._flights.values():
-                flight.answered(unit, self.training.quorum, now)
+            for exchange in self._exchanges.values():
+                exchange.answered(unit, self.training.quorum, now)
 
     def progress(self, unit: str, metadata: Metadata, now: float) -> None:
         """A learner has taken a local step. Ignored from a unit that is not joined.
@@ -178,26 +178,26 @@ class Core:
         if member is None:
             return
         if new := member.report(metadata, now):
-            self._pace.add(new, sum(m.live(now) for m in self._members.values()))
+            self._budget.add(new, sum(m.live(now) for m in self._members.values()))
 
     def push(self, unit: str, push: Push, now: float) -> Refusal | None:
         """A learner's answer to a pull. None: accepted, and it will be in the merge, whatever becomes of the unit.
 
         Whoever is refused is not waited for any longer in that exchange.
         """
-        flight = self._flights.get(push.t)
-        if flight is None or flight.fragment != push.fragment or unit not in flight.asked or unit not in self._members:
+        exchange = self._exchanges.get(push.t)
+        if exchange is None or exchange.fragment != push.fragment or unit not in exchange.asked or unit not in self._members:
             return self._refuse_unknown(unit, push, now)
-        if unit not in flight.waiting:
-            known = unit in flight.contributions
+        if unit not in exchange.waiting:
+            known = unit in exchange.contributions
             return _refuse(Reason.DUPLICATE if known else Reason.NOT_ASKED, unit, push, "it has answered, or left, before")
         member = self._members[unit]
-        member.answer.add(max(0.0, now - flight.launched_at))
+        member.answer.add(max(0.0, now - exchange.launched_at))
         member.missed = False
         accepted = self._accept(unit, push)
         if isinstance(accepted, Contribution):
-            flight.contributions[unit] = accepted
-        flight.answered(unit, self.training.quorum, now)
+            exchange.contributions[unit] = accepted
+        exchange.answered(unit, self.training.quorum, now)
         return None if isinstance(accepted, Contribution) else accepted
 
     # --- decisions ----------------------------------------------------------------------------------------------------
@@ -208,15 +208,15 @@ class Core:
         if not self.seeded or self._finished:
             return actions
         while True:
-            for flight in [f for f in self._flights.values() if not f.waiting]:
-                self._merge(flight, now, actions)
+            for exchange in [e for e in self._exchanges.values() if not e.waiting]:
+                self._merge(exchange, now, actions)
             self._note_quorum(now)
-            due = self._due_flights()
+            due = self._due_exchanges()
             if self._snapshot_due and not due:
                 self._snapshot_due = False
                 actions.append(Snapshot(self._t))
             if self._t == self.training.steps:
-                due = list(self._flights.values())
+                due = list(self._exchanges.values())
                 if not due:
                     self._finished = True
                     actions.append(Finish(self._t))
@@ -226,11 +226,11 @@ class Core:
             if not due:
                 self._step(now, actions)
                 continue
-            closing = [f for f in due if now >= self._closes_at(f)]
+            closing = [e for e in due if now >= self._closes_at(e)]
             if not closing:
                 return actions
-            for flight in closing:
-                self._merge(flight, now, actions)
+            for exchange in closing:
+                self._merge(exchange, now, actions)
 
     def wake_at(self, now: float) -> float | None:
         """When `advance` must be called although nothing happens; None: no such time. Never before `now`."""
@@ -238,9 +238,11 @@ class Core:
             return None
         waits: list[float] = []
         if self._t == self.training.steps:
-            waits = [self._closes_at(f) for f in self._flights.values()]
-        elif self._quorum_at is not None and self._pace.ready:
-            waits = [self._grace_over(self._quorum_at)] if not self._step_ready(now) else [self._closes_at(f) for f in self._due_flights()]
+            waits = [self._closes_at(e) for e in self._exchanges.values()]
+        elif self._quorum_at is not None and self._budget.ready:
+            waits = (
+                [self._grace_over(self._quorum_at)] if not self._step_ready(now) else [self._closes_at(e) for e in self._due_exchanges()]
+            )
         later = [at for at in waits if at > now]
         return min(later) if later else None
 
@@ -254,8 +256,8 @@ class Core:
                 self._quorum_seconds.add(now - self._stepped_at)
 
     def _step_ready(self, now: float) -> bool:
-        """Whether the next step may be taken, exchanges in flight apart."""
-        return self._quorum_at is not None and self._pace.ready and now >= self._grace_over(self._quorum_at)
+        """Whether the next step may be taken, whatever exchanges are in progress."""
+        return self._quorum_at is not None and self._budget.ready and now >= self._grace_over(self._quorum_at)
 
     def _grace_over(self, quorum_at: float) -> float:
         """When the grace of the next step is over: only a step with an exchange has one, and only as long as a live learner that could
@@ -276,18 +278,18 @@ class Core:
         awaited = any(m.live(quorum_at) and not m.steps[p] and m.expected_at <= deadline for m in self._members.values())
         return deadline if awaited else quorum_at
 
-    def _due_flights(self) -> list[Flight]:
+    def _due_exchanges(self) -> list[Exchange]:
         """Exchanges that must be merged before the next step."""
-        return [f for f in self._flights.values() if f.t + self.training.overlap_steps <= self._t]
+        return [e for e in self._exchanges.values() if e.t + self.training.overlap_steps <= self._t]
 
-    def _closes_at(self, flight: Flight) -> float:
+    def _closes_at(self, exchange: Exchange) -> float:
         step = self.step_seconds
-        return flight.closes_at(self._members, self.training.overlap_steps * step, self.training.grace.max_steps * step)
+        return exchange.closes_at(self._members, self.training.overlap_steps * step, self.training.grace.max_steps * step)
 
     def _step(self, now: float, actions: list[Action]) -> None:
         """Take the next outer step."""
         self._t += 1
-        self._pace.spend()
+        self._budget.spend()
         self._stepped_at = now
         self._quorum_at = None
         for m in self._members.values():
@@ -301,19 +303,19 @@ class Core:
         if not units:
             actions.append(Skipped(self._t, p, "no live learner has trained it since it was broadcast"))
             return
-        self._flights[self._t] = Flight(self._t, p, now, frozenset(units), set(units))
+        self._exchanges[self._t] = Exchange(self._t, p, now, frozenset(units), set(units))
         actions.append(Pull(self._t, p, units))
 
     # --- contributions ------------------------------------------------------------------------------------------------
 
     def _refuse_unknown(self, unit: str, push: Push, now: float) -> Refusal:
-        past = self._past.get(push.t)
-        if past is None or past.fragment != push.fragment or unit not in past.asked:
+        closed = self._closed_exchanges.get(push.t)
+        if closed is None or closed.fragment != push.fragment or unit not in closed.asked:
             return _refuse(Reason.NOT_ASKED, unit, push, "it was not asked for it")
-        if unit in past.contributions:
+        if unit in closed.contributions:
             return _refuse(Reason.DUPLICATE, unit, push, "it was merged already")
         if (member := self._members.get(unit)) is not None and member.missed:
-            member.answer.add(max(0.0, now - past.launched_at))
+            member.answer.add(max(0.0, now - closed.launched_at))
             member.missed = False
         return _refuse(Reason.STALE, unit, push, "it came after the merge")
 
@@ -337,18 +339,18 @@ class Core:
         delta = np.negative(decoded, out=decoded) if push.coding.delta else anchor - decoded
         return Contribution(delta, weight(push.tokens, push.steps))
 
-    def _merge(self, flight: Flight, now: float, actions: list[Action]) -> None:
+    def _merge(self, exchange: Exchange, now: float, actions: list[Action]) -> None:
         """Close an exchange: merge, outer step, new version."""
-        del self._flights[flight.t]
-        for unit in flight.waiting:
+        del self._exchanges[exchange.t]
+        for unit in exchange.waiting:
             self._members[unit].missed = True
-        self._remember(flight)
-        units = tuple(sorted(flight.contributions))
+        self._remember(exchange)
+        units = tuple(sorted(exchange.contributions))
         if not units:
-            actions.append(Skipped(flight.t, flight.fragment, f"none of {len(flight.asked)} asked learners answered"))
+            actions.append(Skipped(exchange.t, exchange.fragment, f"none of {len(exchange.asked)} asked learners answered"))
             return
-        p, values = flight.fragment, self._seeded_values()
-        given = [flight.contributions[unit] for unit in units]
+        p, values = exchange.fragment, self._seeded_values()
+        given = [exchange.contributions[unit] for unit in units]
         how = self.training.merge
         with np.errstate(over="ignore", invalid="ignore"):  # judged by its result
             delta = merge(self.fragments[p], [c.delta for c in given], [c.weight for c in given], how.method, how.embeddings)
@@ -356,19 +358,19 @@ class Core:
             step, momentum = nesterov(delta, self._momentum[p], optimizer.learning_rate, optimizer.momentum)
             coded = self._code(p, step)
         if coded is None or not codec.finite(momentum):
-            actions.append(Skipped(flight.t, p, "the merged update is not finite: training has diverged; the fragment keeps its value"))
+            actions.append(Skipped(exchange.t, p, "the merged update is not finite: training has diverged; the fragment keeps its value"))
             return
         payload, value, residual = coded
         base = self._versions[p]
         values[p], self._momentum[p], self._residual[p] = value, _frozen(momentum), residual
-        self._versions[p] = flight.t
-        self._sync_seconds.add(max(0.0, now - flight.launched_at))
+        self._versions[p] = exchange.t
+        self._sync_seconds.add(max(0.0, now - exchange.launched_at))
         for m in self._members.values():
             m.steps[p] = 0
         weights = {unit: c.weight for unit, c in zip(units, given, strict=True)}
-        self._credit(flight.t, weights)
-        actions.append(Merged(flight.t, p, units, weights))
-        actions.append(Broadcast(flight.t, p, base, self.coding, payload))
+        self._credit(exchange.t, weights)
+        actions.append(Merged(exchange.t, p, units, weights))
+        actions.append(Broadcast(exchange.t, p, base, self.coding, payload))
 
     def _code(self, p: int, step: Array) -> tuple[memoryview, Array, Array | None] | None:
         """(payload, new value, new residual) of subtracting `step` from fragment p; None if that is not finite."""
@@ -392,15 +394,15 @@ class Core:
 
     def _credit(self, t: int, weights: dict[str, float]) -> None:
         for unit, share in shares(weights).items():
-            before = self.account(unit)
+            before = self.contributions_of(unit)
             average = MovingAverage(SHARE_ALPHA, before.share if before.contributions else None)
             average.add(share)
-            self._accounts[unit] = Account(before.contributions + 1, max(t, before.last), average.value or 0.0)
+            self._contributions[unit] = ContributionStats(before.contributions + 1, max(t, before.last), average.value or 0.0)
 
-    def _remember(self, flight: Flight) -> None:
-        self._past[flight.t] = replace(flight, contributions=dict.fromkeys(flight.contributions, _MERGED))
-        while len(self._past) > REMEMBERED_FLIGHTS:
-            self._past.popitem(last=False)
+    def _remember(self, exchange: Exchange) -> None:
+        self._closed_exchanges[exchange.t] = replace(exchange, contributions=dict.fromkeys(exchange.contributions, _MERGED))
+        while len(self._closed_exchanges) > REMEMBERED_EXCHANGES:
+            self._closed_exchanges.popitem(last=False)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -422,7 +424,7 @@ class Core:
         self._values = list(state.values)
         self._momentum = list(state.momentum)
         self._residual = list(state.residual)
-        self._accounts = dict(state.accounts)
+        self._contributions = dict(state.contributions)
 
 
 _MERGED: Final = Contribution(np.empty(0, np.float32), 0.0)

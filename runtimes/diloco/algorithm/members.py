@@ -14,7 +14,7 @@ SILENT_STEPS: Final = 3.0
 """A learner that has told nothing for so many of its own steps is silent: neither asked nor waited for until it reports again."""
 SILENT_SECONDS: Final = 1.0
 """No learner is silent before so many seconds: less is the jitter of a shared machine."""
-PATIENCE: Final = 2.0
+ANSWER_TIMEOUT_FACTOR: Final = 2.0
 """An answer is waited for, where the quorum depends on it, for so many times the unit's average time to answer."""
 FIRST_ANSWER_SECONDS: Final = 30.0
 """The same for a unit that has never answered."""
@@ -77,11 +77,11 @@ class Member:
         """Whether it trains, as far as anyone can tell."""
         return now < self.silent_at
 
-    def patient_until(self, launched_at: float) -> float:
+    def answer_deadline(self, launched_at: float) -> float:
         """Until when an answer to a pull of `launched_at` is worth waiting for, where the quorum depends on it."""
         if self.missed:
             return launched_at
-        expected = FIRST_ANSWER_SECONDS if self.answer.value is None else PATIENCE * max(self.answer.value, self.step_seconds)
+        expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
         return min(launched_at + expected, self.silent_at)
 
 

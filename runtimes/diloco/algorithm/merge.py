@@ -2,7 +2,7 @@
 
 An outer gradient is `anchor - theta[m]` with the syncer's own value as the anchor. With weights w and phi(x) = x/||x||:
 
-- direct: `sum w d / sum w`;
+- weighted average: `sum w d / sum w`;
 - RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
   the result does not shrink when more, nearly orthogonal gradients are merged.
 
@@ -25,7 +25,7 @@ Array = NDArray[np.float32]
 Method = Literal["RDA", "Average"]
 
 CANCELLATION: Final = 1e-3
-"""Directions cancel if their weighted mean is shorter than this; the direct average is taken instead, because what is left of the
+"""Directions cancel if their weighted mean is shorter than this; the weighted average is taken instead, because what is left of the
 direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
 _CHUNK: Final = 1 << 15
 """Elements worked on at a time."""
@@ -52,7 +52,7 @@ def merge(fragment: Fragment, deltas: Sequence[Array], weights: Sequence[float],
     return merged
 
 
-def direct(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
+def weighted_average(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
     """`out = sum w d / sum w`. Relative to the largest weight: equal weights give exactly `sum d / M`."""
     largest = max(weights)
     relative = [w / largest for w in weights]
@@ -61,7 +61,7 @@ def direct(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> Non
 
 
 def rda(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
-    """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the direct average where directions cancel; 0 if all are 0."""
+    """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0."""
     total = math.fsum(weights)
     norms = [norm(d) for d in deltas]
     moving = [(d, w / total, n) for d, w, n in zip(deltas, weights, norms, strict=True) if n > 0]
@@ -77,7 +77,7 @@ def rda(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
     _combine([d for d, _, _ in moving], [w * radius / n for _, w, n in moving], out)
     length = norm(out) / radius
     if length < CANCELLATION:
-        direct(deltas, weights, out)
+        weighted_average(deltas, weights, out)
     else:
         out *= np.float32(1 / length)
 
@@ -112,4 +112,4 @@ def _combine(deltas: Sequence[Array], coefficients: Sequence[float], out: Array)
                 into += np.multiply(d[where], np.float32(c), out=scaled[: into.size])
 
 
-_METHODS: Final[dict[Method, Callable[[Sequence[Array], Sequence[float], Array], None]]] = {"RDA": rda, "Average": direct}
+_METHODS: Final[dict[Method, Callable[[Sequence[Array], Sequence[float], Array], None]]] = {"RDA": rda, "Average": weighted_average}

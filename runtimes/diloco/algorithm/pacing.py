@@ -16,7 +16,7 @@ pause the clock goes on, it does not race."""
 _ROUNDING: Final = 1e-9
 
 
-class Pace:
+class OuterStepBudget:
     """Credit in mean learner steps; an outer step costs 1."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What the core must not lose when the syncer dies: parameters, outer-optimizer state, clock and accounts of contributions.
+"""What the core must not lose when the syncer dies: parameters, outer-optimizer state, clock and statistics of contributions.
 
-Timings, memberships and exchanges in flight are not part of it: they belong to the process that died. After a restore the learners
-join anew, take all parameters, and nothing of an exchange that was in flight is ever accepted.
+Timings, memberships and exchanges in progress are not part of it: they belong to the process that died. After a restore the learners
+join anew, take all parameters, and nothing of an exchange that was in progress is ever accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ContributionStats:
     """What one unit has contributed so far, all attempts."""
 
     contributions: int = 0
@@ -49,7 +49,7 @@ class CoreState:
     momentum: tuple[Array, ...]
     residual: tuple[Array | None, ...]
     """Per fragment, what the coding of the last updates has left out; None where nothing is carried over."""
-    accounts: Mapping[str, Account] = field(default_factory=dict)
+    contributions: Mapping[str, ContributionStats] = field(default_factory=dict)
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -70,7 +70,7 @@ class CoreState:
             "versions": list(self.versions),
             "residual": [x is not None for x in self.residual],
             "layout": [[x.name, list(x.shape), x.embedding] for x in self.layout.tensors],
-            "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.accounts.items())},
+            "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.contributions.items())},
         }
         return tensors, meta
 
@@ -90,7 +90,9 @@ class CoreState:
             residual = tuple(
                 pack_all((fragment,), kinds["residual"])[0] if has else None for fragment, has in zip(fragments, carried, strict=True)
             )
-            accounts = {unit: Account(int(n), int(last), float(share)) for unit, (n, last, share) in meta["accounts"].items()}
+            contributions = {
+                unit: ContributionStats(int(n), int(last), float(share)) for unit, (n, last, share) in meta["accounts"].items()
+            }
             t = int(meta["t"])
         except LayoutError as e:
             raise StateError(f"the state does not fit its own layout: {e}") from e
@@ -100,7 +102,7 @@ class CoreState:
             raise StateError("the state holds NaN or infinity")
         for x in (*values, *momentum, *(x for x in residual if x is not None)):
             x.flags.writeable = False
-        return cls(layout, t, versions, values, momentum, residual, accounts)
+        return cls(layout, t, versions, values, momentum, residual, contributions)
 
 
 def _of_kind(kind: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -22,7 +22,7 @@ class LedgerError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class WorkLease:
     """Sequence numbers [start, end), to be trained in this order."""
 
     id: int
@@ -48,7 +48,7 @@ class UnitWork:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The accounts of a job. `committed + leased + free == frontier`, all in samples."""
+    """The totals of a job. `committed + leased + free == frontier`, all in samples."""
 
     frontier: int
     """Numbers given out so far."""
@@ -102,7 +102,7 @@ class Ledger:
             self.release(unit, held.attempt)
         self._sessions[unit] = _Session(attempt, session)
 
-    def lease(self, unit: str, attempt: int, session: str, n: int) -> Lease:
+    def lease(self, unit: str, attempt: int, session: str, n: int) -> WorkLease:
         """Lease from 1 to `n` numbers that lie together: those that came back first, then new ones. Begins the session if need be.
 
         Raises LedgerError as `begin`, and if n < 1.
@@ -115,7 +115,7 @@ class Ledger:
             taken = (self._frontier, self._frontier + n)
             self._frontier += n
         self._sessions[unit].ahead.append(taken)
-        lease = Lease(self._next_lease, *taken)
+        lease = WorkLease(self._next_lease, *taken)
         self._next_lease += 1
         return lease
 
@@ -165,7 +165,7 @@ class Ledger:
             self._free.add(start, end)
         return tuple(held.ahead)
 
-    # --- accounts -----------------------------------------------------------------------------------------------------
+    # --- totals -------------------------------------------------------------------------------------------------------
 
     def unit(self, unit: str) -> UnitWork:
         """What the unit has committed, all attempts."""

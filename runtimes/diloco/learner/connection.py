@@ -18,7 +18,7 @@ import numpy as np
 from diloco.algorithm.codec import CodecError, Coding, NonFiniteError, encode, payload_bytes, value_of
 from diloco.algorithm.fragments import Fragment
 from diloco.contract import Exit, learner_identity
-from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, Rejected, Welcomed
+from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.outbox import Outbox
 from diloco.learner.store import Float32Array
 from diloco.protocol.channel import Keepalive, client_options
@@ -33,15 +33,15 @@ _log = logging.getLogger(__name__)
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 2.0
 """Back-off between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
-REFUSAL_PATIENCE = 300.0
+TLS_FAILURE_TIMEOUT = 300.0
 """How long TLS may fail before this process gives up, seconds: longer than a kubelet needs to bring renewed files (two minutes or so)."""
-LAST_WORDS = 10.0
+CLOSE_TIMEOUT = 10.0
 """How long `close` lets the stream deliver what is in the outbox, seconds."""
 
 
-def backoff(failures: int, chance: float) -> float:
-    """Seconds to wait after so many attempts in a row failed; `chance` in [0, 1) spreads units that lost the same syncer."""
-    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
+def reconnect_delay(failures: int, jitter: float) -> float:
+    """Seconds to wait after so many attempts in a row failed; `jitter` in [0, 1) spreads units that lost the same syncer."""
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 16)) * (0.5 + jitter / 2)
 
 
 class Connection:
@@ -57,9 +57,9 @@ class Connection:
         coding: Coding,
         inbox: Inbox,
         keepalive: Keepalive,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`hello` without epoch, versions and samples_leased, which are filled in for each stream. `host_name`: what the syncer's
+        """`hello` without incarnation, versions and samples_leased, which are filled in for each stream. `host_name`: what the syncer's
         certificate must say."""
         self._address = address
         self._tls = tls
@@ -70,9 +70,9 @@ class Connection:
         self._coding = coding
         self._inbox = inbox
         self._keepalive = keepalive
-        self._chance = chance
+        self._jitter = jitter
         self._bases: dict[int, tuple[int, Float32Array]] = {}
-        self._epoch = b""
+        self._incarnation = b""
         self._leased = 0
         self._generation = 0
         self._initial_wish = 0
@@ -134,15 +134,15 @@ class Connection:
                 self._outbox.post(FromLearner(evaluation=evaluation))
 
     def close(self, bye: Bye | None) -> None:
-        """End the connection: with Bye after everything that waits to be sent, at most `LAST_WORDS` seconds, or at once."""
+        """End the connection: with Bye after everything that waits to be sent, at most `CLOSE_TIMEOUT` seconds, or at once."""
         self._closing.set()
         with self._lock:
             if bye is not None and self._outbox is not None:
                 self._outbox.finish(FromLearner(bye=bye))
             elif self._call is not None:
                 self._call.cancel()
-        if not self._over.wait(LAST_WORDS):
-            _log.warning("the syncer did not take this unit's last words within %.0f s", LAST_WORDS)
+        if not self._over.wait(CLOSE_TIMEOUT):
+            _log.warning("the syncer did not take this unit's last words within %.0f s", CLOSE_TIMEOUT)
             with self._lock:
                 if self._call is not None:
                     self._call.cancel()
@@ -156,7 +156,7 @@ class Connection:
         told = ""
         try:
             while not self._closing.is_set():
-                before = self._epoch
+                before = self._incarnation
                 welcomed, trouble = self._stream()
                 if trouble is None:
                     return
@@ -167,22 +167,22 @@ class Connection:
                 else:
                     trouble = refusal
                     refused_since = refused_since or time.monotonic()
-                    if time.monotonic() - refused_since > REFUSAL_PATIENCE:
-                        raise TlsError(f"{refusal} ({REFUSAL_PATIENCE:.0f} s long)")
+                    if time.monotonic() - refused_since > TLS_FAILURE_TIMEOUT:
+                        raise TlsError(f"{refusal} ({TLS_FAILURE_TIMEOUT:.0f} s long)")
                 if failures in (1, 10) or failures % 100 == 0 or refusal != told:
                     told = refusal
                     lost = "lost the syncer" if before else "no syncer yet"
                     _log.warning("%s at %s (%s); trying again", lost, self._address, trouble)
-                self._closing.wait(backoff(failures, self._chance()))
+                self._closing.wait(reconnect_delay(failures, self._jitter()))
         except TlsError as error:
-            self._inbox.put(Rejected(Exit.REFUSED_UNAUTHENTICATED, str(error)))
+            self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, str(error)))
         finally:
             self._over.set()
 
     def _stream(self) -> tuple[bool, str | None]:
         """One stream to its end: whether it was welcomed, and what ended it; None: there is nothing to try again."""
         welcomed = False
-        outbox = Outbox(FromLearner(hello=self._greeting()))
+        outbox = Outbox(FromLearner(hello=self._make_hello()))
         assembler = Assembler(self._expected_bytes)
         try:
             credentials = self._tls.read().channel_credentials()
@@ -218,15 +218,15 @@ class Connection:
         if self._closing.is_set():
             return None
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            self._inbox.put(Rejected(Exit.REFUSED_UNAUTHENTICATED, f"the syncer at {self._address} refused this unit: {detail}"))
+            self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, f"the syncer at {self._address} refused this unit: {detail}"))
             return None
         return f"{code.name if code else 'error'}: {detail}"
 
-    def _greeting(self) -> Hello:
+    def _make_hello(self) -> Hello:
         hello = Hello()
         hello.CopyFrom(self._hello)
         with self._lock:
-            hello.epoch = self._epoch
+            hello.incarnation = self._incarnation
             hello.samples_leased = self._leased
             if self._bases:
                 hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._fragments)))
@@ -249,7 +249,7 @@ class Connection:
             case "done":
                 self._inbox.put(Finished(message.done.t))
             case "refused":
-                self._inbox.put(_rejected(message.refused))
+                self._inbox.put(_refused_for_good(message.refused))
                 return False
             case _:
                 _log.debug("the syncer sent a message that this version does not know")
@@ -268,7 +268,7 @@ class Connection:
                 asked = self._initial_wish
                 if asked:
                     outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked)))
-            self._epoch = welcome.epoch
+            self._incarnation = welcome.incarnation
             self._outbox = outbox
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked))
 
@@ -309,5 +309,5 @@ class Connection:
             yield FromLearner(chunk=chunk)
 
 
-def _rejected(refused: Refused) -> Rejected:
-    return Rejected(exit_for(refused.code), f"the syncer refused this unit ({name_of(refused.code)}): {refused.message}")
+def _refused_for_good(refused: Refused) -> RefusedForGood:
+    return RefusedForGood(exit_for(refused.code), f"the syncer refused this unit ({name_of(refused.code)}): {refused.message}")

@@ -59,14 +59,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RefusedForGood:
     """The syncer will never take this process. The connection has ended."""
 
     status: Exit
     message: str
 
 
-Event = Welcomed | Leased | PullWanted | Received | Finished | Rejected
+InboxEvent = Welcomed | Leased | PullWanted | Received | Finished | RefusedForGood
 
 
 class Inbox:
@@ -74,14 +74,14 @@ class Inbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._events: deque[Event] = deque()
+        self._events: deque[InboxEvent] = deque()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: InboxEvent) -> None:
         with self._changed:
             self._events.append(event)
             self._changed.notify()
 
-    def drain(self) -> list[Event]:
+    def drain(self) -> list[InboxEvent]:
         """All events so far. Never waits."""
         with self._changed:
             events = list(self._events)

@@ -30,10 +30,10 @@ from diloco.algorithm.fragments import Fragment, make_fragments, pack, unpack
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.contract import Exit
 from diloco.environment import ContractError
-from diloco.learner.assignment import Assignment, read_assignment
+from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
-from diloco.learner.inbox import Event, Finished, Inbox, Leased, PullWanted, Received, Rejected, Welcomed
-from diloco.learner.pace import Pace
+from diloco.learner.inbox import Finished, Inbox, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
 from diloco.learner.work import AHEAD_BATCHES, Work
 from diloco.protocol.channel import Keepalive
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 _POLL = 0.1
 """While there is nothing to do, look this often whether SIGTERM came, seconds."""
-_PATIENCE = 5.0
+_WAIT_LOG_INTERVAL = 5.0
 """Say so in the log when waiting takes longer than this, seconds."""
 
 
@@ -78,33 +78,33 @@ class Session:
         """
         _log_to_stderr()
         try:
-            assignment = read_assignment(environment)
-            if assignment.hosts > 1:
+            config = read_learner_config(environment)
+            if config.hosts > 1:
                 raise ContractError(
-                    f"unit {assignment.unit} has {assignment.hosts} hosts: only host 0 may speak to the syncer, and this version has "
+                    f"unit {config.unit} has {config.hosts} hosts: only host 0 may speak to the syncer, and this version has "
                     "no driver yet that shares the parameters with the others. Use a pool whose units have one host."
                 )
         except ContractError as error:
             raise _leave(Exit.BAD_CONTRACT, str(error)) from error
         try:
-            assignment.tls.examine(assignment.identity)
+            config.tls.examine(config.identity)
         except WrongIdentity as error:
             raise _leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
         except TlsError as error:
             _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
         try:
             layout = Layout(store.specs())
-            fragments = make_fragments(layout, assignment.job.training.fragments)
+            fragments = make_fragments(layout, config.job.training.fragments)
         except LayoutError as error:
-            raise _leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {assignment.job.name}: {error}") from error
-        session = cls(store, assignment, layout, fragments, framework, keepalive)
+            raise _leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
+        session = cls(store, config, layout, fragments, framework, keepalive)
         session._enter()
         return session
 
     def __init__(
         self,
         store: ParameterStore,
-        assignment: Assignment,
+        config: LearnerConfig,
         layout: Layout,
         fragments: Sequence[Fragment],
         framework: str,
@@ -113,22 +113,20 @@ class Session:
         """Use `join`."""
         self._store = store
         self._fragments = fragments
-        self._coding = coding_for(assignment.job.training.compression)
-        self._unit = assignment.unit
+        self._coding = coding_for(config.job.training.compression)
+        self._unit = config.unit
         self._inbox = Inbox()
         hello = Hello(
-            job_uid=assignment.job.uid,
-            unit=assignment.unit,
-            attempt=assignment.attempt,
+            job_uid=config.job.uid,
+            unit=config.unit,
+            attempt=config.attempt,
             session=secrets.token_bytes(16),
             framework=framework,
             tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
             fingerprint=layout.fingerprint,
         )
-        self._connection = Connection(
-            assignment.syncer, assignment.tls, assignment.host_name, hello, fragments, self._coding, self._inbox, keepalive
-        )
-        self._pace = Pace(assignment.relative_speed)
+        self._connection = Connection(config.syncer, config.tls, config.host_name, hello, fragments, self._coding, self._inbox, keepalive)
+        self._timer = StepTimer(config.relative_speed)
         self._work = Work()
         self._generation = 0
         self._in_hand: tuple[int, int] | None = None
@@ -143,7 +141,7 @@ class Session:
         self._steps_done = 0
         self._steps_taken = 0
         self._t = 0
-        self._steps = assignment.job.training.steps
+        self._steps = config.job.training.steps
         self._done = False
         self._draining = False
         self._closed = False
@@ -161,7 +159,7 @@ class Session:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self._batch_size = batch_size
-        self._pace.restart()
+        self._timer.restart()
         while (numbers := self._next_numbers(batch_size)) is not None:
             if self._in_hand is not None:
                 raise RuntimeError("call step() once after each batch: without it the batch does not count and nothing is exchanged")
@@ -177,7 +175,7 @@ class Session:
         """
         if tokens < 0:
             raise ValueError(f"tokens must not be negative, not {tokens}")
-        self._pace.lap(lambda: self._draining)
+        self._timer.lap(lambda: self._draining)
         self._steps_taken += 1
         self._count(tokens)
         self._tell(loss)
@@ -249,11 +247,11 @@ class Session:
                 self.close()
             self._inbox.wait(_POLL)
             self._take_in()
-            if (now := time.monotonic()) - told > _PATIENCE:
+            if (now := time.monotonic()) - told > _WAIT_LOG_INTERVAL:
                 _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
                 told = now
         _log.info("unit %s takes part from outer step %d of %d", self._unit, self._t, self._steps)
-        self._pace.restart()
+        self._timer.restart()
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
         self._draining = True
@@ -282,7 +280,7 @@ class Session:
             local_step=self._steps_taken,
             steps=self._fragment_steps,
             tokens=self._fragment_tokens,
-            step_seconds=self._pace.step_seconds,
+            step_seconds=self._timer.step_seconds,
             loss=math.nan if loss is None else loss,
             samples_done=self._samples_done,
             tokens_done=self._tokens_done,
@@ -294,7 +292,7 @@ class Session:
         for event in self._inbox.drain():
             self._take(event)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: InboxEvent) -> None:
         match event:
             case Received():
                 self._store.write(unpack(self._fragments[event.fragment], event.value))
@@ -311,7 +309,7 @@ class Session:
                 self._welcome(event)
             case Finished():
                 self._finish(event)
-            case Rejected():
+            case RefusedForGood():
                 self._end(None)
                 raise _leave(event.status, event.message)
 
@@ -382,12 +380,12 @@ class Session:
             numbers = self._work.take(count)
             if numbers is not None:
                 if (waited := time.monotonic() - began) > 0:
-                    self._pace.idle(waited)
+                    self._timer.idle(waited)
                 return numbers
             self._ask_for_work()
             self._inbox.wait(_POLL)
             self._take_in()
-            if (now := time.monotonic()) - told > _PATIENCE:
+            if (now := time.monotonic()) - told > _WAIT_LOG_INTERVAL:
                 _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
                 told = now
         return None
@@ -397,7 +395,7 @@ class Session:
             return
         self._connection.set_initial_wish(AHEAD_BATCHES * self._batch_size)
         asked = self._work.asked
-        samples = self._work.wanted(self._batch_size, self._pace.step_seconds)
+        samples = self._work.wanted(self._batch_size, self._timer.step_seconds)
         if samples and not self._connection.want(self._generation, samples):
             self._work.asked = asked
 

@@ -18,7 +18,7 @@ LEASE_BATCHES = 8
 
 
 class Work:
-    """Leased ranges, and the account of what was taken from them."""
+    """Leased ranges, and how much was taken from them."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int]] = deque()

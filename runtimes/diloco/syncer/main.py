@@ -20,12 +20,12 @@ from diloco.protocol.diloco_pb2_grpc import add_SyncerServicer_to_server
 from diloco.protocol.tls import TlsError, server_credentials
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import Config, Timeouts, read_config
-from diloco.syncer.engine import Engine, Outcome
+from diloco.syncer.engine import Engine, RunOutcome
 from diloco.syncer.fences import FencesError
-from diloco.syncer.keeper import Keeper
 from diloco.syncer.reports import result_json
 from diloco.syncer.restore import BadState, restore, snapshot_places
 from diloco.syncer.service import Service
+from diloco.syncer.snapshot_writer import SnapshotWriter
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class Syncer:
         if state.message:
             _log.warning("%s", state.message)
         changes = Changes()
-        self._keeper = Keeper(store, remote, changes.notify, state.snapshot_t)
-        self.engine = Engine(config, state, self._keeper, changes, secrets.token_bytes(16))
+        self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot_t)
+        self.engine = Engine(config, state, self._snapshots, changes, secrets.token_bytes(16))
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         add_SyncerServicer_to_server(Service(self.engine, config.job.uid, changes), self._server)
         try:
@@ -65,11 +65,11 @@ class Syncer:
         found = f"goes on from outer step {state.core.t}" if state.core else "waits for a learner's first parameters"
         _log.info("syncer of job %s on %s %s", config.job.name, self.address, found)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Until the job is complete or `engine.stop` was called. Everything is closed when this returns."""
         try:
             outcome = await self.engine.run()
-            if outcome is Outcome.COMPLETE:
+            if outcome is RunOutcome.COMPLETE:
                 self._leave_result()
         finally:
             await self._server.stop(_LAST_REPORTS)
@@ -103,7 +103,7 @@ async def serve(config: Config) -> Exit:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, syncer.engine.stop)
     outcome = await syncer.run()
-    return Exit.COMPLETE if outcome is Outcome.COMPLETE else Exit.DRAINED
+    return Exit.COMPLETE if outcome is RunOutcome.COMPLETE else Exit.DRAINED
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:

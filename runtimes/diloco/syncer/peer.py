@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from diloco.protocol.diloco_pb2 import Bye, Evaluation, Hello, Progress
 from diloco.protocol.framing import Transfer
 from diloco.syncer.outgoing import Outgoing
-from diloco.syncer.roster import Seat
+from diloco.syncer.sessions import UnitSession
 
 QUEUED_MESSAGES = 8
 """Messages of one stream that may wait for the engine; then its reader waits, and flow control holds the learner back."""
@@ -21,20 +21,20 @@ class Peer:
     def __init__(self, stream: int) -> None:
         self.stream = stream
         self.outgoing = Outgoing()
-        self.seat: Seat | None = None
+        self.session: UnitSession | None = None
         """None: not greeted yet, refused, or displaced."""
-        self.greeted = asyncio.Event()
+        self.join_decided = asyncio.Event()
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
         self.seed: dict[int, memoryview] = {}
-        self.impostor = ""
+        self.identity_mismatch = ""
         """Why the stream ends before its Hello is looked at: the certificate says somebody else."""
-        self.retry = ""
+        self.retry_reason = ""
         """Why the stream ends although the learner did nothing wrong: it is to come again."""
 
 
 @dataclass(slots=True)
-class Granted:
+class UncommittedLeases:
     """The leases of one holder that are not committed: what a break of the stream may have swallowed is sent again."""
 
     leases: deque[tuple[int, int, int, int]] = field(default_factory=deque)
@@ -56,20 +56,20 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class HelloReceived:
     peer: Peer
     hello: Hello
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class ProgressReported:
     """The peer's `progress` is new."""
 
     peer: Peer
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class TransferReceived:
     """A complete PUSH or SEED."""
 
     peer: Peer
@@ -77,25 +77,25 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WorkRequested:
     peer: Peer
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationReceived:
     peer: Peer
     evaluation: Evaluation
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class ByeReceived:
     peer: Peer
     bye: Bye
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class StreamLost:
     """The stream is over."""
 
     peer: Peer
@@ -103,11 +103,13 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Garbled:
+class ProtocolViolation:
     """The learner broke the protocol."""
 
     peer: Peer
     why: str
 
 
-Event = Greeting | Stepped | Delivered | Wanted | Evaluated | Parted | Broken | Garbled
+StreamEvent = (
+    HelloReceived | ProgressReported | TransferReceived | WorkRequested | EvaluationReceived | ByeReceived | StreamLost | ProtocolViolation
+)

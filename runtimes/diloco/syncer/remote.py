@@ -11,7 +11,7 @@ from typing import Any
 
 import fsspec
 
-from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, Skipped, SnapshotError, SnapshotStore, Unusable, generation_of
+from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, SkippedSnapshot, SnapshotError, SnapshotStore, Unusable, generation_of
 
 _log = logging.getLogger(__name__)
 
@@ -60,14 +60,14 @@ class RemoteSnapshots:
         """
         if store.paths():
             return None
-        skipped: list[Skipped] = []
+        skipped: list[SkippedSnapshot] = []
         try:
             for name in self._complete():
                 try:
                     return store.adopt(name, lambda folder, name=name: self._download(name, folder))  # type: ignore[misc]
                 except Unusable as reason:
                     _log.warning("snapshot %s/%s cannot be used: %s", self._uri, name, reason)
-                    skipped.append(Skipped(Path(name), str(reason)))
+                    skipped.append(SkippedSnapshot(Path(name), str(reason)))
         except SnapshotError:
             raise
         except Exception as error:  # as above

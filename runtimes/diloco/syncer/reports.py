@@ -10,7 +10,7 @@ from diloco.algorithm.core import Core
 from diloco.contract import Result, UnitResult
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Report, UnitReport
-from diloco.syncer.accounts import Accounts, Phase, UnitAccount
+from diloco.syncer.unit_stats import Phase, UnitStats, UnitStatsTable
 
 RESULT_BYTES = 4096
 """A kubelet keeps this much of a termination message."""
@@ -18,9 +18,9 @@ RESULT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a report says besides core, ledger and accounts."""
+    """What a report says besides core, ledger and unit statistics."""
 
-    epoch: bytes
+    incarnation: bytes
     steps: int
     snapshot_t: int
     snapshot_error: str
@@ -31,11 +31,11 @@ class Facts:
     evaluations: Mapping[str, tuple[float, int]]
 
 
-def make_report(facts: Facts, core: Core | None, ledger: Ledger, accounts: Accounts, now: float) -> Report:
-    """`now` on the clock of core and accounts, seconds."""
-    units = [_unit(one, core, ledger, now) for one in accounts.all()]
+def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
+    """`now` on the clock of core and statistics, seconds."""
+    units = [_unit(one, core, ledger, now) for one in unit_stats.all()]
     report = Report(
-        epoch=facts.epoch,
+        incarnation=facts.incarnation,
         t=core.t if core else 0,
         steps=facts.steps,
         tokens=ledger.tokens,
@@ -49,7 +49,7 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, accounts: Accou
         units=units,
         draining=facts.draining,
     )
-    if (loss := accounts.loss()) is not None:
+    if (loss := unit_stats.loss()) is not None:
         report.loss = loss
     if (held_out := held_out_loss(facts.evaluations)) is not None:
         report.held_out_loss = held_out
@@ -62,23 +62,23 @@ def held_out_loss(evaluations: Mapping[str, tuple[float, int]]) -> float | None:
     return math.fsum(loss * count for loss, count in evaluations.values()) / tokens if tokens else None
 
 
-def make_result(facts: Facts, core: Core, ledger: Ledger, accounts: Accounts) -> Result:
+def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsTable) -> Result:
     """The syncer's last word, cut to what a kubelet keeps: units are left out, the totals never."""
     units = [
         UnitResult(
             unit=one.unit,
             tokens=ledger.unit(one.unit).tokens,
             steps=ledger.unit(one.unit).steps,
-            contributions=core.account(one.unit).contributions,
+            contributions=core.contributions_of(one.unit).contributions,
             refused=one.refused,
         )
-        for one in accounts.all()
+        for one in unit_stats.all()
     ]
     result = Result(
         step=core.t,
         steps=facts.steps,
         tokens=ledger.tokens,
-        loss=accounts.loss(),
+        loss=unit_stats.loss(),
         held_out_loss=held_out_loss(facts.evaluations),
         units=units,
         message=facts.message[:1024],
@@ -92,13 +92,13 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, accounts: Accounts) ->
     return result
 
 
-def ledger_words(ledger: Ledger) -> str:
-    """For people: how many samples were trained, and which of the sequence numbers given out were not."""
-    account = ledger.summary()
-    gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, account.frontier) if not times]
+def ledger_text(ledger: Ledger) -> str:
+    """Human-readable: how many samples were trained, and which of the sequence numbers given out were not."""
+    totals = ledger.summary()
+    gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
     shown = ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more ranges" if len(gaps) > 10 else "")
     lacking = f"; not trained, as they came back or were under way at the end: {shown}" if gaps else ""
-    return f"{account.committed} samples of sequence numbers 0 to {account.frontier - 1} trained once each{lacking}"
+    return f"{totals.committed} samples of sequence numbers 0 to {totals.frontier - 1} trained once each{lacking}"
 
 
 def result_json(result: Result) -> bytes:
@@ -106,9 +106,9 @@ def result_json(result: Result) -> bytes:
     return result.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
-def _unit(one: UnitAccount, core: Core | None, ledger: Ledger, now: float) -> UnitReport:
+def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> UnitReport:
     work = ledger.unit(one.unit)
-    account = core.account(one.unit) if core else None
+    contributed = core.contributions_of(one.unit) if core else None
     report = UnitReport(
         unit=one.unit,
         attempt=one.attempt,
@@ -116,9 +116,9 @@ def _unit(one: UnitAccount, core: Core | None, ledger: Ledger, now: float) -> Un
         steps=work.steps,
         tokens=work.tokens,
         tokens_per_second=one.rate.value(now) if one.phase is Phase.CONTRIBUTING else 0.0,
-        weight=account.share if account else 0.0,
+        weight=contributed.share if contributed else 0.0,
         staleness=core.staleness(one.unit) if core else 0,
-        contributions=account.contributions if account else 0,
+        contributions=contributed.contributions if contributed else 0,
         seconds_since_heard=now - one.heard_at if one.heard_at is not None else 0.0,
         refused=one.refused,
         message=one.message,

@@ -1,4 +1,4 @@
-"""What a syncer finds on its volume: the newest usable snapshot as core, ledger, accounts and fences, or nothing yet."""
+"""What a syncer finds on its volume: the newest usable snapshot as core, ledger, unit statistics and fences, or nothing yet."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile
 from diloco.data.ledger import Ledger, LedgerError
-from diloco.syncer.accounts import Accounts
 from diloco.syncer.config import Config
 from diloco.syncer.fences import load_fences
-from diloco.syncer.keeper import Picture
 from diloco.syncer.remote import RemoteSnapshots
+from diloco.syncer.snapshot_writer import SnapshotData
 from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
+from diloco.syncer.unit_stats import UnitStatsTable
 
 META_FORMAT = 1
-"""Version of what `picture` stores beside the core's own."""
+"""Version of what `snapshot_data` stores beside the core's own."""
 
 
 class BadState(Exception):
@@ -33,7 +33,7 @@ class State:
     core: Core | None
     """None: nobody has given the job its parameters yet."""
     ledger: Ledger
-    accounts: Accounts
+    unit_stats: UnitStatsTable
     fences: dict[str, int]
     evaluations: dict[str, tuple[float, int]]
     """Per unit: held-out loss of the final parameters, and over how many tokens."""
@@ -43,9 +43,9 @@ class State:
     """What a person should know, e.g. that an older snapshot was used."""
 
 
-def picture(
-    core: Core, ledger: Ledger, accounts: Accounts, job: JobFile, fences: Mapping[str, int], evaluations: Mapping[str, Any]
-) -> Picture:
+def snapshot_data(
+    core: Core, ledger: Ledger, unit_stats: UnitStatsTable, job: JobFile, fences: Mapping[str, int], evaluations: Mapping[str, Any]
+) -> SnapshotData:
     """A consistent snapshot of everything, taken at once; the arrays are shared with the core, which makes new ones."""
     tensors, core_meta = core.state().to_tensors()
     meta = {
@@ -53,11 +53,11 @@ def picture(
         "job": {"uid": job.uid, "name": job.name, "namespace": job.namespace},
         "core": core_meta,
         "ledger": ledger.to_json(),
-        "accounts": accounts.to_json(),
+        "accounts": unit_stats.to_json(),
         "fences": dict(fences),
         "evaluations": {unit: list(one) for unit, one in evaluations.items()},
     }
-    return Picture(core.t, tensors, meta)
+    return SnapshotData(core.t, tensors, meta)
 
 
 def snapshot_places(config: Config) -> tuple[SnapshotStore, RemoteSnapshots | None]:
@@ -84,7 +84,7 @@ def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None
     except SnapshotError as error:
         raise BadState(str(error)) from error
     if loaded is None:
-        return State(None, Ledger(), Accounts(), fences, {}, -1, "")
+        return State(None, Ledger(), UnitStatsTable(), fences, {}, -1, "")
     try:
         return _state(config, loaded, fences)
     except (LayoutError, StateError, LedgerError) as error:
@@ -118,4 +118,4 @@ def _state(config: Config, loaded: Loaded, fences: dict[str, int]) -> State:
     elif not same_job:
         message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items()}
-    return State(core, Ledger.from_json(meta["ledger"]), Accounts(meta["accounts"]), fences, evaluations, loaded.t, message)
+    return State(core, Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"]), fences, evaluations, loaded.t, message)

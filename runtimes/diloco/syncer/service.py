@@ -14,7 +14,18 @@ from diloco.protocol.framing import Assembler, FramingError
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.changes import Changes
 from diloco.syncer.engine import Engine
-from diloco.syncer.peer import Broken, Delivered, Evaluated, Event, Garbled, Greeting, Parted, Peer, Stepped, Wanted
+from diloco.syncer.peer import (
+    ByeReceived,
+    EvaluationReceived,
+    HelloReceived,
+    Peer,
+    ProgressReported,
+    ProtocolViolation,
+    StreamEvent,
+    StreamLost,
+    TransferReceived,
+    WorkRequested,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -44,13 +55,13 @@ class Service:
             async for message in peer.outgoing.messages():
                 await context.write(message)
             why = "the stream has ended"
-            if peer.retry:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, peer.retry)
-            if peer.impostor:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, peer.impostor)
+            if peer.retry_reason:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, peer.retry_reason)
+            if peer.identity_mismatch:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, peer.identity_mismatch)
         finally:
             reader.cancel()
-            self._engine.submit(Broken(peer, why))
+            self._engine.submit(StreamLost(peer, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
         """Reports at once, at every change of membership, and every interval; until the watcher leaves."""
@@ -78,45 +89,45 @@ class Service:
                     hello = message.hello
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
                         _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "nobody")
-                        peer.impostor = f"Hello says {claimed}, the certificate belongs to {shown or 'nobody'}"
+                        peer.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'nobody'}"
                         peer.outgoing.close()
                         return
                     greeted = True
-                    await self._submit(peer, Greeting(peer, message.hello))
-                    await peer.greeted.wait()
-                    if peer.seat is None:
+                    await self._submit(peer, HelloReceived(peer, message.hello))
+                    await peer.join_decided.wait()
+                    if peer.session is None:
                         return
                     continue
                 event = _event(peer, message, assembler)
                 if event is not None:
                     await self._submit(peer, event)
         except FramingError as error:
-            await self._submit(peer, Garbled(peer, str(error)))
+            await self._submit(peer, ProtocolViolation(peer, str(error)))
             return
-        self._engine.submit(Broken(peer, "the learner has ended its stream"))
+        self._engine.submit(StreamLost(peer, "the learner has ended its stream"))
 
-    async def _submit(self, peer: Peer, event: Event) -> None:
+    async def _submit(self, peer: Peer, event: StreamEvent) -> None:
         """Queue an event, once there is room for one more of this stream. Progress needs none: the newest replaces the one before."""
-        if not isinstance(event, Stepped):
+        if not isinstance(event, ProgressReported):
             await peer.slots.acquire()
         self._engine.submit(event)
 
 
-def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> Event | None:
+def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> StreamEvent | None:
     """What a message after Hello means; None: nothing new yet. Raises FramingError."""
     match message.WhichOneof("message"):
         case "progress":
             waiting, peer.progress = peer.progress is not None, message.progress
-            return None if waiting else Stepped(peer)
+            return None if waiting else ProgressReported(peer)
         case "chunk":
             transfer = assembler.add(message.chunk)
-            return Delivered(peer, transfer) if transfer is not None else None
+            return TransferReceived(peer, transfer) if transfer is not None else None
         case "work_wanted":
-            return Wanted(peer, message.work_wanted.samples)
+            return WorkRequested(peer, message.work_wanted.samples)
         case "evaluation":
-            return Evaluated(peer, message.evaluation)
+            return EvaluationReceived(peer, message.evaluation)
         case "bye":
-            return Parted(peer, message.bye)
+            return ByeReceived(peer, message.bye)
         case "hello":
             raise FramingError("Hello came twice on one stream")
         case _:

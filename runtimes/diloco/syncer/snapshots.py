@@ -42,7 +42,7 @@ class SnapshotError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedSnapshot:
     """A snapshot that cannot be used."""
 
     path: Path
@@ -57,7 +57,7 @@ class Loaded:
     tensors: dict[str, Array]
     meta: dict[str, Any]
     path: Path
-    skipped: list[Skipped]
+    skipped: list[SkippedSnapshot]
 
 
 class Unusable(Exception):
@@ -109,14 +109,14 @@ class SnapshotStore:
 
         Raises `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
         """
-        skipped: list[Skipped] = []
+        skipped: list[SkippedSnapshot] = []
         for _, path in sorted(self._complete(), reverse=True):
             try:
                 t, tensors, meta = read_snapshot(path)
             except Unusable as reason:
                 _log.warning("snapshot %s cannot be used: %s", path, reason)
                 self._unusable.add(path)
-                skipped.append(Skipped(path, str(reason)))
+                skipped.append(SkippedSnapshot(path, str(reason)))
                 continue
             return Loaded(t, tensors, meta, path, skipped)
         if skipped:

@@ -228,8 +228,8 @@ def test_merge_is_weighted_by_tokens_squared_over_steps():
     # (2*1 + 1*5)/3 with an outer rate of 1 from 0
     assert core.value(pull.fragment) == pytest.approx([7 / 3] * 5)
     assert core.version(pull.fragment) == broadcast.t == pull.t
-    assert core.account("a").share == pytest.approx(2 / 3)
-    assert core.account("b").contributions == 1
+    assert core.contributions_of("a").share == pytest.approx(2 / 3)
+    assert core.contributions_of("b").contributions == 1
 
 
 def test_contribution_counts_at_most_once():
@@ -240,7 +240,7 @@ def test_contribution_counts_at_most_once():
     assert core.push("b", a_push(core, pull, 2.0), 1.3) is None
     assert core.advance(1.3)[0].units == ("a", "b")
     assert core.push("a", a_push(core, pull, 2.0), 1.4).reason is Reason.DUPLICATE
-    assert core.account("a").contributions == 1
+    assert core.contributions_of("a").contributions == 1
 
 
 def test_late_answer_is_stale():

@@ -42,7 +42,7 @@ def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds():
 
 def test_twice_as_fast_at_the_same_batch_weighs_twice():
     sim = simulation(SimulatedLearner("fast", 1.0), SimulatedLearner("slow", 2.0), sync_interval=24, fragments=4).run(until=1000)
-    fast, slow = sim.core.account("fast").share, sim.core.account("slow").share
+    fast, slow = sim.core.contributions_of("fast").share, sim.core.contributions_of("slow").share
     assert fast / slow == pytest.approx(2, rel=0.1)  # counters are whole steps: 32 +- 1 against 16 +- 1
 
 
@@ -187,4 +187,4 @@ def test_restored_core_goes_on_at_the_same_step_and_pulls_anew():
     after = Simulation(again, [SimulatedLearner("a", 1.0)]).run(until=3.5)
     assert after.all(Pull)[0].t == core.t + 1
     assert after.all(Broadcast)[0].base == core.version(after.all(Pull)[0].fragment)
-    assert again.account("a").contributions > sim.core.account("a").contributions
+    assert again.contributions_of("a").contributions > sim.core.contributions_of("a").contributions

@@ -13,13 +13,13 @@ LAYOUT = Layout([TensorSpec("wte", (30, 4), True), TensorSpec("w", (7,)), Tensor
 TRAINING = a_job(compression="Int4", outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
 
 
-def in_mid_flight():
+def during_exchanges():
     core = a_seeded_core(TRAINING, LAYOUT, value=0.5)
     return Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5, answer_seconds=0.9)]).run(until=30.2)
 
 
-def a_core_in_mid_flight():
-    return in_mid_flight().core
+def a_core_during_exchanges():
+    return during_exchanges().core
 
 
 def stored(core):
@@ -28,20 +28,20 @@ def stored(core):
     return {name: array.copy() for name, array in tensors.items()}, json.loads(json.dumps(meta))
 
 
-def test_round_trip_in_mid_flight_loses_nothing():
-    core = a_core_in_mid_flight()
+def test_round_trip_during_exchanges_loses_nothing():
+    core = a_core_during_exchanges()
     again = Core(LAYOUT, TRAINING, CoreState.from_tensors(*stored(core)))
     assert (again.t, again.seeded) == (core.t, True)
     for p in range(4):
         assert again.version(p) == core.version(p)
         assert again.value(p).tobytes() == core.value(p).tobytes()
-    assert [again.account(u) for u in "ab"] == [core.account(u) for u in "ab"]
+    assert [again.contributions_of(u) for u in "ab"] == [core.contributions_of(u) for u in "ab"]
     assert stored(again)[1] == stored(core)[1]
     assert all(np.array_equal(x, y) for x, y in zip(stored(again)[0].values(), stored(core)[0].values(), strict=True))
 
 
 def test_restored_core_makes_the_same_bytes_as_one_that_went_on():
-    first = a_core_in_mid_flight()
+    first = a_core_during_exchanges()
     results = []
     for state in (first.state(), CoreState.from_tensors(*stored(first))):
         core = Core(LAYOUT, TRAINING, state)
@@ -51,7 +51,7 @@ def test_restored_core_makes_the_same_bytes_as_one_that_went_on():
 
 
 def test_state_stays_as_it_was_while_the_core_goes_on():
-    sim = in_mid_flight()
+    sim = during_exchanges()
     state = sim.core.state()
     tensors, _ = state.to_tensors()
     kept = {name: array.copy() for name, array in tensors.items()}
@@ -62,7 +62,7 @@ def test_state_stays_as_it_was_while_the_core_goes_on():
 
 
 def test_tensors_have_the_models_names_and_shapes():
-    tensors, meta = stored(a_core_in_mid_flight())
+    tensors, meta = stored(a_core_during_exchanges())
     assert {name: x.shape for name, x in tensors.items() if name.startswith("value/")} == {
         "value/wte": (30, 4),
         "value/w": (7,),
@@ -84,7 +84,7 @@ def test_tensors_have_the_models_names_and_shapes():
     ],
 )
 def test_state_that_cannot_be_used_is_refused_with_the_reason(spoil, says):
-    tensors, meta = stored(a_core_in_mid_flight())
+    tensors, meta = stored(a_core_during_exchanges())
     spoil(tensors, meta)
     with pytest.raises(StateError, match=says):
         CoreState.from_tensors(tensors, meta)
@@ -92,4 +92,4 @@ def test_state_that_cannot_be_used_is_refused_with_the_reason(spoil, says):
 
 def test_other_number_of_fragments_is_refused():
     with pytest.raises(StateError, match=r"4 fragments, the job into 2: training.fragments cannot change"):
-        Core(LAYOUT, a_job(fragments=2), a_core_in_mid_flight().state())
+        Core(LAYOUT, a_job(fragments=2), a_core_during_exchanges().state())

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from diloco.data.ledger import Lease, Ledger, LedgerError, UnitWork
+from diloco.data.ledger import Ledger, LedgerError, UnitWork, WorkLease
 from diloco.data.sampling import sequence_numbers
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,9 +15,9 @@ TOKENS = 32
 
 def test_new_numbers_are_given_in_order_and_each_once():
     ledger = Ledger()
-    assert ledger.lease("a", 1, "s", 10) == Lease(1, 0, 10)
-    assert ledger.lease("b", 1, "s", 5) == Lease(2, 10, 15)
-    assert ledger.lease("a", 1, "s", 10) == Lease(3, 15, 25)
+    assert ledger.lease("a", 1, "s", 10) == WorkLease(1, 0, 10)
+    assert ledger.lease("b", 1, "s", 5) == WorkLease(2, 10, 15)
+    assert ledger.lease("a", 1, "s", 10) == WorkLease(3, 15, 25)
 
 
 def test_commit_takes_the_first_samples_of_the_session_across_its_leases():

@@ -1,12 +1,12 @@
-from diloco.learner.connection import FIRST_DELAY, LONGEST_DELAY, backoff
+from diloco.learner.connection import FIRST_DELAY, LONGEST_DELAY, reconnect_delay
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-@given(failures=st.integers(1, 10_000), chance=st.floats(0, 1, exclude_max=True))
-def test_backoff_is_short_jittered_and_bounded(failures: int, chance: float) -> None:
-    assert FIRST_DELAY / 2 <= backoff(failures, chance) <= LONGEST_DELAY
+@given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
+def test_backoff_is_short_jittered_and_bounded(failures: int, jitter: float) -> None:
+    assert FIRST_DELAY / 2 <= reconnect_delay(failures, jitter) <= LONGEST_DELAY
 
 
 def test_backoff_doubles() -> None:
-    assert [backoff(n, 0.0) for n in (1, 2, 3)] == [0.025, 0.05, 0.1]
+    assert [reconnect_delay(n, 0.0) for n in (1, 2, 3)] == [0.025, 0.05, 0.1]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders.exchange import PATIENCE, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
 from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
-from diloco.syncer.engine import INLINE_ELEMENTS, Outcome
+from diloco.syncer.engine import INLINE_ELEMENTS, RunOutcome
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
@@ -61,7 +61,7 @@ def test_a_job_completes_and_every_learner_ends_with_the_syncers_very_bytes(tmp_
         units = [LocalLearner(place, syncer.address, f"u-{i}").start() for i in range(3)]
         for learner in units:
             learner.wait()
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
         assert all(same_bytes(learner.store.arrays, whole(syncer)) for learner in units)
     assert all(learner.left is None and learner.session and learner.session.done for learner in units)
     assert place.result is not None
@@ -96,7 +96,7 @@ def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole
         units = [LocalLearner(place, syncer.address, f"u-{i}", arrays=mine).start() for i, mine in enumerate(arrays)]
         for learner in units:
             learner.wait()
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
         assert all(same_bytes(learner.store.arrays, whole(syncer)) for learner in units)
     assert arrays[0]["w1"].min() > 0.1
 
@@ -104,7 +104,7 @@ def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole
 def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp_path: Path) -> None:
     certificates = (place := place_for(tmp_path)).certificates
     with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
-        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), timeout=PATIENCE)
+        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), timeout=WAIT_TIMEOUT)
         assert not next(reports).units
         with RawLearner(syncer) as raw:
             raw.hello().hear("welcome")
@@ -190,13 +190,13 @@ def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners:
 def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
         with RawLearner(syncer) as first:
-            epoch = first.hello().hear("welcome").welcome.epoch
+            incarnation = first.hello().hear("welcome").welcome.incarnation
             first.seed().want(5).hear("work")
             first.want(7).hear("work")
         until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
         # it says that only the first five samples arrived
         with RawLearner(syncer) as again:
-            welcome = again.hello(epoch=epoch, versions=[0, 0], samples_leased=5).hear("welcome").welcome
+            welcome = again.hello(incarnation=incarnation, versions=[0, 0], samples_leased=5).hear("welcome").welcome
             assert welcome.resumed
             work = again.hear("work").work
             assert (work.start, work.end) == (5, 12)
@@ -205,11 +205,11 @@ def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None
 def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
         with RawLearner(syncer) as first:
-            epoch = first.hello().hear("welcome").welcome.epoch
+            incarnation = first.hello().hear("welcome").welcome.incarnation
             first.seed().want(5).hear("work")
         until(lambda: not syncer.call(lambda: syncer.syncer.engine._ledger._sessions), "its work to go back")
         with RawLearner(syncer) as again:
-            assert not again.hello(epoch=epoch, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
+            assert not again.hello(incarnation=incarnation, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
             assert {again.receive().header.fragment for _ in again.fragments} == {0, 1}
             work = again.want(5).hear("work").work
             assert (work.start, work.end) == (0, 5), "the same work, which nobody has done"

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from builders.certificates import JobCertificates
-from builders.exchange import JOB_UID, PATIENCE, LocalLearner, LocalSyncer, Place, training, until
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, training, until
 from builders.exchange import job_file as a_job
 from builders.raw_learner import RawLearner
 from diloco.contract import Exit, learner_identity
@@ -45,10 +45,10 @@ def test_only_the_operator_may_watch(place: Place) -> None:
             certificates.channel(syncer.address, certificates.learner("u")) as channel,
             pytest.raises(grpc.RpcError, match=f"only the operator may watch, not {learner_identity(JOB_UID, 'u', 1)}") as refused,
         ):
-            next(SyncerStub(channel).Watch(WatchRequest(), timeout=PATIENCE))
+            next(SyncerStub(channel).Watch(WatchRequest(), timeout=WAIT_TIMEOUT))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with certificates.channel(syncer.address, certificates.operator()) as channel:
-            first = next(SyncerStub(channel).Watch(WatchRequest(interval_seconds=60), timeout=PATIENCE))
+            first = next(SyncerStub(channel).Watch(WatchRequest(interval_seconds=60), timeout=WAIT_TIMEOUT))
             assert (first.t, first.seeded) == (0, False)
 
 
@@ -80,7 +80,7 @@ def test_a_learner_with_the_files_of_another_unit_ends_at_once(place: Place) -> 
 def test_a_learner_of_another_job_gives_up_after_a_while(
     place: Place, tmp_path: Path, uid: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection, "REFUSAL_PATIENCE", 0.3)
+    monkeypatch.setattr(connection, "TLS_FAILURE_TIMEOUT", 0.3)
     other = Place(tmp_path / "other", a_job(uid=uid))
     with LocalSyncer(place) as syncer:
         learner = LocalLearner(other, syncer.address, "u").start().wait()
@@ -92,7 +92,7 @@ def test_a_learner_of_another_job_gives_up_after_a_while(
 
 
 def test_a_learner_whom_the_syncer_does_not_trust_says_so(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REFUSAL_PATIENCE", 0.3)
+    monkeypatch.setattr(connection, "TLS_FAILURE_TIMEOUT", 0.3)
     stranger = JobCertificates(tmp_path / "stranger", place.job)
     both = place.certificates.authority.root.pem + stranger.authority.root.pem
     files = stranger.write("u", Leaf("", learner_identity(JOB_UID, "u", 1)), roots=both)

@@ -4,13 +4,13 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
 from diloco.data.ledger import Ledger
-from diloco.syncer.accounts import Accounts
 from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, make_report, make_result, result_json
+from diloco.syncer.unit_stats import UnitStatsTable
 
 
 def facts(**changes: object) -> Facts:
     usual = {
-        "epoch": b"e",
+        "incarnation": b"e",
         "steps": 24,
         "snapshot_t": -1,
         "snapshot_error": "",
@@ -33,28 +33,28 @@ def test_held_out_loss_is_weighted_by_the_tokens_it_was_measured_on() -> None:
 
 
 def test_a_report_before_the_first_learner_says_that_nothing_is_there() -> None:
-    report = make_report(facts(), None, Ledger(), Accounts(), 0.0)
+    report = make_report(facts(), None, Ledger(), UnitStatsTable(), 0.0)
     assert (report.t, report.steps, report.seeded, report.snapshot_t, list(report.units)) == (0, 24, False, -1, [])
     assert not report.HasField("loss")
     assert not report.HasField("held_out_loss")
 
 
 def test_tokens_in_a_report_are_the_committed_ones() -> None:
-    ledger, accounts = Ledger(), Accounts()
-    accounts.of("u").joined(1, 0.0)
-    accounts.of("u").stepped(5, 0.1, 2.0, 400, 1.0)
+    ledger, unit_stats = Ledger(), UnitStatsTable()
+    unit_stats.of("u").joined(1, 0.0)
+    unit_stats.of("u").progressed(5, 0.1, 2.0, 400, 1.0)
     ledger.lease("u", 1, "s", 10)
     ledger.commit("u", 1, 4, 320, 2)
-    report = make_report(facts(), core(), ledger, accounts, 3.0)
+    report = make_report(facts(), core(), ledger, unit_stats, 3.0)
     (unit,) = report.units
     assert (report.tokens, unit.tokens, unit.steps, unit.local_step, unit.seconds_since_heard) == (320, 320, 2, 5, 2.0)
 
 
 def test_a_result_fits_into_a_termination_message_whatever_the_number_of_units() -> None:
-    accounts = Accounts()
+    unit_stats = UnitStatsTable()
     for index in range(300):
-        accounts.of(f"pool-{index:03}").joined(1, 0.0)
-    text = result_json(make_result(facts(message="m" * 5000, evaluations={"u": (0.5, 10)}), core(), Ledger(), accounts))
+        unit_stats.of(f"pool-{index:03}").joined(1, 0.0)
+    text = result_json(make_result(facts(message="m" * 5000, evaluations={"u": (0.5, 10)}), core(), Ledger(), unit_stats))
     assert len(text) <= RESULT_BYTES
     result = Result.model_validate_json(text)
     assert (result.steps, result.held_out_loss) == (24, 0.5)

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders.exchange import PATIENCE, LocalLearner, LocalSyncer, Place, free_port, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, free_port, job_file, training, until, weights
 from builders.raw_learner import RawLearner
 from diloco.contract import Exit
 from diloco.syncer import snapshots
 from diloco.syncer.config import Timeouts
-from diloco.syncer.engine import Outcome
+from diloco.syncer.engine import RunOutcome
 from diloco.syncer.main import main
 from diloco.syncer.restore import BadState
 from diloco.syncer.snapshots import SnapshotStore
 
 LONG = 100_000
-LINGERING = Timeouts(reconnect_window=0.5, farewell=PATIENCE, linger=2.0)
+LINGERING = Timeouts(reconnect_window=0.5, farewell=WAIT_TIMEOUT, linger=2.0)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def train_until(place: Place, t: int) -> None:
         until(lambda: syncer.report().snapshot_t >= t, f"a snapshot at {t}")
         learner.drain()
         learner.wait()
-        assert syncer.stop() is Outcome.DRAINED
+        assert syncer.stop() is RunOutcome.DRAINED
 
 
 def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tm
         learner.drain()
         learner.wait()
         before = syncer.report()
-        assert syncer.stop() is Outcome.DRAINED
+        assert syncer.stop() is RunOutcome.DRAINED
     with LocalSyncer(place) as syncer:
         after = syncer.report()
         assert (after.t, after.tokens, after.snapshot_t, after.seeded) == (before.t, before.tokens, before.t, True)
-        assert after.epoch != before.epoch
+        assert after.incarnation != before.incarnation
         (unit,) = after.units
         assert (unit.unit, unit.steps, unit.contributions) == ("u", before.units[0].steps, before.units[0].contributions)
 
@@ -77,7 +77,7 @@ def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) 
     with LocalSyncer(place, port=port) as syncer:
         for learner in units:
             learner.wait()
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
         ledger = syncer.syncer.engine._ledger
     committed = sum(end - start for start, end in ledger.committed())
     assert place.result is not None
@@ -198,7 +198,7 @@ def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Pa
         until(lambda: syncer.report().t == 10 and syncer.report().snapshot_error, "the final snapshot to fail")
         assert (syncer.report().done, place.result) == (False, None)
         full = False
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
     assert place.result is not None
     assert stored(place).paths()[0].name.endswith("-t10")
 
@@ -207,11 +207,11 @@ def test_a_syncer_that_starts_on_a_finished_job_completes_at_once(tmp_path: Path
     place = place_for(tmp_path, steps=10)
     with LocalSyncer(place) as syncer:
         LocalLearner(place, syncer.address, "u").start().wait()
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
     first = place.result
     (place.directory / "termination-log").unlink()
     with LocalSyncer(place) as syncer:
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
     assert first is not None
     assert place.result is not None
     assert (place.result.step, place.result.tokens, place.result.held_out_loss) == (10, first.tokens, 0.5)
@@ -221,12 +221,12 @@ def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_comp
     place, port = place_for(tmp_path, steps=10), free_port()
     with LocalSyncer(place, port=port) as syncer:
         other = LocalLearner(place, syncer.address, "u").start().wait()
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
     late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
     until(lambda: late._thread.is_alive(), "the learner to look for the syncer")
     with LocalSyncer(place, LINGERING, port=port) as syncer:
         late.wait()
-        assert syncer.wait() is Outcome.COMPLETE
+        assert syncer.wait() is RunOutcome.COMPLETE
     assert (late.left, late.steps) == (None, 0)
     assert all(late.store.arrays[name].tobytes() == array.tobytes() for name, array in other.store.arrays.items())
 

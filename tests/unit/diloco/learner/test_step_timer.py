@@ -1,5 +1,5 @@
 import pytest
-from diloco.learner.pace import Pace
+from diloco.learner.step_timer import StepTimer
 
 
 class Clock:
@@ -17,13 +17,13 @@ class Clock:
         self.slept += seconds
 
 
-def pace(speed: float) -> tuple[Pace, Clock]:
+def a_timer(speed: float) -> tuple[StepTimer, Clock]:
     clock = Clock()
-    return Pace(speed, clock, clock.sleep), clock
+    return StepTimer(speed, clock, clock.sleep), clock
 
 
 def test_a_node_of_a_quarter_speed_takes_four_times_as_long() -> None:
-    step, clock = pace(0.25)
+    step, clock = a_timer(0.25)
     for _ in range(3):
         clock.now += 0.5
         step.lap(lambda: False)
@@ -34,14 +34,14 @@ def test_a_node_of_a_quarter_speed_takes_four_times_as_long() -> None:
 
 
 def test_a_real_node_is_never_slowed() -> None:
-    step, clock = pace(1.0)
+    step, clock = a_timer(1.0)
     clock.now += 0.5
     step.lap(lambda: False)
     assert (clock.slept, step.step_seconds) == (0.0, 0.5)
 
 
 def test_waiting_for_work_is_not_part_of_a_step() -> None:
-    step, clock = pace(0.5)
+    step, clock = a_timer(0.5)
     clock.now += 3.0
     step.idle(2.0)
     step.lap(lambda: False)
@@ -49,7 +49,7 @@ def test_waiting_for_work_is_not_part_of_a_step() -> None:
 
 
 def test_draining_does_not_wait_for_the_end_of_a_stretch() -> None:
-    step, clock = pace(0.01)
+    step, clock = a_timer(0.01)
     clock.now += 1.0
     step.lap(lambda: clock.slept > 0.15)
     assert clock.slept < 1.0

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class SnapshotData:
     """A consistent state: arrays that nobody writes to any more, and the rest as JSON."""
 
     t: int
@@ -25,8 +25,8 @@ class Picture:
     meta: Mapping[str, Any] = field(repr=False)
 
 
-class Keeper:
-    """Writes pictures to the volume, and copies them to the remote place if there is one."""
+class SnapshotWriter:
+    """Writes snapshots to the volume, and copies them to the remote place if there is one."""
 
     def __init__(self, store: SnapshotStore, remote: RemoteSnapshots | None, changed: Callable[[], None], snapshot_t: int) -> None:
         """`changed` is called after each attempt to write; `snapshot_t` is that of the snapshot found at the start, or -1."""
@@ -34,24 +34,24 @@ class Keeper:
         self._remote = remote
         self._changed = changed
         self._writing = asyncio.Lock()
-        self._waiting: Picture | None = None
+        self._waiting: SnapshotData | None = None
         self._task: asyncio.Task[None] | None = None
         self.snapshot_t = snapshot_t
         """Outer step of the newest durable snapshot; -1: none."""
         self.error = ""
         """Why the newest one could not be written, or copied; empty: all is well."""
 
-    def offer(self, picture: Picture) -> None:
-        """Write `picture` in the background. While one is being written, a newer one takes the place of one that waits."""
-        self._waiting = picture
+    def offer(self, data: SnapshotData) -> None:
+        """Write `data` in the background. While one is being written, a newer one takes the place of one that waits."""
+        self._waiting = data
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._write_waiting(), name="snapshot")
 
-    async def save(self, picture: Picture) -> bool:
-        """Write `picture` now, after what is being written. Whether it is durable on the volume."""
+    async def save(self, data: SnapshotData) -> bool:
+        """Write `data` now, after what is being written. Whether it is durable on the volume."""
         self._waiting = None
         async with self._writing:
-            return await self._write(picture)
+            return await self._write(data)
 
     async def idle(self) -> None:
         """Wait until nothing is being written and nothing waits."""
@@ -61,21 +61,21 @@ class Keeper:
     async def _write_waiting(self) -> None:
         while self._waiting is not None:
             async with self._writing:
-                picture, self._waiting = self._waiting, None
-                if picture is not None:
-                    await self._write(picture)
+                data, self._waiting = self._waiting, None
+                if data is not None:
+                    await self._write(data)
 
-    async def _write(self, picture: Picture) -> bool:
+    async def _write(self, data: SnapshotData) -> bool:
         try:
-            path = await asyncio.to_thread(self._store.save, picture.t, picture.tensors, picture.meta)
+            path = await asyncio.to_thread(self._store.save, data.t, data.tensors, data.meta)
         except SnapshotError as error:
             _log.error("%s", error)
             self.error = str(error)
             self._changed()
             return False
-        self.snapshot_t = picture.t
+        self.snapshot_t = data.t
         self.error = ""
-        _log.info("snapshot of outer step %d is durable in %s", picture.t, path)
+        _log.info("snapshot of outer step %d is durable in %s", data.t, path)
         if self._remote is not None:
             try:
                 await asyncio.to_thread(self._remote.upload, path)

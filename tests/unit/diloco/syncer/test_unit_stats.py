@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from diloco.syncer.accounts import RATE_WINDOW, Accounts, Phase, Rate
+from diloco.syncer.unit_stats import RATE_WINDOW, Phase, Rate, UnitStatsTable
 
 
 def test_throughput_is_that_of_the_last_seconds() -> None:
@@ -22,16 +22,16 @@ def test_a_counter_that_starts_anew_is_no_negative_throughput() -> None:
 
 
 def test_a_unit_contributes_from_its_first_reported_step() -> None:
-    unit = Accounts().of("u")
+    unit = UnitStatsTable().of("u")
     unit.joined(1, 0.0)
     assert unit.phase is Phase.JOINING
-    assert unit.stepped(1, 0.1, math.nan, 8, 1.0)
-    assert not unit.stepped(2, 0.1, 2.0, 16, 2.0)
+    assert unit.progressed(1, 0.1, math.nan, 8, 1.0)
+    assert not unit.progressed(2, 0.1, 2.0, 16, 2.0)
     assert (unit.phase, unit.loss, unit.local_step) == (Phase.CONTRIBUTING, 2.0, 2)
 
 
 def test_time_to_recover_runs_from_the_loss_to_the_first_contribution() -> None:
-    unit = Accounts().of("u")
+    unit = UnitStatsTable().of("u")
     unit.joined(1, 0.0)
     unit.contributed(1.0)
     assert unit.recover_seconds == 0.0, "it was never lost"
@@ -39,7 +39,7 @@ def test_time_to_recover_runs_from_the_loss_to_the_first_contribution() -> None:
     unit.joined(2, 14.0)
     unit.lost(15.0, "connection lost")
     unit.joined(3, 20.0)
-    unit.stepped(1, 0.1, math.nan, 8, 21.0)
+    unit.progressed(1, 0.1, math.nan, 8, 21.0)
     unit.contributed(23.0)
     assert unit.recover_seconds == 13.0
     unit.contributed(30.0)
@@ -47,7 +47,7 @@ def test_time_to_recover_runs_from_the_loss_to_the_first_contribution() -> None:
 
 
 def test_an_attempt_that_displaces_a_connected_one_is_a_loss() -> None:
-    unit = Accounts().of("u")
+    unit = UnitStatsTable().of("u")
     unit.joined(1, 0.0)
     unit.joined(2, 5.0)
     unit.contributed(6.5)
@@ -55,9 +55,9 @@ def test_an_attempt_that_displaces_a_connected_one_is_a_loss() -> None:
 
 
 def test_a_reconnect_keeps_the_attempts_numbers_and_a_new_attempt_does_not() -> None:
-    unit = Accounts().of("u")
+    unit = UnitStatsTable().of("u")
     unit.joined(1, 0.0)
-    unit.stepped(7, 0.1, 3.0, 8, 1.0)
+    unit.progressed(7, 0.1, 3.0, 8, 1.0)
     unit.joined(1, 2.0)
     assert (unit.local_step, unit.loss) == (7, 3.0)
     unit.joined(2, 3.0)
@@ -65,18 +65,18 @@ def test_a_reconnect_keeps_the_attempts_numbers_and_a_new_attempt_does_not() -> 
 
 
 def test_the_jobs_loss_is_that_of_the_units_which_contribute() -> None:
-    accounts = Accounts()
-    assert accounts.loss() is None
+    table = UnitStatsTable()
+    assert table.loss() is None
     for name, loss in (("a", 1.0), ("b", 3.0), ("gone", 100.0)):
-        accounts.of(name).joined(1, 0.0)
-        accounts.of(name).stepped(1, 0.1, loss, 8, 0.0)
-    accounts.of("gone").lost(1.0, "")
-    assert accounts.loss() == 2.0
+        table.of(name).joined(1, 0.0)
+        table.of(name).progressed(1, 0.1, loss, 8, 0.0)
+    table.of("gone").lost(1.0, "")
+    assert table.loss() == 2.0
 
 
 def test_what_must_outlive_the_process_does() -> None:
-    accounts = Accounts()
-    accounts.of("a").joined(3, 0.0)
-    accounts.of("a").refuse("WrongBase")
-    restored = Accounts(accounts.to_json()).of("a")
+    table = UnitStatsTable()
+    table.of("a").joined(3, 0.0)
+    table.of("a").refuse("WrongBase")
+    restored = UnitStatsTable(table.to_json()).of("a")
     assert (restored.attempt, restored.refused, restored.phase) == (3, {"WrongBase": 1}, Phase.DISCONNECTED)

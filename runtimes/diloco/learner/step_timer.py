@@ -9,7 +9,7 @@ _SLICE = 0.1
 """A stretch is slept in slices of this many seconds, so that SIGTERM need not wait for its end."""
 
 
-class Pace:
+class StepTimer:
     """Measures the time between two calls of `lap`, without what was spent waiting for work."""
 
     def __init__(

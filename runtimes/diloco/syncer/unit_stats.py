@@ -1,4 +1,4 @@
-"""What the syncer knows of each unit, for reports and for the final account. Pure: time comes in as an argument."""
+"""What the syncer knows of each unit, for reports and for the final result. Pure: time comes in as an argument."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Rate:
 
 
 @dataclass(slots=True)
-class UnitAccount:
+class UnitStats:
     """One unit over all its attempts. The numbers of the newest attempt are marked so. What is committed is the ledger's to say."""
 
     unit: str
@@ -82,7 +82,7 @@ class UnitAccount:
         self.heard_at = now
         self.rate.reset()
 
-    def stepped(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
+    def progressed(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
         """A local step was reported. Whether this made the unit a contributing one."""
         self.heard_at = now
         self.local_step = max(self.local_step, local_step)
@@ -124,21 +124,21 @@ class UnitAccount:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
-class Accounts:
+class UnitStatsTable:
     """Every unit ever seen in the job."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         """`stored`: what `to_json` gave. Raises KeyError, TypeError or ValueError for something else."""
-        self._units: dict[str, UnitAccount] = {}
+        self._units: dict[str, UnitStats] = {}
         for name, one in (stored or {}).items():
             refused = {str(reason): int(count) for reason, count in one["refused"].items()}
-            self._units[name] = UnitAccount(name, int(one["attempt"]), Phase.DISCONNECTED, refused)
+            self._units[name] = UnitStats(name, int(one["attempt"]), Phase.DISCONNECTED, refused)
 
-    def of(self, unit: str) -> UnitAccount:
-        """The unit's account; a new one for a unit never seen."""
-        return self._units.setdefault(unit, UnitAccount(unit))
+    def of(self, unit: str) -> UnitStats:
+        """The unit's statistics; new ones for a unit never seen."""
+        return self._units.setdefault(unit, UnitStats(unit))
 
-    def all(self) -> list[UnitAccount]:
+    def all(self) -> list[UnitStats]:
         """By name of the unit."""
         return [self._units[name] for name in sorted(self._units)]
 

@@ -6,7 +6,7 @@ from diloco import contract
 from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.assignment import read_assignment
+from diloco.learner.config import read_learner_config
 from diloco.learner.session import Leave, Session
 
 
@@ -16,7 +16,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
-    found = read_assignment(environment | {contract.ENV_RELATIVE_SPEED: "0.5"})
+    found = read_learner_config(environment | {contract.ENV_RELATIVE_SPEED: "0.5"})
     assert (found.unit, found.attempt, found.host, found.hosts, found.relative_speed) == ("v5p-0", 2, 0, 1, 0.5)
     assert (found.job.name, found.syncer) == ("job", "127.0.0.1:7077")
     assert found.identity == "diloco://11111111-2222-3333-4444-555555555555/learner/v5p-0/2"
@@ -41,13 +41,13 @@ def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
 )
 def test_what_is_wrong_is_named(environment: dict[str, str], name: str, value: str, message: str) -> None:
     with pytest.raises(ContractError, match=message):
-        read_assignment(environment | {name: value})
+        read_learner_config(environment | {name: value})
 
 
 def test_a_wrong_job_file_names_its_fields(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text('{"name": "job", "namespace": "default", "uid": "u", "training": {"steps": 0}}')
     with pytest.raises(ContractError, match=r"training\.steps: Input should be greater than or equal to 1"):
-        read_assignment(environment)
+        read_learner_config(environment)
 
 
 def test_a_program_outside_a_pod_ends_with_the_contracts_status() -> None:

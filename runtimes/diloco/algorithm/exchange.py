@@ -23,7 +23,7 @@ class Contribution:
 
 
 @dataclass(slots=True)
-class Flight:
+class Exchange:
     """An exchange that is not merged yet."""
 
     t: int
@@ -52,6 +52,6 @@ class Flight:
         if not self.waiting:
             return self.launched_at
         if self.quorum_at is None:
-            return max(members[unit].patient_until(self.launched_at) for unit in self.waiting)
+            return max(members[unit].answer_deadline(self.launched_at) for unit in self.waiting)
         grace_over = max(self.launched_at + overlap_seconds, self.quorum_at) + grace_seconds
         return min(grace_over, max(members[unit].silent_at for unit in self.waiting))

@@ -11,7 +11,7 @@ from diloco.protocol.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class LearnerConfig:
     """Who this process is and whom it trains with."""
 
     job: contract.JobFile
@@ -36,9 +36,9 @@ class Assignment:
         return contract.syncer_host_name(self.job.name, self.job.namespace)
 
 
-def read_assignment(environment: Mapping[str, str]) -> Assignment:
-    """The assignment in `environment`. Raises ContractError."""
-    assignment = Assignment(
+def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
+    """The config in `environment`. Raises ContractError."""
+    config = LearnerConfig(
         job=read_job_file(environment),
         tls=tls_files(environment),
         unit=required(environment, contract.ENV_UNIT),
@@ -48,11 +48,11 @@ def read_assignment(environment: Mapping[str, str]) -> Assignment:
         syncer=required(environment, contract.ENV_SYNCER_ADDRESS),
         relative_speed=_speed(environment),
     )
-    if assignment.host >= assignment.hosts:
+    if config.host >= config.hosts:
         raise ContractError(
-            f"{contract.ENV_HOST} is {assignment.host}, but the unit has {assignment.hosts} hosts ({contract.ENV_HOSTS}), counted from 0"
+            f"{contract.ENV_HOST} is {config.host}, but the unit has {config.hosts} hosts ({contract.ENV_HOSTS}), counted from 0"
         )
-    return assignment
+    return config
 
 
 def _speed(environment: Mapping[str, str]) -> float:

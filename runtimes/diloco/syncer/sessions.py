@@ -1,0 +1,163 @@
+"""Which process may act for which unit: identity, fencing and sessions as a pure state machine. Time and streams come in as arguments.
+
+A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones for good. Of one attempt only one process
+may be connected at a time. A session whose stream breaks stays open, with its leases, for the reconnect window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from diloco.protocol.diloco_pb2 import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """The identity in a stream's Hello."""
+
+    job_uid: str
+    unit: str
+    attempt: int
+    session_id: bytes
+    """Random per process (`Hello.session`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The process may not join; `code` and `message` go to it as `Refused`."""
+
+    code: Refused.Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The process may join. The caller closes `displaced`, releases the work of `released`, and makes a new fence durable."""
+
+    session: UnitSession
+    known: bool
+    """The session was open before: it may resume where it stopped."""
+    displaced: int | None
+    """Stream that acted for the unit until now."""
+    released: str | None
+    """Holder whose session is over."""
+    fenced: bool
+    """The attempt is newer than any before."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSession:
+    """The session of one process that acts for a unit."""
+
+    unit: str
+    attempt: int
+    session_id: bytes
+    holder: str
+    """Names the session in the ledger: `<unit>/<attempt>/<number>`, unique in the life of the registry."""
+    stream: int | None
+    """None: the stream broke; the session stays open until `until`."""
+    until: float | None = None
+
+
+class SessionRegistry:
+    """The open sessions and the fences of all units. `now` is in seconds on one clock that never goes back."""
+
+    def __init__(self, job_uid: str, fences: Mapping[str, int], reconnect_window: float) -> None:
+        """`fences`: per unit the newest attempt known. `reconnect_window`: how long a session without stream stays open, seconds."""
+        self._job_uid = job_uid
+        self._fences = dict(fences)
+        self._window = reconnect_window
+        self._sessions: dict[str, UnitSession] = {}
+        self._opened = 0
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """Per unit the newest attempt ever seen."""
+        return dict(self._fences)
+
+    def session(self, unit: str) -> UnitSession | None:
+        """The unit's open session."""
+        return self._sessions.get(unit)
+
+    def join(self, request: JoinRequest, stream: int) -> Accepted | Rejected:
+        """Decide on a Hello that came on `stream`, and open or resume the session if it is accepted."""
+        if rejected := self.reject(request):
+            return rejected
+        fence = self._fences.get(request.unit, 0)
+        before = self._sessions.get(request.unit)
+        known = before is not None and before.session_id == request.session_id and before.attempt == request.attempt
+        if known:
+            assert before is not None
+            holder = before.holder
+        else:
+            holder = self._new_holder(request.unit, request.attempt)
+        session = UnitSession(request.unit, request.attempt, request.session_id, holder, stream)
+        self._sessions[request.unit] = session
+        self._fences[request.unit] = request.attempt
+        return Accepted(
+            session,
+            known,
+            displaced=before.stream if before else None,
+            released=before.holder if before and not known else None,
+            fenced=request.attempt > fence,
+        )
+
+    def stream_lost(self, unit: str, stream: int, now: float) -> bool:
+        """The stream broke without Bye: the session stays open for the reconnect window. False if the stream did not act for the unit."""
+        session = self._sessions.get(unit)
+        if session is None or session.stream != stream:
+            return False
+        self._sessions[unit] = replace(session, stream=None, until=now + self._window)
+        return True
+
+    def restart(self, unit: str) -> tuple[str, UnitSession] | None:
+        """The process begins anew, without what its session had: (former holder, the session with a new holder). None: no session."""
+        session = self._sessions.get(unit)
+        if session is None:
+            return None
+        self._sessions[unit] = replace(session, holder=self._new_holder(unit, session.attempt))
+        return session.holder, self._sessions[unit]
+
+    def leave(self, unit: str, stream: int) -> str | None:
+        """The stream ended for good (Bye, refused). The holder whose session is over; None if the stream did not act for the unit."""
+        session = self._sessions.get(unit)
+        if session is None or session.stream != stream:
+            return None
+        del self._sessions[unit]
+        return session.holder
+
+    def expire(self, now: float) -> list[UnitSession]:
+        """Close the sessions whose reconnect window is over, and return them."""
+        over = [session for session in self._sessions.values() if session.until is not None and session.until <= now]
+        for session in over:
+            del self._sessions[session.unit]
+        return over
+
+    def wake_at(self) -> float | None:
+        """When `expire` has something to do next."""
+        return min((session.until for session in self._sessions.values() if session.until is not None), default=None)
+
+    def reject(self, request: JoinRequest) -> Rejected | None:
+        """Why the process may not join; None: it may. Changes nothing."""
+        unit, attempt = request.unit, request.attempt
+        if request.job_uid != self._job_uid:
+            return Rejected(
+                Refused.WRONG_JOB, f"unit {unit} belongs to job uid {request.job_uid or '(none)'}, this syncer to {self._job_uid}"
+            )
+        if not unit or attempt < 1 or not request.session_id:
+            return Rejected(Refused.PROTOCOL, "Hello must name unit, attempt (from 1) and session")
+        fence = self._fences.get(unit, 0)
+        if attempt < fence:
+            return Rejected(Refused.FENCED, f"attempt {attempt} of unit {unit} is fenced: attempt {fence} has joined since")
+        session = self._sessions.get(unit)
+        if session and session.stream is not None and session.attempt == attempt and session.session_id != request.session_id:
+            return Rejected(
+                Refused.DUPLICATE_IDENTITY,
+                f"another process is connected as attempt {attempt} of unit {unit}; each process needs an identity of its own",
+            )
+        return None
+
+    def _new_holder(self, unit: str, attempt: int) -> str:
+        self._opened += 1
+        return f"{unit}/{attempt}/{self._opened}"
