@@ -77,9 +77,13 @@ def operator_identity(job_uid: str) -> str:
     return f"diloco://{job_uid}/operator"
 
 
+def syncer_pod_name(job: str) -> str:
+    return f"{job}-syncer"
+
+
 def syncer_host_name(job: str, namespace: str) -> str:
     """The name in the syncer's certificate, which clients demand whatever address they dial."""
-    return f"{job}-syncer.{job}.{namespace}.svc"
+    return f"{syncer_pod_name(job)}.{job}.{namespace}.svc"
 
 
 class Exit(enum.IntEnum):

@@ -10,7 +10,7 @@ import yaml
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import DiLoCoJob
-from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.names import API_VERSION, DILOCO_JOBS, KIND
 from diloco_operator.api.rules import RULES, duration_rule
 
 CRD_NAME = f"{DILOCO_JOBS.plural}.{DILOCO_JOBS.group}"
@@ -94,8 +94,8 @@ def job_schema() -> Schema:
     schema = _Converter(document["$defs"]).convert(document, "")
     properties = schema["properties"]
     # The API server has its own idea of these three; a CRD may only constrain metadata.name.
-    properties["apiVersion"] = {"type": "string", "description": "diloco.dev/v1alpha1."}
-    properties["kind"] = {"type": "string", "description": "DiLoCoJob."}
+    properties["apiVersion"] = {"type": "string", "description": f"{API_VERSION}."}
+    properties["kind"] = {"type": "string", "description": f"{KIND}."}
     properties["metadata"] = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}}
     schema["required"] = ["spec"]
     return schema

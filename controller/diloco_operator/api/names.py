@@ -1,8 +1,14 @@
-"""Group, resources, labels and annotations: every name that objects in a cluster carry."""
+"""Every name that the control plane gives to something in a cluster: API group, resources, labels, annotations, objects.
+
+Names that a pod must know as well (environment, mount paths, ports) are in `diloco.contract`. No other module writes such a name
+out; tests/unit/diloco_operator/api/test_names.py finds the ones that do.
+"""
 
 from __future__ import annotations
 
 import hashlib
+
+from diloco import contract
 
 from diloco_operator.kube.client import Resource
 
@@ -10,6 +16,10 @@ GROUP = "diloco.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "DiLoCoJob"
+
+CONFIG_API_VERSION = f"config.{GROUP}/{VERSION}"
+"""Of the operator's configuration file, with CONFIG_KIND."""
+CONFIG_KIND = "OperatorConfiguration"
 
 DILOCO_JOBS = Resource(GROUP, VERSION, KIND, "dilocojobs")
 PODS = Resource("", "v1", "Pod", "pods")
@@ -25,41 +35,59 @@ EVENTS = Resource("", "v1", "Event", "events")
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
-MANAGER = "diloco.dev/operator"
-"""Default of spec.managedBy; a job with another value is left alone."""
-FIELD_MANAGER = "diloco-operator"
-"""Field manager of everything the operator writes."""
+MANAGER = f"{GROUP}/operator"
+"""Default of spec.managedBy; the operator does not touch a job with another value."""
 
-# Labels, on every object the operator makes for a job.
-LABEL_JOB = "diloco.dev/job"
+# Field managers and user agents.
+FIELD_MANAGER = "diloco-operator"
+"""Of everything the operator writes."""
+UP_MANAGER = "diloco-up"
+"""Of `diloco up`."""
+LOCAL_NODES_MANAGER = "diloco-local-nodes"
+"""Of `diloco local nodes`."""
+KUBECTL_PLUGIN = "kubectl-diloco"
+"""Of `kubectl diloco`; its user agent too."""
+OPERATOR_LEASE = "diloco-operator"
+"""Default name of the Lease by which the operator's replicas elect a leader."""
+
+# Labels. The operator sets LABEL_JOB on every object that it makes for a job, the others on pods.
+LABEL_JOB = f"{GROUP}/job"
 """Name of the job, for selectors."""
-LABEL_COMPONENT = "diloco.dev/component"
+LABEL_COMPONENT = f"{GROUP}/component"
 """COMPONENT_LEARNER or COMPONENT_SYNCER."""
-LABEL_UNIT = "diloco.dev/unit"
+LABEL_UNIT = f"{GROUP}/unit"
 """Name of the learner unit, `<pool>-<index>`."""
-LABEL_POOL = "diloco.dev/pool"
+LABEL_POOL = f"{GROUP}/pool"
 """Name of the pool in spec.pools."""
-LABEL_ATTEMPT = "diloco.dev/attempt"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
 """Number of the unit's attempt, from 1."""
-LABEL_HOST = "diloco.dev/host"
+LABEL_HOST = f"{GROUP}/host"
 """Index of the host within the unit, from 0."""
+
+LOCAL_PREFIX = f"local.{GROUP}"
+"""Prefix of what only simulated nodes carry."""
 
 COMPONENT_LEARNER = "learner"
 COMPONENT_SYNCER = "syncer"
 
 # Annotations.
-ANNOTATION_SLICE = "diloco.dev/slice"
+ANNOTATION_SLICE = f"{GROUP}/slice"
 """On a learner pod: the slice that placement chose."""
-ANNOTATION_NODE = "diloco.dev/node"
+ANNOTATION_NODE = f"{GROUP}/node"
 """On a learner pod: the name of the node that it is pinned to."""
-ANNOTATION_TEMPLATE_HASH = "diloco.dev/template-hash"
+ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
 """On a pod: hash of what it was made from; another one means that it must be made again."""
-ANNOTATION_RELATIVE_SPEED = "local.diloco.dev/relative-speed"
+ANNOTATION_RELATIVE_SPEED = f"{LOCAL_PREFIX}/relative-speed"
 """On a simulated node: its speed relative to the real machine, in (0, 1]."""
-ANNOTATION_SIMULATE = "local.diloco.dev/simulate"
+ANNOTATION_SIMULATE = f"{LOCAL_PREFIX}/simulate"
 """On a simulated node of a real API server: how it fails, `stopped` or `partitioned`; without it the node is healthy."""
-LABEL_SERVER = "local.diloco.dev/server"
-"""On a simulated node, and on volumes for it: which `diloco local nodes` serves it, by the identity of its state directory."""
+ANNOTATION_LEAVING = f"{LOCAL_PREFIX}/leaving"
+"""On a simulated node of a real API server: `diloco local nodes` has cordoned it because it ends."""
+LABEL_SERVER = f"{LOCAL_PREFIX}/server"
+"""On a simulated node and its volumes: the `diloco local nodes` that serves it, by the identity of its state directory."""
+STORAGE_CLASS = "diloco-local"
+PROVISIONER = f"{LOCAL_PREFIX}/folders"
+"""The StorageClass that `diloco local nodes` offers, and its provisioner."""
 
 # Node labels and resources as clouds set them.
 NODE_TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
@@ -96,7 +124,7 @@ def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
 
 
 def syncer_pod_name(job: str) -> str:
-    return f"{job}-syncer"
+    return contract.syncer_pod_name(job)
 
 
 def service_name(job: str) -> str:
@@ -139,6 +167,18 @@ def holds_certificates(secret: str, job: str) -> bool:
 
 def volume_claim_name(job: str) -> str:
     return f"{job}-syncer"
+
+
+# Keys of the Secret with the authority.
+AUTHORITY_CERTIFICATE = "ca.crt"
+AUTHORITY_KEY = "ca.key"
+
+# Volumes that the operator adds to a pod. A template may not name a volume with this prefix.
+VOLUME_PREFIX = "diloco-"
+JOB_VOLUME = f"{VOLUME_PREFIX}job"
+TLS_VOLUME = f"{VOLUME_PREFIX}tls"
+STATE_VOLUME = f"{VOLUME_PREFIX}state"
+TMP_VOLUME = f"{VOLUME_PREFIX}tmp"
 
 
 def pod_dns_name(pod: str, job: str, namespace: str) -> str:

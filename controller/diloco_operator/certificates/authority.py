@@ -9,10 +9,6 @@ BACKDATE = 3600.0
 AUTHORITY_LIFETIME = 10 * 365 * 86400.0
 """Seconds. No job lives as long; all the same it is renewed in time (reconcile.certificates)."""
 
-AUTHORITY_CERTIFICATE = "ca.crt"
-AUTHORITY_KEY = "ca.key"
-"""Keys of the Secret with the authority."""
-
 
 @dataclass(frozen=True, slots=True)
 class Root:

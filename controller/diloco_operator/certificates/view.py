@@ -12,7 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from diloco.contract import TLS_ROOTS_FILE
 
-from diloco_operator.certificates.authority import AUTHORITY_CERTIFICATE, AUTHORITY_KEY, BACKDATE, Authority, Root
+from diloco_operator.api.names import AUTHORITY_CERTIFICATE, AUTHORITY_KEY
+from diloco_operator.certificates.authority import BACKDATE, Authority, Root
 from diloco_operator.kube.client import Obj
 
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)

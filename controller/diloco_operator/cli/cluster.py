@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
 from diloco_operator.kube.client import ApiError, Forbidden, Unavailable
 from diloco_operator.kube.rest import ConfigError, RestClient, load_config
 
 DEFAULT_NAMESPACE = "default"
-USER_AGENT = "kubectl-diloco"
 EXIT_INTERRUPTED = 130
 """What shells give for SIGINT."""
 
@@ -60,7 +59,7 @@ def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]
         raise Trouble(str(error)) from error
 
     async def connected() -> None:
-        async with RestClient.connect(config, user_agent=USER_AGENT) as client:
+        async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN) as client:
             await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
 
     try:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState, UnitStatus
-from diloco_operator.api.names import NODES
-from diloco_operator.cli.cluster import USER_AGENT, Trouble
+from diloco_operator.api.names import KUBECTL_PLUGIN, NODES
+from diloco_operator.cli.cluster import Trouble
 from diloco_operator.cli.jobs import find_job, unit_of, wait_until
 from diloco_operator.cli.unit_pods import UnitPod, of_newest_attempt, unit_pods
 from diloco_operator.cli.view_model import JobView
@@ -57,7 +57,7 @@ def describe(unit: UnitStatus) -> str:
 
 async def _cordon(client: Client, pods: Sequence[UnitPod], say: Say) -> None:
     for node in sorted({pod.node for pod in pods if pod.node}):
-        await client.patch(NODES, "", node, {"spec": {"unschedulable": True}}, type=PatchType.MERGE, field_manager=USER_AGENT)
+        await client.patch(NODES, "", node, {"spec": {"unschedulable": True}}, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
         say(f"node/{node} cordoned; `kubectl uncordon {node}` opens it again")
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from diloco_operator.api.names import STORAGE_CLASS
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.validate import EXIT_BAD_INPUT
@@ -22,7 +23,6 @@ from diloco_operator.local.addresses import NoAddressLeft
 from diloco_operator.local.cluster_nodes import ForeignNodes
 from diloco_operator.local.containers import first_of
 from diloco_operator.local.processes import UnsupportedPlatform
-from diloco_operator.local.provisioner import CLASS
 from diloco_operator.local.simulated_nodes import SimulatedNodes
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
 
@@ -83,7 +83,7 @@ async def _serve(
         with _interrupts() as (first, second):
             async with joined:
                 click.echo(f"{len(manifests)} nodes are Ready: {', '.join(joined.nodes.names)}")
-                click.echo(f"volumes: StorageClass {CLASS}; logs of the pods: {joined.state_dir.logs}; Ctrl-C removes the nodes")
+                click.echo(f"volumes: StorageClass {STORAGE_CLASS}; logs of the pods: {joined.state_dir.logs}; Ctrl-C removes the nodes")
                 await first_of(_failure(joined), first.wait())
                 click.echo("ending the pods and removing the nodes; Ctrl-C again kills at once")
                 if await first_of(joined.leave(), second.wait()):

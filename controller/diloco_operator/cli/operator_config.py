@@ -20,11 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 
 from diloco_operator.api.durations import Duration
+from diloco_operator.api.names import CONFIG_API_VERSION, CONFIG_KIND
 from diloco_operator.operator import RunConfig
 from diloco_operator.reconcile import OperatorConfig
-
-API_VERSION = "config.diloco.dev/v1alpha1"
-KIND = "OperatorConfiguration"
 
 _RUN_FIELDS = ("workers", "concurrency", "job_concurrency")
 
@@ -42,7 +40,7 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadConfiguration(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise BadConfiguration(f"{path} must be a map with apiVersion: {API_VERSION} and kind: {KIND}")
+        raise BadConfiguration(f"{path} must be a map with apiVersion: {CONFIG_API_VERSION} and kind: {CONFIG_KIND}")
     try:
         read = _model().model_validate(content)
         values = {name: getattr(read, name) for name in type(read).model_fields if name not in ("api_version", "kind")}
@@ -56,7 +54,7 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
 
 
 def _model() -> type[BaseModel]:
-    fields: dict[str, Any] = {"api_version": (Literal["config.diloco.dev/v1alpha1"], ...), "kind": (Literal["OperatorConfiguration"], ...)}
+    fields: dict[str, Any] = {"api_version": (Literal[CONFIG_API_VERSION], ...), "kind": (Literal[CONFIG_KIND], ...)}
     for config, wanted in ((OperatorConfig, None), (RunConfig, _RUN_FIELDS)):
         types = get_type_hints(config)
         for each in dataclasses.fields(config):
@@ -64,7 +62,7 @@ def _model() -> type[BaseModel]:
                 # In OperatorConfig every float is a duration.
                 kind = Annotated[Duration, Field(ge=0)] if types[each.name] is float else types[each.name]
                 fields[each.name] = (kind, each.default)
-    return create_model("OperatorConfiguration", __config__=ConfigDict(alias_generator=to_camel, extra="forbid"), **fields)
+    return create_model(CONFIG_KIND, __config__=ConfigDict(alias_generator=to_camel, extra="forbid"), **fields)
 
 
 def _place(location: tuple[int | str, ...]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diloco_operator.api.durations import parse_duration
-from diloco_operator.api.names import API_VERSION
+from diloco_operator.api.names import API_VERSION, OPERATOR_LEASE
 
 if TYPE_CHECKING:
     from diloco_operator.kube.lease import Terms
@@ -73,7 +73,7 @@ def version() -> None:
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="An OperatorConfiguration, see docs/operator.md.")
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Of several replicas, let one write at a time.")
 @click.option("--leader-elect-namespace", default="", help="Where the Lease is.  [default: the pod's own namespace]")
-@click.option("--leader-elect-lease-name", "lease_name", default="diloco-operator", show_default=True, help="Name of the Lease.")
+@click.option("--leader-elect-lease-name", "lease_name", default=OPERATOR_LEASE, show_default=True, help="Name of the Lease.")
 @click.option("--lease-duration", type=_Duration(), default="15s", show_default=True, help="After so long others take over.")
 @click.option(
     "--renew-deadline", type=_Duration(), default="10s", show_default=True, help="After so long without renewal the leader stops."

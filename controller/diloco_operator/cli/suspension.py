@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.names import DILOCO_JOBS, MANAGER
-from diloco_operator.cli.cluster import USER_AGENT, Trouble
+from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN, MANAGER
+from diloco_operator.cli.cluster import Trouble
 from diloco_operator.cli.jobs import find_job, wait_until
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import Client, Obj, PatchType
@@ -26,7 +26,7 @@ async def set_suspend(client: Client, namespace: str, name: str, say: Say, *, su
     if view.suspend == suspend:
         say(f"{_who(name)} {'is suspended already' if suspend else 'is not suspended'}")
     else:
-        await client.patch(DILOCO_JOBS, namespace, name, {"spec": {"suspend": suspend}}, type=PatchType.MERGE, field_manager=USER_AGENT)
+        await client.patch(DILOCO_JOBS, namespace, name, {"spec": {"suspend": suspend}}, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
         say(f"{_who(name)} {word}")
     if foreign := _foreign_manager(obj):
         say(f"note: spec.managedBy is {foreign}, so it is for that controller, not for this operator, to act on it")

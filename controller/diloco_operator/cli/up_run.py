@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
 from diloco_operator.cli.view import View
 from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
 from diloco_operator.kube.client import NotFound, Obj, PatchType
@@ -74,7 +74,7 @@ class Run:
         with self._signals():
             async with self._plane:
                 for job in self._options.jobs:
-                    await self._plane.client.create(DILOCO_JOBS, job, field_manager="diloco-up")
+                    await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
                 ending = await self._follow()
         self._last_word(ending)
         return ending
@@ -129,7 +129,12 @@ class Run:
             if not view.over:
                 with contextlib.suppress(NotFound):
                     await self._plane.client.patch(
-                        DILOCO_JOBS, view.namespace, view.name, {"spec": {"suspend": True}}, type=PatchType.MERGE, field_manager="diloco-up"
+                        DILOCO_JOBS,
+                        view.namespace,
+                        view.name,
+                        {"spec": {"suspend": True}},
+                        type=PatchType.MERGE,
+                        field_manager=UP_MANAGER,
                     )
         parked = self._wait_for(lambda: all(view.over or view.parked for view in self._known.values()))
         await self._first(parked, self._killed.wait(), following)

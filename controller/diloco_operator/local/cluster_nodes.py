@@ -16,11 +16,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from diloco_operator.api.names import (
+    ANNOTATION_LEAVING,
     ANNOTATION_RELATIVE_SPEED,
     ANNOTATION_SIMULATE,
     COMPONENT_LEARNER,
     LABEL_COMPONENT,
     LABEL_SERVER,
+    LOCAL_NODES_MANAGER,
     NODES,
 )
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType
@@ -33,10 +35,7 @@ from diloco_operator.local.pod_status import timestamp
 
 log = logging.getLogger(__name__)
 
-FIELD_MANAGER = "diloco-local-nodes"
 LEASE_NAMESPACE = "kube-node-lease"
-_LEAVING = "local.diloco.dev/leaving"
-"""Annotation of a node that this command has cordoned because it goes."""
 _STATUS_SECONDS = 300.0
 """A kubelet that has nothing new to say writes its node's status this often; a Lease is what keeps it Ready."""
 _RETRY_SECONDS = 1.0
@@ -128,7 +127,7 @@ class ClusterNodes:
         """Shut down in order: cordoned, learners ended while their syncer still listens, NotReady, all other pods ended, nodes gone.
         `run` goes on meanwhile. Raises ApiError."""
         healthy = [name for name in self._uids if name not in self._failures]
-        closed = {"metadata": {"annotations": {_LEAVING: "true"}}, "spec": {"unschedulable": True}}
+        closed = {"metadata": {"annotations": {ANNOTATION_LEAVING: "true"}}, "spec": {"unschedulable": True}}
         await asyncio.gather(*(self._patch(name, closed) for name in healthy))
         await self._kubelet.shut_down(lambda pod: (pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) == COMPONENT_LEARNER)
         self._leaving = True
@@ -143,7 +142,7 @@ class ClusterNodes:
 
     async def _patch(self, name: str, change: Obj) -> None:
         with contextlib.suppress(NotFound):
-            await self._client.patch(NODES, "", name, change, type=PatchType.MERGE, field_manager=FIELD_MANAGER)
+            await self._client.patch(NODES, "", name, change, type=PatchType.MERGE, field_manager=LOCAL_NODES_MANAGER)
 
     async def _find(self, name: str) -> Obj | None:
         try:
@@ -155,16 +154,18 @@ class ClusterNodes:
         name = manifest["metadata"]["name"]
         if there is None:
             try:
-                there = await self._client.create(NODES, {key: manifest[key] for key in ("metadata", "spec")}, field_manager=FIELD_MANAGER)
+                there = await self._client.create(
+                    NODES, {key: manifest[key] for key in ("metadata", "spec")}, field_manager=LOCAL_NODES_MANAGER
+                )
             except AlreadyExists:
                 raise ForeignNodes(f"somebody else has just made a node {name}; rename it in the fleet file") from None
         else:
             log.info("node %s is ours from an earlier run", name)
             metadata: dict[str, Obj] = {key: manifest["metadata"].get(key) or {} for key in ("labels", "annotations")}
-            if _LEAVING in (there["metadata"].get("annotations") or {}):  # it was cordoned by a run that was killed while it left
-                await self._patch(name, {"metadata": {"annotations": {_LEAVING: None}}, "spec": {"unschedulable": None}})
+            if ANNOTATION_LEAVING in (there["metadata"].get("annotations") or {}):  # it was cordoned by a run that was killed while it left
+                await self._patch(name, {"metadata": {"annotations": {ANNOTATION_LEAVING: None}}, "spec": {"unschedulable": None}})
             there = await self._client.patch(
-                NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=FIELD_MANAGER
+                NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=LOCAL_NODES_MANAGER
             )  # fmt: skip
         self._uids[name] = there["metadata"]["uid"]
         await self._renew(name)
@@ -202,7 +203,7 @@ class ClusterNodes:
                 return
             change(node)
             try:
-                await self._client.update(NODES, node, subresource="status", field_manager=FIELD_MANAGER)
+                await self._client.update(NODES, node, subresource="status", field_manager=LOCAL_NODES_MANAGER)
             except (Conflict, NotFound):
                 continue
             self._posted[name] = self._context.now()
@@ -216,7 +217,7 @@ class ClusterNodes:
             "spec": {"holderIdentity": name, "leaseDurationSeconds": max(1, round(4 * self._heartbeat)), "renewTime": now},
         }
         await self._client.patch(
-            LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=FIELD_MANAGER, force=True
+            LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=LOCAL_NODES_MANAGER, force=True
         )  # fmt: skip
 
     async def _beat(self) -> None:

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from diloco_operator.api.names import LOCAL_NODES_MANAGER
+
 _POLL_SECONDS = 0.2
 _BLOCK = 1 << 16
 _CERTIFICATE_DAYS = 3650
@@ -112,7 +114,7 @@ def _start_of_last_lines(file: Path, lines: int) -> int:
 def _self_signed() -> ssl.SSLContext:
     """As a kubelet that nobody has given a certificate. API servers check none unless they are told to."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "diloco-local-nodes")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOCAL_NODES_MANAGER)])
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=_CERTIFICATE_DAYS))

@@ -14,7 +14,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from diloco_operator.api.names import LABEL_SERVER, PERSISTENT_VOLUMES, STORAGE_CLASSES, VOLUME_CLAIMS
+from diloco_operator.api.names import (
+    LABEL_SERVER,
+    PERSISTENT_VOLUMES,
+    PROVISIONER,
+    STORAGE_CLASS,
+    STORAGE_CLASSES,
+    VOLUME_CLAIMS,
+)
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
 from diloco_operator.local.environment import ConfigError
@@ -22,8 +29,6 @@ from diloco_operator.local.kubelet_context import WATCHES
 
 log = logging.getLogger(__name__)
 
-CLASS = "diloco-local"
-PROVISIONER = "local.diloco.dev/folders"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _RETRY_SECONDS = 1.0
@@ -32,7 +37,7 @@ _RETRY_SECONDS = 1.0
 def storage_class(server: str, *, default: bool) -> Obj:
     return {
         "metadata": {
-            "name": CLASS,
+            "name": STORAGE_CLASS,
             "labels": {LABEL_SERVER: server},
             "annotations": {_DEFAULT_CLASS: "true"} if default else {},
         },
@@ -94,19 +99,19 @@ class Provisioner:
         """Offer the StorageClass; the cluster's default if it has none. Raises ApiError."""
         classes = (await self._client.list(STORAGE_CLASSES)).items
         default = not any((each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true" for each in classes)
-        there = next((each for each in classes if each["metadata"]["name"] == CLASS), None)
+        there = next((each for each in classes if each["metadata"]["name"] == STORAGE_CLASS), None)
         if there is None:
             there = await self._client.create(STORAGE_CLASSES, storage_class(self._server, default=default))
         if (there["metadata"].get("labels") or {}).get(LABEL_SERVER) == self._server:
             self._class_uid = there["metadata"]["uid"]
         else:
-            log.warning("StorageClass %s belongs to another command: new volumes come to be on that one's nodes only", CLASS)
+            log.warning("StorageClass %s belongs to another command: new volumes come to be on that one's nodes only", STORAGE_CLASS)
 
     async def leave(self) -> None:
         """Withdraw the class. Volumes stay: what is in them is worth keeping, and the next run finds them."""
         if self._class_uid:
             with contextlib.suppress(NotFound, Conflict):
-                await self._client.delete(STORAGE_CLASSES, "", CLASS, uid=self._class_uid)
+                await self._client.delete(STORAGE_CLASSES, "", STORAGE_CLASS, uid=self._class_uid)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -137,7 +142,9 @@ class Provisioner:
             raise ConfigError(f'persistentvolume "{bound_to}" of claim "{name}" not found') from None
         source = spec.get("local") or spec.get("hostPath")
         if not source:
-            raise ConfigError(f'persistentvolume "{bound_to}" is no folder of a machine; use the StorageClass {CLASS} for simulated nodes')
+            raise ConfigError(
+                f'persistentvolume "{bound_to}" is no folder of a machine; use the StorageClass {STORAGE_CLASS} for simulated nodes'
+            )
         return Path(source["path"])
 
     async def _pass(self) -> None:
@@ -151,7 +158,9 @@ class Provisioner:
 
     def _wants(self, claim: Obj) -> bool:
         spec, annotations = claim["spec"], claim["metadata"].get("annotations") or {}
-        return spec.get("storageClassName") == CLASS and not spec.get("volumeName") and self._ours(annotations.get(_SELECTED_NODE, ""))
+        return (
+            spec.get("storageClassName") == STORAGE_CLASS and not spec.get("volumeName") and self._ours(annotations.get(_SELECTED_NODE, ""))
+        )
 
     async def _provide(self, claim: Obj) -> None:
         folder = self._folder(claim["metadata"]["namespace"], volume_name(claim))

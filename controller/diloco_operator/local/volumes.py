@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diloco.contract import TERMINATION_LOG
+
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.environment import ConfigError, Mount, Sources, field_value
 from diloco_operator.local.pod_status import MESSAGE_BYTES
 
-TERMINATION_LOG = "/dev/termination-log"
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 _DATA = "..data"
 CHANGING = ("configMap", "secret", "downwardAPI", "projected")

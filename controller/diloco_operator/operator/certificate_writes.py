@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from diloco.contract import TLS_ROOTS_FILE
 
 from diloco_operator.api import names
-from diloco_operator.certificates.authority import AUTHORITY_CERTIFICATE, AUTHORITY_KEY, Authority
+from diloco_operator.api.names import AUTHORITY_CERTIFICATE, AUTHORITY_KEY
+from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.plan import Certify, Create, Patch
 

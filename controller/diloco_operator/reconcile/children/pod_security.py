@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 
 NONROOT = 65532
 """User and group of our images ("nonroot")."""
-TMP_VOLUME = "diloco-tmp"
 TMP = "/tmp"  # noqa: S108 - a path in the container, where an emptyDir is mounted
 _POD = {"runAsNonRoot": True, "runAsUser": NONROOT, "runAsGroup": NONROOT, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -49,7 +49,7 @@ def main_container(container: Mapping[str, Any]) -> Obj:
         found["env"] = [{"name": "HOME", "value": TMP}, *(found.get("env") or ())]
     mounts = found.get("volumeMounts") or []
     if all(_normal(each["mountPath"]) != TMP for each in mounts):
-        found["volumeMounts"] = [*mounts, {"name": TMP_VOLUME, "mountPath": TMP}]
+        found["volumeMounts"] = [*mounts, {"name": names.TMP_VOLUME, "mountPath": TMP}]
     return found
 
 
@@ -60,8 +60,8 @@ def has_tmp(container: Mapping[str, Any]) -> bool:
 
 def tmp_volumes(container: Mapping[str, Any]) -> list[Obj]:
     """The pod's volume for what `main_container` mounts; none if it mounts none."""
-    mounted = any(each["name"] == TMP_VOLUME for each in container.get("volumeMounts") or ())
-    return [{"name": TMP_VOLUME, "emptyDir": {}}] if mounted else []
+    mounted = any(each["name"] == names.TMP_VOLUME for each in container.get("volumeMounts") or ())
+    return [{"name": names.TMP_VOLUME, "emptyDir": {}}] if mounted else []
 
 
 def _normal(path: str) -> str:

@@ -23,9 +23,6 @@ from diloco_operator.reconcile.children.pod_security import main_container, pod_
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.state import Job
 
-JOB_VOLUME = "diloco-job"
-TLS_VOLUME = "diloco-tls"
-STATE_VOLUME = "diloco-state"
 TPU_PROCESS_PORT = 8476
 _IDENTITY = (
     contract.ENV_UNIT,
@@ -213,11 +210,11 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         "resources": _syncer_resources(config),
     }
     syncer = main_container(_with_contract({**defaults, **container}, env))
-    syncer["volumeMounts"] = [*syncer["volumeMounts"], {"name": STATE_VOLUME, "mountPath": contract.MOUNT_STATE}]
+    syncer["volumeMounts"] = [*syncer["volumeMounts"], {"name": names.STATE_VOLUME, "mountPath": contract.MOUNT_STATE}]
     syncer["terminationMessagePath"] = contract.TERMINATION_LOG
     others = [restricted(c) for c in template.spec.get("containers") or () if c is not container]
     name = names.syncer_pod_name(job.name)
-    claim = {"name": STATE_VOLUME, "persistentVolumeClaim": {"claimName": names.volume_claim_name(job.name)}}
+    claim = {"name": names.STATE_VOLUME, "persistentVolumeClaim": {"claimName": names.volume_claim_name(job.name)}}
     pod_spec = {
         "terminationGracePeriodSeconds": config.syncer_grace,
         "affinity": _steady_nodes(),
@@ -277,8 +274,8 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
     user = container.get("env") or []
     reserved = {each["name"] for each in contract_env}
     mounts = [
-        {"name": JOB_VOLUME, "mountPath": contract.MOUNT_JOB, "readOnly": True},
-        {"name": TLS_VOLUME, "mountPath": contract.MOUNT_TLS, "readOnly": True},
+        {"name": names.JOB_VOLUME, "mountPath": contract.MOUNT_JOB, "readOnly": True},
+        {"name": names.TLS_VOLUME, "mountPath": contract.MOUNT_TLS, "readOnly": True},
     ]
     return {
         "terminationMessagePolicy": "FallbackToLogsOnError",  # so that status can say why a program failed
@@ -314,8 +311,8 @@ def _volumes(job: Job, secret: str, key: str) -> list[Obj]:
         {"key": key, "path": contract.TLS_IDENTITY_FILE},
     ]
     return [
-        {"name": JOB_VOLUME, "configMap": {"name": names.config_map_name(job.name)}},
-        {"name": TLS_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}},
+        {"name": names.JOB_VOLUME, "configMap": {"name": names.config_map_name(job.name)}},
+        {"name": names.TLS_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}},
     ]
 
 

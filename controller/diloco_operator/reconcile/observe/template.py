@@ -19,7 +19,6 @@ from diloco_operator.kube.client import Cause
 
 RESERVED_VARIABLES = frozenset(value for key, value in vars(contract).items() if key.startswith("ENV_"))
 RESERVED_PREFIXES = ("MEGASCALE_",)
-_OWN_VOLUMES = "diloco-"
 _OWN_KEYS = f"{names.GROUP}/"
 _IDENTITY = "pods are named by the operator, and found under that name by the other pods of the job"
 _FORBIDDEN = {
@@ -110,8 +109,10 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
     if own and wanted and own != wanted:
         yield Cause(f"{at}.priorityClassName", f"{own} is not spec.priorityClassName {wanted}; leave one of them out")
     for index, volume in enumerate(pod.get("volumes") or ()):
-        if volume["name"].startswith(_OWN_VOLUMES):
-            yield Cause(f"{at}.volumes[{index}].name", f"names that begin with {_OWN_VOLUMES} are the operator's own; rename the volume")
+        if volume["name"].startswith(names.VOLUME_PREFIX):
+            yield Cause(
+                f"{at}.volumes[{index}].name", f"names that begin with {names.VOLUME_PREFIX} are the operator's own; rename the volume"
+            )
     for index, container in enumerate(pod.get("containers") or ()):
         if container["name"] == main:
             yield from _environment(f"{at}.containers[{index}]", container)
