@@ -89,7 +89,7 @@ class InstantKubelet:
         self.running: dict[JobKey, dict[str, tuple[str, int]]] = {}
         """By job: pod name to (unit, attempt), of learners that run."""
         self._todo: asyncio.Queue[tuple[str, Obj]] = asyncio.Queue()
-        self.pods: Reflector[Obj] = Reflector(api, names.PODS, lambda obj, _: obj, chance=lambda: 0.0)
+        self.pods: Reflector[Obj] = Reflector(api, names.PODS, lambda obj, _: obj, rng=lambda: 0.0)
         self.pods.on_change(self._on_pod)
 
     def _on_pod(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
@@ -187,13 +187,13 @@ async def operating(
     telemetry = SimulatedTelemetry()
     instant = InstantKubelet(api, telemetry.changed)
     telemetry.kubelet = instant
-    chance = random.Random(2)
+    rng = random.Random(2)
     operator = Operator(
         WatchedApi(api, on_create),  # type: ignore[arg-type]
         config=OperatorConfig(),
         telemetry=telemetry,
         now=time.time,
-        chance=chance.random,
+        rng=rng.random,
         run=RunConfig(stop_grace=0.1),
     )
     tasks = [asyncio.create_task(operator.run())]

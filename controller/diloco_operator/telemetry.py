@@ -116,18 +116,18 @@ def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
 
 
 class SyncerWatcher:
-    """`Telemetry` over gRPC. Lives in one event loop; `now` is the operator's wall clock in seconds, `chance` draws jitter from [0, 1)."""
+    """`Telemetry` over gRPC. Lives in one event loop; `now` is the operator's wall clock in seconds, `rng` draws jitter from [0, 1)."""
 
     def __init__(
         self,
         *,
         now: Callable[[], float],
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         timing: StreamTiming | None = None,
         channel: ChannelFactory = open_channel,
     ) -> None:
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._timing = timing or StreamTiming()
         self._channel = channel
         self._notify: list[Callable[[JobKey], None]] = []
@@ -185,7 +185,7 @@ class SyncerWatcher:
             except UnreadableReport as error:
                 why = str(error)
             failures += 1
-            delay = self._timing.backoff.delay(failures, self._chance())
+            delay = self._timing.backoff.delay(failures, self._rng())
             # A syncer that starts refuses connections for a while: worth a word only when it goes on.
             log.log(
                 logging.WARNING if failures == 5 else logging.DEBUG,

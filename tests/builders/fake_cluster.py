@@ -31,7 +31,7 @@ class FakeCluster:
     def __init__(self, client: Client, now: Callable[[], float]) -> None:
         self._client = client
         self._now = now
-        self._pods: Reflector[Obj] = Reflector(client, names.PODS, as_it_is, chance=lambda: 0.0)
+        self._pods: Reflector[Obj] = Reflector(client, names.PODS, as_it_is, rng=lambda: 0.0)
         self._pods.on_change(self._on_pod)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._deletions: dict[str, asyncio.Event] = {}

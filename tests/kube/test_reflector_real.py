@@ -65,7 +65,7 @@ class Followed:
 async def _following(kubeconfig: Path, timing: Timing) -> AsyncIterator[Followed]:
     requests: list[str] = []
     async with RestClient.connect(load_config(kubeconfig), on_request=lambda method, code, host: requests.append(code)) as client:
-        reflector: Reflector[Obj] = Reflector(client, CONFIG_MAPS, as_it_is, chance=lambda: 0.0, namespace=_NAMESPACE, timing=timing)
+        reflector: Reflector[Obj] = Reflector(client, CONFIG_MAPS, as_it_is, rng=lambda: 0.0, namespace=_NAMESPACE, timing=timing)
         followed = Followed(reflector, requests)
         running = asyncio.create_task(reflector.run())
         try:

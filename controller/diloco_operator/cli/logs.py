@@ -11,7 +11,7 @@ from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, synce
 from diloco_operator.cli.cluster import Trouble
 from diloco_operator.cli.unit_pods import UnitPod
 from diloco_operator.kube.client import ApiError, BadRequest, NotFound
-from diloco_operator.kube.rest.lines import LineSplitter
+from diloco_operator.kube.rest.line_splitter import LineSplitter
 
 SYNCER = "syncer"
 """What stands for the syncer in place of a unit's name."""

@@ -108,8 +108,8 @@ def run(
     from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
     from diloco_operator.kube.lease import Terms
     from diloco_operator.kube.rest import ConfigError, load_config
-    from diloco_operator.operator.allocator import give_back_freed_memory, look_through_all_seldom
     from diloco_operator.operator.logs import set_up
+    from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, return_freed_memory
     from diloco_operator.operator.process import OperatorProcess, ProcessOptions
 
     set_up("json" if log_format == "json" else "text", log_level)
@@ -122,8 +122,8 @@ def run(
         _refuse(error)
     release = package_version("diloco-operator")
     log.info("diloco-operator %s", release)
-    give_back_freed_memory()
-    look_through_all_seldom()
+    return_freed_memory()
+    collect_oldest_seldom()
     options = ProcessOptions(
         cluster=cluster,
         operator=operator_config,

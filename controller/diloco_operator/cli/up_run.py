@@ -81,8 +81,8 @@ class Run:
 
     async def _follow(self) -> Ending:
         client = self._plane.client
-        jobs = Reflector(client, DILOCO_JOBS, as_it_is, chance=random.random)
-        events = Reflector(client, EVENTS, as_it_is, chance=random.random)
+        jobs = Reflector(client, DILOCO_JOBS, as_it_is, rng=random.random)
+        events = Reflector(client, EVENTS, as_it_is, rng=random.random)
         jobs.on_change(self._on_job)
         events.on_change(self._on_event)
         self._view.start()

@@ -1,4 +1,4 @@
-"""Exponential back-off with jitter. Pure: chance comes in as an argument."""
+"""Exponential back-off with jitter. Pure: draw comes in as an argument."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Backoff:
         if self.factor < 1 or not 0 <= self.jitter < 1:
             raise ValueError(f"back-off needs factor >= 1 and 0 <= jitter < 1, not factor={self.factor} and jitter={self.jitter}")
 
-    def delay(self, failures: int, chance: float) -> float:
-        """Seconds to wait after the `failures`-th failure in a row (from 1), with `chance` drawn uniformly from [0, 1)."""
+    def delay(self, failures: int, draw: float) -> float:
+        """Seconds to wait after the `failures`-th failure in a row (from 1), with `draw` drawn uniformly from [0, 1)."""
         if failures < 1:
             raise ValueError(f"there is no back-off before the first failure, failures={failures}")
         # Beyond this exponent the ceiling holds anyway, and a float power of thousands of failures would overflow.
         whole = min(self.ceiling, self.initial * self.factor ** min(failures - 1, 64))
-        return whole * (1 - self.jitter * chance)
+        return whole * (1 - self.jitter * draw)

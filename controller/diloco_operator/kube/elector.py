@@ -25,7 +25,7 @@ class Elector:
     """One replica's part in the election for the Lease `namespace/name`.
 
     `client` is its own, neither fenced nor shared with anything that could keep it waiting. `clock` is the fence's; `now` the time of day,
-    aware; `chance` draws jitter from [0, 1).
+    aware; `rng` draws jitter from [0, 1).
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Elector:
         name: str,
         identity: str,
         terms: Terms,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         clock: Callable[[], float] = boot_clock,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -47,7 +47,7 @@ class Elector:
         self._name = name
         self._identity = identity
         self._terms = terms
-        self._chance = chance
+        self._rng = rng
         self._clock = clock
         self._now = now
         self._election = Election(identity, terms)
@@ -73,8 +73,8 @@ class Elector:
             except (ApiError, OSError, TimeoutError) as error:
                 log.warning("lease %s: %s", self._what, _text(error))
             # A little jitter, so that replicas do not stay in step; none beyond the moment at which the lease runs out.
-            wait = self._election.look_again_in(self._clock())
-            await asyncio.sleep(max(wait, 0.05) * (1 + 0.1 * self._chance()))
+            wait = self._election.recheck_in(self._clock())
+            await asyncio.sleep(max(wait, 0.05) * (1 + 0.1 * self._rng()))
 
     async def hold(self) -> None:
         """Renews until cancelled. Raises `LeaseLost` when that fails for too long, or another holds the lease; the fence is shut then."""

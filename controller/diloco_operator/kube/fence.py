@@ -33,14 +33,14 @@ class Fence:
     def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
         self._clock = clock
         self._until = float("-inf")
-        self._passing: set[asyncio.Timeout] = set()
+        self._under_way: set[asyncio.Timeout] = set()
         self.refused = 0
         """Writes that were not let through."""
 
     def open_until(self, until: float) -> None:
         """Writing is allowed until `until` on the fence's clock. Writes under way may go on as long."""
         self._until = until
-        for timeout in self._passing:
+        for timeout in self._under_way:
             if not timeout.expired():  # one whose time is up is on its way out, and cannot be called back
                 timeout.reschedule(self._deadline())
 
@@ -55,16 +55,16 @@ class Fence:
             raise NotLeading(503, "NotLeading", "this replica does not hold the lease of the leader (any more), so it writes nothing")
 
     @asynccontextmanager
-    async def passage(self) -> AsyncIterator[None]:
+    async def write(self) -> AsyncIterator[None]:
         """Around one write. Raises `NotLeading` when it may not begin, or was still under way when the time was up."""
         self.check()
         try:
             async with asyncio.timeout_at(self._deadline()) as timeout:
-                self._passing.add(timeout)
+                self._under_way.add(timeout)
                 try:
                     yield
                 finally:
-                    self._passing.discard(timeout)
+                    self._under_way.discard(timeout)
         except TimeoutError as error:
             if not timeout.expired():
                 raise  # somebody else's, from within
@@ -127,11 +127,11 @@ class FencedClient:
         )
 
     async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
-        async with self._fence.passage():
+        async with self._fence.write():
             return await self._client.create(resource, obj, field_manager=field_manager, metadata_only=metadata_only)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
-        async with self._fence.passage():
+        async with self._fence.write():
             return await self._client.update(resource, obj, subresource=subresource, field_manager=field_manager)
 
     async def patch(
@@ -147,7 +147,7 @@ class FencedClient:
         force: bool = False,
         metadata_only: bool = False,
     ) -> Obj:
-        async with self._fence.passage():
+        async with self._fence.write():
             return await self._client.patch(
                 resource,
                 namespace,
@@ -171,7 +171,7 @@ class FencedClient:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        async with self._fence.passage():
+        async with self._fence.write():
             await self._client.delete(
                 resource,
                 namespace,
@@ -183,9 +183,9 @@ class FencedClient:
             )
 
     async def bind(self, namespace: str, name: str, node: str) -> None:
-        async with self._fence.passage():
+        async with self._fence.write():
             await self._client.bind(namespace, name, node)
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
-        async with self._fence.passage():
+        async with self._fence.write():
             await self._client.evict(namespace, name, grace_seconds=grace_seconds, uid=uid)

@@ -103,7 +103,7 @@ class Election:
             return Move.UPDATE
         return Move.WAIT
 
-    def look_again_in(self, now: float) -> float:
+    def recheck_in(self, now: float) -> float:
         """Seconds until the Lease must be looked at again: the retry period, or less if another's lease runs out sooner."""
         if self._seen is None or self._seen.holder in ("", self._identity):
             return self._terms.retry_period

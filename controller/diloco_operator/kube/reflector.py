@@ -145,7 +145,7 @@ class Timing:
 class Reflector[T]:
     """Keeps `cache` equal to what the API server has of `resource`.
 
-    `project` reduces an object to what is held. `chance` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
+    `project` reduces an object to what is held. `rng` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
     fill one `cache`, each from a namespace of its own; `indexers` are for a cache that is not given.
     """
 
@@ -155,7 +155,7 @@ class Reflector[T]:
         resource: Resource,
         project: Projection[T],
         *,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         namespace: str = "",
         cache: Cache[T] | None = None,
         label_selector: str = "",
@@ -167,7 +167,7 @@ class Reflector[T]:
         self.last_heard: float | None = None
         """When the server last answered or sent anything, on the event loop's clock; None: never yet."""
         self._client = client
-        self._chance = chance
+        self._rng = rng
         self._namespace = namespace
         self._label_selector = label_selector
         self._project = project
@@ -216,7 +216,7 @@ class Reflector[T]:
                     self._version = None
             failures = 0 if heard else failures + 1
             if failures:
-                await asyncio.sleep(self._timing.backoff.delay(failures, self._chance()))
+                await asyncio.sleep(self._timing.backoff.delay(failures, self._rng()))
 
     @property
     def _what(self) -> str:
@@ -270,7 +270,7 @@ class Reflector[T]:
             self._namespace,
             resource_version=version,
             label_selector=self._label_selector,
-            timeout_seconds=self._timing.watch_timeout * (1 + self._chance()),
+            timeout_seconds=self._timing.watch_timeout * (1 + self._rng()),
             allow_bookmarks=True,
         )
         try:

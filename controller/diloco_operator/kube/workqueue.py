@@ -159,20 +159,20 @@ class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
     `time` is the clock that delays count on, the running loop's unless given; the waiting itself is always the loop's timer.
-    `chance` draws the jitter of the back-off from [0, 1).
+    `rng` draws the jitter of the back-off from [0, 1).
     """
 
     def __init__(
         self,
         backoff: Backoff,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         *,
         time: Callable[[], float] | None = None,
         observer: QueueObserver | None = None,
     ) -> None:
         self._keys: KeyQueue[K] = KeyQueue()
         self._backoff = backoff
-        self._chance = chance
+        self._rng = rng
         self._time = time or (lambda: asyncio.get_running_loop().time())
         self._observer = observer
         self._added: dict[K, float] = {}
@@ -213,7 +213,7 @@ class WorkQueue[K: Hashable]:
     def add_rate_limited(self, key: K) -> float:
         """`key` failed: it needs another pass after a delay, in seconds, that grows with each call until `forget(key)`."""
         self._failures[key] = self._failures.get(key, 0) + 1
-        delay = self._backoff.delay(self._failures[key], self._chance())
+        delay = self._backoff.delay(self._failures[key], self._rng())
         if self._observer is not None:
             self._observer.retried()
         self.add_after(key, delay)
@@ -253,13 +253,13 @@ class WorkQueue[K: Hashable]:
                     self._waiters.remove(waiter)
                 raise
 
-    def done(self, key: K, *, rest: float = 0.0) -> None:
-        """The pass over `key` ended. If it was added meanwhile, or is within `rest` seconds from now, it is ready again after them."""
+    def done(self, key: K, *, cool_down: float = 0.0) -> None:
+        """The pass over `key` ended. If it was added meanwhile, or is within `cool_down` seconds from now, it is ready again after them."""
         taken = self._taken.pop(key, None)
         if taken is not None and self._observer is not None:
             self._observer.finished(self._time() - taken)
-        if rest > 0 and not self._closed:
-            asyncio.get_running_loop().call_later(rest, self.done, key)
+        if cool_down > 0 and not self._closed:
+            asyncio.get_running_loop().call_later(cool_down, self.done, key)
             return
         self._keys.done(key)
         if self._keys.ready:

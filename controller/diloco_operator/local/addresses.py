@@ -33,10 +33,10 @@ class Network:
         self._lock = lock
 
     @classmethod
-    def reserve(cls, chance: random.Random, folder: Path | None = None) -> Network:
+    def reserve(cls, rng: random.Random, folder: Path | None = None) -> Network:
         """Take a free network. Raises NoAddressLeft."""
         folder = folder or Path(tempfile.gettempdir())
-        for second in chance.sample(_NETWORKS, len(_NETWORKS)):
+        for second in rng.sample(_NETWORKS, len(_NETWORKS)):
             try:
                 lock = os.open(folder / f"diloco-loopback-127.{second}.lock", os.O_RDWR | os.O_CREAT, 0o600)
             except PermissionError:

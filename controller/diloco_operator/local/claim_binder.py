@@ -15,7 +15,7 @@ class ClaimBinder:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._wake = asyncio.Event()
-        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, chance=random.random)
+        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, rng=random.random)
         self._claims.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:

@@ -107,9 +107,9 @@ class LocalControlPlane:
         await self._stack.aclose()
 
     def _operator(self) -> Operator:
-        chance = random.random
-        telemetry = SyncerWatcher(now=time.time, chance=chance, timing=self._timing.streams)
-        return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, chance=chance)
+        rng = random.random
+        telemetry = SyncerWatcher(now=time.time, rng=rng, timing=self._timing.streams)
+        return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)
 
     async def _prepare(self) -> None:
         await self.client.create(CUSTOM_RESOURCES, build_crd())

@@ -112,8 +112,8 @@ class Injector:
         """What has not fired yet, in the order in which it was given."""
         self.fired: list[Fired] = []
         self._wake = asyncio.Event()
-        self._jobs = Reflector(client, DILOCO_JOBS, as_it_is, chance=random.random)
-        self._pods = Reflector(client, PODS, as_it_is, chance=random.random)
+        self._jobs = Reflector(client, DILOCO_JOBS, as_it_is, rng=random.random)
+        self._pods = Reflector(client, PODS, as_it_is, rng=random.random)
         for reflector in (self._jobs, self._pods):
             reflector.on_change(lambda _old, _new: self._wake.set())
 

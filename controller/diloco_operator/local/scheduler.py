@@ -25,8 +25,8 @@ class Scheduler:
         self._client = client
         self._now = now
         self._wake = asyncio.Event()
-        self._pods = Reflector(client, PODS, as_it_is, chance=random.random)
-        self._nodes = Reflector(client, NODES, as_it_is, chance=random.random)
+        self._pods = Reflector(client, PODS, as_it_is, rng=random.random)
+        self._nodes = Reflector(client, NODES, as_it_is, rng=random.random)
         self._assumed: dict[str, Obj] = {}
         """Pods by uid, as bound by us, until the cache shows it: their room is taken."""
         self._pods.on_change(lambda _old, _new: self._wake.set())

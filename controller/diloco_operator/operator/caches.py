@@ -80,9 +80,7 @@ class CachedJob:
 class Caches:
     """Every reflector of an operator. `namespaces`: only jobs of these and what they own; none: of all. Nodes are the whole cluster's."""
 
-    def __init__(
-        self, client: Client, *, chance: Callable[[], float], namespaces: Sequence[str] = (), timing: Timing | None = None
-    ) -> None:
+    def __init__(self, client: Client, *, rng: Callable[[], float], namespaces: Sequence[str] = (), timing: Timing | None = None) -> None:
         def reflect[T](
             resource: Resource, project: Projection[T], *, ours: bool = True, indexers: Mapping[str, Indexer[T]] | None = None
         ) -> _Followed[T]:
@@ -93,7 +91,7 @@ class Caches:
                     client,
                     resource,
                     project,
-                    chance=chance,
+                    rng=rng,
                     namespace=namespace,
                     cache=cache,
                     label_selector=names.LABEL_JOB if ours else "",

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-SINGLE = 10
+SINGLE_EVENTS = 10
 """Different events of one kind that are told one by one within the window."""
 WINDOW = 600.0
 """Seconds without an event of a kind after which it is told one by one again."""
@@ -19,13 +19,13 @@ class _Kind:
     told: set[str] = field(default_factory=set)
 
 
-class Similar:
+class EventAggregator:
     """Counts different messages of one kind (the same job, type and reason). Keeps the last 4,096 kinds."""
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
 
-    def too_many(self, kind: Hashable, message: str, now: float) -> bool:
+    def aggregates(self, kind: Hashable, message: str, now: float) -> bool:
         """Whether this message is one too many to be told by itself: 10 others of its kind were, in the last 10 minutes."""
         known = self._kinds.get(kind)
         if known is None or now - known.last >= WINDOW:
@@ -36,7 +36,7 @@ class Similar:
             self._kinds.popitem(last=False)
         if message in known.told:
             return False
-        if len(known.told) >= SINGLE:
+        if len(known.told) >= SINGLE_EVENTS:
             return True
         known.told.add(message)
         return False

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
-from diloco_operator.operator.event_aggregator import Similar
+from diloco_operator.operator.event_aggregator import EventAggregator
 from diloco_operator.plan import Event
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ TIMEOUT = 10.0
 """Seconds that an event may take. Best effort: nothing waits for long to tell a story."""
 MESSAGE_LIMIT = 1024
 """Characters of a message, the limit of the events API."""
-REST = 10.0
-"""Seconds between two writes of one event; what is told meanwhile goes into its count."""
+COOL_DOWN = 10.0
+"""Seconds between two writes of one event; what is pending meanwhile goes into its count."""
 _REMEMBERED = 4096
 """Events of which the count is known without asking."""
 
@@ -45,16 +45,16 @@ class Subject:
 
 
 @dataclass(slots=True)
-class _Told:
-    """An event that was told and is not written yet."""
+class _Pending:
+    """An event that was pending and is not written yet."""
 
     obj: Obj
-    """As it was told last."""
+    """As it was pending last."""
     times: int = 1
 
 
 class EventRecorder:
-    """Writes events, a few at a time and beside everything else: no pass waits for a story to be told.
+    """Writes events, a few at a time and beside everything else: no pass waits for a story to be pending.
 
     `now` is the wall clock, timezone-aware. Best effort: an event that cannot be written is logged, and that is all.
     """
@@ -62,99 +62,99 @@ class EventRecorder:
     def __init__(self, client: Client, now: Callable[[], datetime]) -> None:
         self._client = client
         self._now = now
-        self._similar = Similar()
-        self._told: dict[str, _Told] = {}
+        self._aggregator = EventAggregator()
+        self._pending: dict[str, _Pending] = {}
         """By namespace and name; every one of them is in the backlog, or rests."""
         self._backlog: asyncio.Queue[str] = asyncio.Queue()
-        self._resting: dict[str, asyncio.TimerHandle | None] = {}
+        self._cooling_down: dict[str, asyncio.TimerHandle | None] = {}
         """Events that are being written (None), or were a moment ago."""
         self._counts: OrderedDict[str, int] = OrderedDict()
         """What the API server has as the count of the events written last."""
         self._dropped = 0
 
-    def tell(self, job: Subject, event: Event) -> None:
-        """Have `event` about `job` written soon. Its name is derived from what it says, so that the same event, told again by another
-        pass or after a restart, raises a count. Of many that differ in their message alone the later ones are told as one."""
+    def emit(self, job: Subject, event: Event) -> None:
+        """Have `event` about `job` written soon. Its name is derived from what it says, so that the same event, pending again by another
+        pass or after a restart, raises a count. Of many that differ in their message alone the later ones are pending as one."""
         obj = self._object(job, event)
         key = _key(obj)
-        if (waiting := self._told.get(key)) is not None:
+        if (waiting := self._pending.get(key)) is not None:
             waiting.obj, waiting.times = obj, waiting.times + 1
             return
-        if len(self._told) >= BACKLOG:
+        if len(self._pending) >= BACKLOG:
             if not self._dropped:
                 log.warning("%d events wait to be written: %s about %s and others are dropped", BACKLOG, event.reason, job)
             self._dropped += 1
             return
-        self._told[key] = _Told(obj)
-        if key not in self._resting:
+        self._pending[key] = _Pending(obj)
+        if key not in self._cooling_down:
             self._backlog.put_nowait(key)
 
     async def run(self) -> None:
-        """Write what is told until cancelled."""
+        """Write what is pending until cancelled."""
         async with asyncio.TaskGroup() as writers:
             for _ in range(WRITERS):
                 writers.create_task(self._keep_writing())
 
     async def drained(self) -> None:
-        """Returns when everything that was told is written or given up."""
+        """Returns when everything that was pending is written or given up."""
         while True:
-            for key, timer in list(self._resting.items()):
+            for key, timer in list(self._cooling_down.items()):
                 if timer is not None:
                     timer.cancel()
-                    self._rested(key)
+                    self._cooled_down(key)
             await self._backlog.join()
-            if not self._told:
+            if not self._pending:
                 return
 
     async def _keep_writing(self) -> None:
         while True:
             key = await self._backlog.get()
-            told = self._told.pop(key)
-            self._resting[key] = None
+            pending = self._pending.pop(key)
+            self._cooling_down[key] = None
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    await self._write(key, told)
+                    await self._write(key, pending)
             except (ApiError, TimeoutError) as error:
-                about = told.obj["involvedObject"]
-                log.warning("event %s about %s/%s was not written: %s", told.obj["reason"], about["namespace"], about["name"], error)
+                about = pending.obj["involvedObject"]
+                log.warning("event %s about %s/%s was not written: %s", pending.obj["reason"], about["namespace"], about["name"], error)
             finally:
-                self._resting[key] = asyncio.get_running_loop().call_later(REST, self._rested, key)
+                self._cooling_down[key] = asyncio.get_running_loop().call_later(COOL_DOWN, self._cooled_down, key)
                 self._backlog.task_done()
             if self._dropped and self._backlog.empty():
                 log.warning("%d events were dropped", self._dropped)
                 self._dropped = 0
 
-    def _rested(self, key: str) -> None:
-        del self._resting[key]
-        if key in self._told:
+    def _cooled_down(self, key: str) -> None:
+        del self._cooling_down[key]
+        if key in self._pending:
             self._backlog.put_nowait(key)
 
-    async def _write(self, key: str, told: _Told) -> None:
+    async def _write(self, key: str, pending: _Pending) -> None:
         known = self._counts.get(key)
         try:
             if known is None:
-                await self._create(key, told)
+                await self._create(key, pending)
             else:
-                await self._raise(key, told, known)
-        except AlreadyExists:  # an earlier process told it, and only the server knows how often
-            there = await self._patch(told, {"lastTimestamp": told.obj["lastTimestamp"]})
-            await self._raise(key, told, int(there.get("count") or 1))
+                await self._raise(key, pending, known)
+        except AlreadyExists:  # an earlier process pending it, and only the server knows how often
+            there = await self._patch(pending, {"lastTimestamp": pending.obj["lastTimestamp"]})
+            await self._raise(key, pending, int(there.get("count") or 1))
         except NotFound:
             if known is None:
                 raise  # there is no such namespace
-            await self._create(key, told)  # it has expired
+            await self._create(key, pending)  # it has expired
 
-    async def _create(self, key: str, told: _Told) -> None:
-        await self._client.create(names.EVENTS, {**told.obj, "count": told.times}, field_manager=names.FIELD_MANAGER)
-        self._remember(key, told.times)
+    async def _create(self, key: str, pending: _Pending) -> None:
+        await self._client.create(names.EVENTS, {**pending.obj, "count": pending.times}, field_manager=names.FIELD_MANAGER)
+        self._remember(key, pending.times)
 
-    async def _raise(self, key: str, told: _Told, count: int) -> None:
-        new = {"count": count + told.times, "lastTimestamp": told.obj["lastTimestamp"], "message": told.obj["message"]}
-        await self._patch(told, new)
-        self._remember(key, count + told.times)
+    async def _raise(self, key: str, pending: _Pending, count: int) -> None:
+        new = {"count": count + pending.times, "lastTimestamp": pending.obj["lastTimestamp"], "message": pending.obj["message"]}
+        await self._patch(pending, new)
+        self._remember(key, count + pending.times)
 
-    async def _patch(self, told: _Told, change: Obj) -> Obj:
-        meta = told.obj["metadata"]
+    async def _patch(self, pending: _Pending, change: Obj) -> Obj:
+        meta = pending.obj["metadata"]
         return await self._client.patch(
             names.EVENTS, meta["namespace"], meta["name"], change, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
         )
@@ -169,12 +169,12 @@ class EventRecorder:
         moment = self._now().astimezone(UTC)
         message = event.message[:MESSAGE_LIMIT]
         kind = (job.uid, event.type, event.reason)
-        if self._similar.too_many(kind, message, moment.timestamp()):
-            told = "\0".join((*kind, "similar"))
+        if self._aggregator.aggregates(kind, message, moment.timestamp()):
+            pending = "\0".join((*kind, "similar"))
             message = f"(combined from similar events) {message}"[:MESSAGE_LIMIT]
         else:
-            told = "\0".join((*kind, message))
-        digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+            pending = "\0".join((*kind, message))
+        digest = hashlib.sha256(pending.encode()).hexdigest()[:16]
         now = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "apiVersion": "v1",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
-from diloco_operator.kube.fair import FairSlots
+from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Patch, Plan
 
@@ -19,9 +19,9 @@ DEFAULT_CONCURRENCY = 64
 """Requests under way at once over all jobs."""
 JOB_CONCURRENCY = 32
 """Requests under way at once for one job: the rest is for the others, whatever happens to this one."""
-FEW_REQUESTS = 8
+LIGHT_FLOW = 8
 """A job that never wants more at once, such as for the hosts of one unit, does not make others wait."""
-COMPANY_CONCURRENCY = 1
+CONTENTION_CONCURRENCY = 1
 """Requests under way at once for a job that wants more than that, while one that does not has some too: on the API server they would
 wait behind this job's."""
 READY = 128
@@ -51,7 +51,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ExecutionResult:
     """What became of a plan. Its actions can all be repeated, so with `failures` the job is simply looked at again later."""
 
     created: int = 0
@@ -76,7 +76,7 @@ class Outcome:
 
 class Executor:
     """Carries out plans with at most `concurrency` requests under way at once over all jobs together, and `per_job` for one job,
-    `in_company` for one that wants more than `few` while there are others that do not. Jobs that wait take turns, request by request.
+    `in_contention` for one that wants more than `few` while there are others that do not. Jobs that wait take turns, request by request.
 
     `unsent` is called with (resource, namespace, name) of every create and delete that failed or, because an earlier stage failed,
     was never sent: nobody should wait for its effect. If it did happen after all, doing it again is harmless.
@@ -89,13 +89,13 @@ class Executor:
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         per_job: int = JOB_CONCURRENCY,
-        few: int = FEW_REQUESTS,
-        in_company: int = COMPANY_CONCURRENCY,
+        light: int = LIGHT_FLOW,
+        in_contention: int = CONTENTION_CONCURRENCY,
     ) -> None:
         self._client = client
         self._events = events
         self._per_job = per_job
-        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, few=few, most_in_company=min(in_company, per_job))
+        self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, light=light, most_in_contention=min(in_contention, per_job))
 
     async def execute(
         self,
@@ -106,11 +106,11 @@ class Executor:
         unsent: Callable[[Resource, str, str], None] = lambda *_: None,
         postpone: Callable[[], bool] = lambda: False,
         certificates: AsyncIterator[Create | Patch] | None = None,
-    ) -> Outcome:
+    ) -> ExecutionResult:
         """Creates and certificates, then the status, then deletes, then events. `job` is what the plan was made for. `version`: the job's
         resourceVersion that the plan was made from; the status is written over no other. `postpone` is asked before a status that may
         wait. `certificates` makes the writes of the plan's `certify`, in its order."""
-        outcome = Outcome()
+        outcome = ExecutionResult()
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certify}):
             creates = [create for create in plan.creates if create.wave == wave]
             certify = [wanted for wanted in plan.certify if wanted.wave == wave]
@@ -128,7 +128,7 @@ class Executor:
         if outcome.ok and not outcome.postponed:
             await _all([self._delete(job, delete, outcome, unsent) for delete in plan.deletes])
             for event in plan.events:
-                self._events.tell(job, event)
+                self._events.emit(job, event)
         else:
             for delete in plan.deletes:
                 unsent(delete.resource, delete.namespace, delete.name)
@@ -140,7 +140,7 @@ class Executor:
         creates: Sequence[Create],
         certify: Sequence[Certify],
         certificates: AsyncIterator[Create | Patch],
-        outcome: Outcome,
+        outcome: ExecutionResult,
         unsent: Callable[[Resource, str, str], None],
     ) -> None:
         """Each Secret is written as soon as its certificates are made, and what is made after it is ready then. No more certificates are
@@ -171,14 +171,14 @@ class Executor:
                 await ready.put(None)
 
     async def _certified(
-        self, secret: Create | Patch, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
+        self, secret: Create | Patch, job: Subject, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> tuple[str, bool]:
         """The Secret's name, and whether it is as it shall be now."""
         if isinstance(secret, Patch):
             return secret.name, await self._patch(secret, job, outcome)
         return secret.obj["metadata"]["name"], await self._create(secret, job, outcome, unsent)
 
-    async def _create(self, create: Create, job: Subject, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> bool:
+    async def _create(self, create: Create, job: Subject, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> bool:
         """Whether it is there now."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
@@ -198,7 +198,7 @@ class Executor:
         return True
 
     async def _check_owner(
-        self, create: Create, job: Subject, action: str, outcome: Outcome, unsent: Callable[[Resource, str, str], None]
+        self, create: Create, job: Subject, action: str, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> bool:
         """The name is taken: by ourselves earlier, which is success, or by somebody else."""
         meta = create.obj["metadata"]
@@ -224,7 +224,7 @@ class Executor:
         unsent(create.resource, namespace, name)
         return False
 
-    async def _patch(self, patch: Patch, job: Subject, outcome: Outcome) -> bool:
+    async def _patch(self, patch: Patch, job: Subject, outcome: ExecutionResult) -> bool:
         """Whether it is as it shall be now."""
         try:
             written = await self._request(
@@ -249,7 +249,7 @@ class Executor:
             return True
         return False
 
-    async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, outcome: Outcome) -> None:
+    async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, outcome: ExecutionResult) -> None:
         """The version makes the server refuse the status if the job was deleted and made anew under the same name: through the status of
         a custom resource an API server does not look at the uid."""
         body: Obj = {
@@ -281,7 +281,7 @@ class Executor:
         except ApiError as error:
             outcome.failures.append(Failure(f"apply status of {apply.resource.kind} {apply.namespace}/{apply.name}", error))
 
-    async def _delete(self, job: Subject, delete: Delete, outcome: Outcome, unsent: Callable[[Resource, str, str], None]) -> None:
+    async def _delete(self, job: Subject, delete: Delete, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> None:
         action = f"delete {delete.resource.kind} {delete.namespace}/{delete.name}"
         if delete.why:
             log.info("%s: %s", action, delete.why)
@@ -301,7 +301,7 @@ class Executor:
 
     async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
         """One request, in its turn. No answer in time is the same as no connection: nothing is known of it."""
-        async with self._slots.of(job):
+        async with self._slots.slot(job):
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     return await send()

@@ -78,7 +78,7 @@ class Metrics:
         """From now on tell whether this replica holds the lease of this name."""
         self._leading.labels(lease).set_function(lambda: 1.0 if leads() else 0.0)
 
-    def pass_done(self, seconds: float, *, failed: bool = False, defect: bool = False, later: bool = False) -> None:
+    def reconcile_done(self, seconds: float, *, failed: bool = False, defect: bool = False, later: bool = False) -> None:
         """A pass ended. `later`: it asked to be repeated after a while."""
         self._seconds.labels(CONTROLLER).observe(seconds)
         if defect:

@@ -31,7 +31,7 @@ _SWITCH_SECONDS = 0.0005
 """After how long a decision that is taken aside lets the event loop go on, which must be asked for after each of its system calls."""
 
 
-class Ending(enum.IntEnum):
+class ExitStatus(enum.IntEnum):
     """Exit status of the process."""
 
     STOPPED = 0
@@ -84,7 +84,7 @@ class OperatorProcess:
         self._hold: asyncio.Task[None] | None = None
         self._told_to_stop = asyncio.Event()
 
-    async def run(self) -> Ending:
+    async def run(self) -> ExitStatus:
         options = self._options
         sys.setswitchinterval(_SWITCH_SECONDS)
         self._holding = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class OperatorProcess:
                     on_request=self._metrics.request_done,
                     before_send=self._before_send,
                     # A write that was sent in time arrives before anybody else can lead, or not at all.
-                    arrive_within=terms.lease_duration - terms.renew_deadline if terms is not None else None,
+                    delivery_timeout=terms.lease_duration - terms.renew_deadline if terms is not None else None,
                     on_date=self._clock.note,
                     user_agent=options.user_agent,
                 )
@@ -117,14 +117,14 @@ class OperatorProcess:
                 self._metrics.watch_leading(options.election.name, lambda: self._elector is not None and self._elector.leads)
             return await self._work(client)
 
-    async def _work(self, client: RestClient) -> Ending:
+    async def _work(self, client: RestClient) -> ExitStatus:
         looking = asyncio.create_task(self._crd.run(), name="crd")
         stopping = asyncio.create_task(self._told_to_stop.wait())
         working = asyncio.create_task(self._operate(client), name="operator")
         try:
             anything: list[asyncio.Future[Any]] = [looking, stopping, working, self._holding]
             await asyncio.wait(anything, return_when=asyncio.FIRST_COMPLETED)
-            return await self._ending(looking, working)
+            return await self._exit_status(looking, working)
         finally:
             self._fence.shut()
             self._holding.cancel()
@@ -135,15 +135,15 @@ class OperatorProcess:
 
     async def _operate(self, client: RestClient) -> None:
         await self._crd.wait_good()
-        chance = random.random
+        rng = random.random
         self._operator = Operator(
             FencedClient(client, self._fence),
             config=self._options.operator,
-            telemetry=SyncerWatcher(now=self._clock.now, chance=chance),
+            telemetry=SyncerWatcher(now=self._clock.now, rng=rng),
             now=self._clock.now,
-            chance=chance,
+            rng=rng,
             run=self._options.run,
-            aside=asyncio.to_thread,
+            offload=asyncio.to_thread,
             metrics=self._metrics,
         )
         await self._operator.run(lead=self._lead)
@@ -161,25 +161,25 @@ class OperatorProcess:
         if not task.cancelled() and not self._holding.done() and (error := task.exception()) is not None:
             self._holding.set_exception(error)
 
-    async def _ending(self, looking: asyncio.Task[None], working: asyncio.Task[None]) -> Ending:
+    async def _exit_status(self, looking: asyncio.Task[None], working: asyncio.Task[None]) -> ExitStatus:
         if self._holding.done():
             error = self._holding.exception()
             if isinstance(error, LeaseLost):
                 log.error("this replica does not lead any more, and ends: %s", error)
-                return Ending.LEASE_LOST  # the fence is shut: whatever is under way has ended already
+                return ExitStatus.LEASE_LOST  # the fence is shut: whatever is under way has ended already
             log.error("the election failed", exc_info=error)
-            return Ending.FAILED
+            return ExitStatus.FAILED
         for task in (looking, working):
             if task.done():
                 log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
                 await self._release()
-                return Ending.FAILED
+                return ExitStatus.FAILED
         log.info("told to stop: writes under way are ended, for %.0f s at most", self._options.run.stop_grace)
         working.cancel()
         await asyncio.wait([working, self._holding], return_when=asyncio.FIRST_COMPLETED)
         await self._release()
         log.info("stopped")
-        return Ending.STOPPED
+        return ExitStatus.STOPPED
 
     async def _release(self) -> None:
         self._fence.shut()
@@ -211,7 +211,7 @@ class OperatorProcess:
             name=options.name,
             identity=options.identity,
             terms=options.terms,
-            chance=random.random,
+            rng=random.random,
         )
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.logs import about_job
-from diloco_operator.operator.passes import Aside, Decide, Next, Passes
+from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, Result
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
 
@@ -44,7 +44,7 @@ class RunConfig:
     namespaces: tuple[str, ...] = ()
     """Only jobs of these namespaces; none: of all."""
     workers: int = 16
-    """Passes under way at once. A pass decides in one go and then waits for its writes."""
+    """Reconciler under way at once. A pass decides in one go and then waits for its writes."""
     concurrency: int = DEFAULT_CONCURRENCY
     """Writes under way at once, over all passes."""
     job_concurrency: int = JOB_CONCURRENCY
@@ -74,17 +74,17 @@ class RunConfig:
 class Counters:
     """What happened since the start."""
 
-    passes: int = 0
+    reconciles: int = 0
     failed: int = 0
-    """Passes of which a write failed."""
+    """Reconciler of which a write failed."""
     defects: int = 0
-    """Passes that ended in an unexpected exception."""
+    """Reconciler that ended in an unexpected exception."""
 
 
 class Operator:
     """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several in one process do not share anything.
 
-    `now` is the wall clock in seconds since the epoch; `chance` draws jitter from [0, 1); `aside` has decisions over big jobs taken
+    `now` is the wall clock in seconds since the epoch; `rng` draws jitter from [0, 1); `offload` has decisions over big jobs taken
     beside the event loop; `metrics` is where to count, one for each operator. Timers and time-outs are those of the event loop.
     """
 
@@ -95,25 +95,25 @@ class Operator:
         config: OperatorConfig,
         telemetry: Telemetry,
         now: Callable[[], float],
-        chance: Callable[[], float],
+        rng: Callable[[], float],
         run: RunConfig | None = None,
         decide: Decide = reconcile,
-        aside: Aside | None = None,
+        offload: Offload | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._run = run or RunConfig()
         self._telemetry = telemetry
         self._metrics = metrics
         self.counters = Counters()
-        self.caches = Caches(client, chance=chance, namespaces=self._run.namespaces, timing=self._run.reflectors)
+        self.caches = Caches(client, rng=rng, namespaces=self._run.namespaces, timing=self._run.reflectors)
         self.inventory = Inventory(config.disruption_signals)
-        self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, chance, observer=metrics.queue if metrics else None)
+        self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, rng, observer=metrics.queue if metrics else None)
         self._capacity = CapacityQueue(self.inventory, self._queue.add)
         self._expectations: Expectations[JobKey] = Expectations(
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
         self._events = events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
-        self._passes = Passes(
+        self._reconciler = Reconciler(
             self.caches,
             self.inventory,
             self._capacity,
@@ -127,7 +127,7 @@ class Operator:
             wake=self._queue.add,
             due=self._queue.waits,
             decide=decide,
-            aside=aside,
+            offload=offload,
             jobs=metrics.jobs if metrics else None,
         )
         self._now = now
@@ -162,7 +162,7 @@ class Operator:
             if lead is not None:
                 leading.append(asyncio.ensure_future(lead()))
                 await _first_end([*following, *leading])
-            self._passes.begin()
+            self._reconciler.begin()
             self._started = True
             self._tell_metrics()
             workers = [asyncio.create_task(self._work(), name=f"worker {index}") for index in range(self._run.workers)]
@@ -176,38 +176,40 @@ class Operator:
                 key = await self._queue.get()
             except ShutDown:
                 return
-            rest = 0.0
+            cool_down = 0.0
             try:
                 if not self._stopping:
                     with about_job(*key):
-                        rest = await self._pass(key)
+                        cool_down = await self._pass(key)
             finally:
-                self._queue.done(key, rest=rest)
+                self._queue.done(key, cool_down=cool_down)
 
     async def _pass(self, key: JobKey) -> float:
         """Gives for how many seconds the job must not be looked at again, for the sake of the others."""
         loop = asyncio.get_running_loop()
-        self.counters.passes += 1
+        self.counters.reconciles += 1
         begun = loop.time()
         following = await self._look(key)
         if following.failed:
             self._queue.add_rate_limited(key)
         else:
             self._queue.forget(key)
-            if following.after is not None:
-                self._queue.add_after(key, following.after)
+            if following.requeue_after is not None:
+                self._queue.add_after(key, following.requeue_after)
         if self._metrics is not None:
-            later = following.after is not None
-            self._metrics.pass_done(loop.time() - begun, failed=following.failed, defect=following.defect, later=later)
-        return max(0.0, following.deciding / self._run.deciding_share - (loop.time() - begun))  # its writes left the others their time
+            later = following.requeue_after is not None
+            self._metrics.reconcile_done(loop.time() - begun, failed=following.failed, defect=following.defect, later=later)
+        return max(
+            0.0, following.decision_seconds / self._run.deciding_share - (loop.time() - begun)
+        )  # its writes left the others their time
 
-    async def _look(self, key: JobKey) -> Next:
+    async def _look(self, key: JobKey) -> Result:
         try:
-            following = await self._passes.run(key)
+            following = await self._reconciler.run(key)
         except Exception:  # a defect that one job brings to light must not stop the others; it is told, and tried again
             self.counters.defects += 1
             log.exception("pass over job %s/%s: this is a defect of the operator, please report it", *key)
-            return Next(failed=True, defect=True)
+            return Result(failed=True, defect=True)
         if following.failed:
             self.counters.failed += 1
         return following

@@ -106,7 +106,7 @@ class World:
                 config=OperatorConfig(),
                 telemetry=FakeTelemetry(self.cluster),
                 now=wall_clock,
-                chance=seed.random,
+                rng=seed.random,
                 run=RunConfig(stop_grace=0),
             )
             self._operators.append(operator)

@@ -71,7 +71,7 @@ async def serving(
 class Watched:
     def __init__(self, timing: StreamTiming = FAST) -> None:
         self.told: list[tuple[str, str]] = []
-        self.watcher = SyncerWatcher(now=lambda: NOW, chance=lambda: 0.0, timing=timing)
+        self.watcher = SyncerWatcher(now=lambda: NOW, rng=lambda: 0.0, timing=timing)
         self.watcher.on_change(self.told.append)
 
     @property

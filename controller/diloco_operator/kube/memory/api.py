@@ -21,7 +21,7 @@ from diloco_operator.kube.client import (
     WatchEvent,
 )
 from diloco_operator.kube.memory import scale as scales
-from diloco_operator.kube.memory.copy_json import own, own_without_nulls
+from diloco_operator.kube.memory.copy_json import copy_json, copy_json_without_nulls
 from diloco_operator.kube.memory.crds import DEFINITIONS, kinds_of
 from diloco_operator.kube.memory.filters import selection
 from diloco_operator.kube.memory.kinds import Kind
@@ -235,7 +235,7 @@ class MemoryApi:
     def dump(self) -> dict[str, Any]:
         """The whole state as JSON."""
         store = self._server.store
-        objects = [own(obj) for table in store.tables.values() for obj in table.all()]
+        objects = [copy_json(obj) for table in store.tables.values() for obj in table.all()]
         return {"resourceVersion": store.version, "addresses": self._server.addresses, "objects": objects}
 
     @classmethod
@@ -254,7 +254,7 @@ class MemoryApi:
         namespaces = store.tables["", "namespaces"]
         for obj in [*namespaces.all()]:
             store.remove(namespaces, obj)
-        objects: list[Obj] = [own(obj) for obj in state["objects"]]
+        objects: list[Obj] = [copy_json(obj) for obj in state["objects"]]
         for obj in sorted(objects, key=lambda each: each["kind"] != DEFINITIONS.resource.kind):
             kind = server.kind_of(obj)
             if kind is DEFINITIONS:
@@ -290,7 +290,7 @@ class MemoryApi:
 def _received(obj: Obj, *, nulls: bool) -> Obj:
     """The server's own copy of what a client sent."""
     try:
-        mine: Obj = own(obj) if nulls else own_without_nulls(obj)
+        mine: Obj = copy_json(obj) if nulls else copy_json_without_nulls(obj)
     except TypeError as error:
         raise BadRequest(400, "BadRequest", f"the object is not JSON: {error}") from error
     if not isinstance(mine, dict) or not isinstance(mine.get("metadata") or {}, dict):
@@ -301,7 +301,7 @@ def _received(obj: Obj, *, nulls: bool) -> Obj:
 def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
     """A whole object, its namespace and its name."""
     mine = _received(obj, nulls=nulls)
-    meta = mine["metadata"] = own_without_nulls(mine.get("metadata") or {})
+    meta = mine["metadata"] = copy_json_without_nulls(mine.get("metadata") or {})
     return mine, meta.get("namespace", ""), meta.get("name", "")
 
 
@@ -315,9 +315,9 @@ def _handed_out(obj: Obj) -> Obj:
     meta = obj["metadata"]
     managed = meta.get("managedFields")
     if not managed:
-        whole: Obj = own(obj)
+        whole: Obj = copy_json(obj)
         return whole
-    out: Obj = {key: own(value) for key, value in obj.items() if key != "metadata"}
-    out["metadata"] = {key: own(value) for key, value in meta.items() if key != "managedFields"}
+    out: Obj = {key: copy_json(value) for key, value in obj.items() if key != "metadata"}
+    out["metadata"] = {key: copy_json(value) for key, value in meta.items() if key != "managedFields"}
     out["metadata"]["managedFields"] = [dict(entry) for entry in managed]
     return out

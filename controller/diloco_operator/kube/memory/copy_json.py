@@ -8,31 +8,31 @@ from typing import Any
 _LEAVES = frozenset((str, int, bool, type(None)))
 
 
-def own(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """A deep copy in plain JSON types: a string enum becomes its string, a tuple a list. Raises TypeError for what JSON has not."""
     kind = type(value)
     if kind is dict:
-        return {key if type(key) is str else _key(key): each if type(each) in _LEAVES else own(each) for key, each in value.items()}
+        return {key if type(key) is str else _key(key): each if type(each) in _LEAVES else copy_json(each) for key, each in value.items()}
     if kind is list:
-        return [each if type(each) in _LEAVES else own(each) for each in value]
+        return [each if type(each) in _LEAVES else copy_json(each) for each in value]
     return value if kind in _LEAVES else _unusual(value)
 
 
-def own_without_nulls(value: Any) -> Any:
-    """Like `own`, and no map in the copy has a null."""
+def copy_json_without_nulls(value: Any) -> Any:
+    """Like `copy_json`, and no map in the copy has a null."""
     kind = type(value)
     if kind is dict:
         return {
-            key if type(key) is str else _key(key): each if type(each) in _LEAVES else own_without_nulls(each)
+            key if type(key) is str else _key(key): each if type(each) in _LEAVES else copy_json_without_nulls(each)
             for key, each in value.items()
             if each is not None
         }
     if kind is list:
-        return [each if type(each) in _LEAVES else own_without_nulls(each) for each in value]
+        return [each if type(each) in _LEAVES else copy_json_without_nulls(each) for each in value]
     if kind in _LEAVES:
         return value
     plain = _unusual(value)
-    return own_without_nulls(plain) if isinstance(plain, (dict, list)) else plain
+    return copy_json_without_nulls(plain) if isinstance(plain, (dict, list)) else plain
 
 
 def _key(key: Any) -> str:
@@ -49,7 +49,7 @@ def _unusual(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     if isinstance(value, (tuple, list)):
-        return [own(each) for each in value]
+        return [copy_json(each) for each in value]
     if isinstance(value, dict):
-        return {_key(key): own(each) for key, each in value.items()}
+        return {_key(key): copy_json(each) for key, each in value.items()}
     raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r:.100}")

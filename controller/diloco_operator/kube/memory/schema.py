@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diloco_operator.kube.client import Cause, Obj
-from diloco_operator.kube.memory.copy_json import own
+from diloco_operator.kube.memory.copy_json import copy_json
 from diloco_operator.kube.memory.structural import IMPLICIT, MISSING, Node, compile_schema
 from diloco_operator.kube.memory.validation import Validator
 
@@ -38,7 +38,7 @@ class Structural:
 
     def apply_defaults(self, obj: Obj) -> Obj:
         """A copy with defaults filled in, and without nulls where the schema allows none."""
-        filled: Obj = own(obj)
+        filled: Obj = copy_json(obj)
         _fill(self.root, filled)
         return filled
 
@@ -51,18 +51,18 @@ class Structural:
             if name in IMPLICIT or (old is not None and value is old.get(name, MISSING)) or (child is None and self.root.preserve):
                 out[name] = value
             elif child is not None and not (value is None and child.types and not child.nullable):
-                out[name] = own(value)
+                out[name] = copy_json(value)
                 _prune(child, out[name], name, removed)
                 _fill(child, out[name])
         for name, child in self.root.properties.items():
             if name not in out and child.default is not MISSING:
-                out[name] = own(child.default)
+                out[name] = copy_json(child.default)
                 _fill(child, out[name])
         return out
 
     def prune(self, obj: Obj) -> tuple[Obj, list[str]]:
         """A copy without the fields that the schema does not know, and their paths."""
-        kept: Obj = own(obj)
+        kept: Obj = copy_json(obj)
         removed: list[str] = []
         _prune(self.root, kept, "", removed)
         return kept, removed
@@ -91,7 +91,7 @@ class Structural:
 
     def _check_defaults(self, node: Node, path: str) -> None:
         if node.default is not MISSING:
-            value = own(node.default)
+            value = copy_json(node.default)
             _fill(node, value)
             removed: list[str] = []
             _prune(node, value, f"{path}.default", removed)
@@ -167,7 +167,7 @@ def _fill(node: Node, value: Any) -> None:
             if present is MISSING:
                 if child.default is MISSING:
                     continue
-                present = value[name] = own(child.default)
+                present = value[name] = copy_json(child.default)
             if isinstance(present, (dict, list)):
                 _fill(child, present)
         if node.additional:

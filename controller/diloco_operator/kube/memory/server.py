@@ -26,7 +26,7 @@ from diloco_operator.kube.client import (
 from diloco_operator.kube.memory import scale as scales
 from diloco_operator.kube.memory.builtin import NAMESPACES, builtin_kinds
 from diloco_operator.kube.memory.collector import Collector, stamp
-from diloco_operator.kube.memory.copy_json import own, own_without_nulls
+from diloco_operator.kube.memory.copy_json import copy_json, copy_json_without_nulls
 from diloco_operator.kube.memory.crds import DEFINITIONS, established, kinds_of
 from diloco_operator.kube.memory.errors import conflict, invalid, modified, not_found
 from diloco_operator.kube.memory.kinds import Kind
@@ -195,7 +195,7 @@ class Server:
         if live is None:
             return self.create(kind, result, manager, managed)
         if kind.structural is None:
-            result = own_without_nulls(result)
+            result = copy_json_without_nulls(result)
         elif nulls := kind.structural.forbidden_nulls(result):
             raise invalid(kind, name, [*nulls, UNCHECKED])
         return self.update(kind, result, live, subresource, manager, managed)
@@ -257,7 +257,7 @@ class Server:
                 causes += kind.structural.refusal(obj, old)
             else:
                 if old is not None and obj.get("spec") is not old.get("spec"):
-                    obj = {**own({key: value for key, value in obj.items() if key != "metadata"}), "metadata": obj["metadata"]}
+                    obj = {**copy_json({key: value for key, value in obj.items() if key != "metadata"}), "metadata": obj["metadata"]}
                 kind.default(obj)
                 causes += kind.validate(obj, old)
         except (AttributeError, KeyError, TypeError) as error:

@@ -16,7 +16,7 @@ IMPLICIT = ("apiVersion", "kind", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CompiledRule:
     """One entry of x-kubernetes-validations."""
 
     expression: Expression
@@ -51,7 +51,7 @@ class Node:
     key_defaults: dict[str, Any] = field(default_factory=dict)
     map_type: str = "granular"
     checks: tuple[Check, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[CompiledRule, ...] = ()
     all_of: tuple[Node, ...] = ()
     any_of: tuple[Node, ...] = ()
     one_of: tuple[Node, ...] = ()
@@ -181,7 +181,7 @@ class _Compiler:
         if "not" in schema:
             node.none_of = (self.node(schema["not"], f"{path}.not", correlatable=False, structural=False),)
 
-    def _rules(self, schema: Mapping[str, Any], path: str, *, correlatable: bool) -> Iterator[Rule]:
+    def _rules(self, schema: Mapping[str, Any], path: str, *, correlatable: bool) -> Iterator[CompiledRule]:
         for index, entry in enumerate(schema.get("x-kubernetes-validations", ())):
             at = f"{path}.x-kubernetes-validations[{index}]"
             try:
@@ -195,7 +195,7 @@ class _Compiler:
                 continue
             if expression.uses_old and not correlatable:
                 self.problem(f"{at}.rule", "oldSelf cannot be used on uncorrelatable parts of the schema (below an atomic or set list)")
-            yield Rule(
+            yield CompiledRule(
                 expression,
                 str(entry.get("message") or f"failed rule: {entry['rule'].strip()}"),
                 message_expression,

@@ -6,7 +6,7 @@ from typing import Any
 
 from diloco_operator.kube.client import Cause
 from diloco_operator.kube.memory.cel import CelError, escape, optional
-from diloco_operator.kube.memory.structural import IMPLICIT, MISSING, Node, Rule
+from diloco_operator.kube.memory.structural import IMPLICIT, MISSING, CompiledRule, Node
 from diloco_operator.kube.memory.values import invalid, is_number, json_type, parse_bytes, parse_duration, parse_time, show
 
 _PREFIX = {"FieldValueForbidden": "Forbidden: ", "FieldValueRequired": "Required value: ", "FieldValueDuplicate": "Duplicate value: "}
@@ -146,7 +146,7 @@ class Validator:
         for rule in rules:
             self._rule(rule, value, seen, optional(seen_old, present=old is not MISSING) if rule.optional_old else seen_old, path)
 
-    def _rule(self, rule: Rule, value: Any, seen: Any, seen_old: Any, path: str) -> None:
+    def _rule(self, rule: CompiledRule, value: Any, seen: Any, seen_old: Any, path: str) -> None:
         at = f"{path}{rule.field_path}".removeprefix(".") if rule.field_path else path
         try:
             result = rule.expression.run(seen, seen_old, with_old=rule.transition)
@@ -170,7 +170,7 @@ class Validator:
         self.causes.append(Cause(path, message))
 
 
-def _computed_message(rule: Rule, seen: Any, seen_old: Any) -> str:
+def _computed_message(rule: CompiledRule, seen: Any, seen_old: Any) -> str:
     """What messageExpression makes; "" where it fails or makes no line of text, so that `message` is used, as in Kubernetes."""
     assert rule.message_expression is not None
     try:
@@ -180,7 +180,7 @@ def _computed_message(rule: Rule, seen: Any, seen_old: Any) -> str:
     return text.strip() if isinstance(text, str) and "\n" not in text.strip() else ""
 
 
-def _due(node: Node, rule: Rule, value: Any, old: Any, *, unchanged: bool) -> bool:
+def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: bool) -> bool:
     """Whether a rule has to be evaluated."""
     if rule.transition:
         return old is not MISSING or rule.optional_old
@@ -193,7 +193,7 @@ def _due(node: Node, rule: Rule, value: Any, old: Any, *, unchanged: bool) -> bo
     return any(value.get(name, MISSING) != old.get(name, MISSING) for name in fields)
 
 
-def _reads_broken(rule: Rule, path: str, broken: list[str]) -> bool:
+def _reads_broken(rule: CompiledRule, path: str, broken: list[str]) -> bool:
     fields = rule.expression.fields
     if fields is None:
         return True
@@ -203,7 +203,7 @@ def _reads_broken(rule: Rule, path: str, broken: list[str]) -> bool:
     return any(at == path or at in places or at.startswith(inside) for at in broken)
 
 
-def _read_fields(node: Node, rules: list[Rule], value: Any) -> frozenset[str] | None:
+def _read_fields(node: Node, rules: list[CompiledRule], value: Any) -> frozenset[str] | None:
     """At the root and in big maps only the fields that the rules read are handed to CEL; None: all."""
     if not isinstance(value, dict):
         return None

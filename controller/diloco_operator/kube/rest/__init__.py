@@ -2,7 +2,7 @@
 
 from diloco_operator.kube.rest.client import RestClient
 from diloco_operator.kube.rest.config import Config, load_config
-from diloco_operator.kube.rest.problems import ConfigError
+from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.server_clock import ServerClock
 
 __all__ = ["Config", "ConfigError", "RestClient", "ServerClock", "load_config"]

@@ -19,10 +19,10 @@ from diloco_operator.kube.client import (
     WatchEvent,
 )
 from diloco_operator.kube.rest.config import Config
-from diloco_operator.kube.rest.departure import BeforeSend
 from diloco_operator.kube.rest.errors import error_of_status
-from diloco_operator.kube.rest.lines import LineSplitter
+from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
+from diloco_operator.kube.rest.send_guard import BeforeSend
 from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
 
 REQUEST_TIMEOUT = 70.0
@@ -49,14 +49,19 @@ class RestClient:
         *,
         on_request: OnRequest | None = None,
         before_send: BeforeSend | None = None,
-        arrive_within: float | None = None,
+        delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
         user_agent: str = USER_AGENT,
     ) -> AsyncIterator[RestClient]:
         """A client of the cluster of `config`; its connections end with the context. Raises `ConfigError` where there are no
         credentials. Asks the server nothing: `server_version` tells whether it is there."""
         async with Transport.opened(
-            config, on_request=on_request, before_send=before_send, arrive_within=arrive_within, on_date=on_date, user_agent=user_agent
+            config,
+            on_request=on_request,
+            before_send=before_send,
+            delivery_timeout=delivery_timeout,
+            on_date=on_date,
+            user_agent=user_agent,
         ) as transport:
             yield cls(transport)
 
@@ -195,7 +200,7 @@ class RestClient:
             "deleteOptions": _delete_options(grace_seconds, uid, ""),
         }
         # A disruption budget says 429, too, and may go on saying so: that is for the caller to wait out.
-        await self._written("POST", object_path(PODS, namespace, name, "eviction"), eviction, patient=False)
+        await self._written("POST", object_path(PODS, namespace, name, "eviction"), eviction, honor_retry_after=False)
 
     # --- requests -----------------------------------------------------------------------------------------------------
     async def _asked(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
@@ -210,7 +215,7 @@ class RestClient:
         query: dict[str, str | int] | None = None,
         *,
         content_type: str = "application/json",
-        patient: bool = True,
+        honor_retry_after: bool = True,
         metadata_only: bool = False,
     ) -> Obj:
         async with self._transport.answer(
@@ -221,7 +226,7 @@ class RestClient:
             content_type=content_type,
             accept=_METADATA if metadata_only else _WHOLE,
             timeout=REQUEST_TIMEOUT,
-            patient=patient,
+            honor_retry_after=honor_retry_after,
         ) as response:
             return _decoded(await response.read(), f"{method} {path}")
 

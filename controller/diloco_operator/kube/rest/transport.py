@@ -16,10 +16,10 @@ from yarl import URL
 
 from diloco_operator.kube.client import Unavailable
 from diloco_operator.kube.rest.config import Config
+from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials
-from diloco_operator.kube.rest.departure import BeforeSend, Departure
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
-from diloco_operator.kube.rest.problems import ConfigError
+from diloco_operator.kube.rest.send_guard import BeforeSend, SendGuard
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ EXPIRY_MARGIN = 60.0
 """Credentials are renewed so many seconds before their end."""
 RETRY_SECONDS = 10.0
 """Between two attempts at credentials after one that failed or was refused."""
-PATIENCE = 20.0
+LONGEST_RETRY_AFTER = 20.0
 """Seconds in all that one request waits at the server's wish (429 with Retry-After). Below the executor's time-out."""
 _MAX_WARNINGS = 100
 
@@ -78,15 +78,15 @@ class Transport:
         on_request: OnRequest | None,
         user_agent: str,
         before_send: BeforeSend | None = None,
-        arrive_within: float | None = None,
+        delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
     ) -> AsyncIterator[Transport]:
         """Raises `ConfigError` where there are no credentials. Asks the server nothing yet."""
         # Of the environment nothing is trusted: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
-        departure = Departure(before_send=before_send, arrive_within=arrive_within)
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=IDLE_SECONDS, socket_factory=departure.socket)
+        send_guard = SendGuard(before_send=before_send, delivery_timeout=delivery_timeout)
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=IDLE_SECONDS, socket_factory=send_guard.socket)
         async with aiohttp.ClientSession(
-            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=departure.request_class
+            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=send_guard.request_class
         ) as session:
             transport = cls(config, session, on_request, on_date, user_agent)
             await transport._current()
@@ -103,19 +103,19 @@ class Transport:
         content_type: str = "application/json",
         accept: str = "application/json",
         timeout: float | None,
-        patient: bool = True,
+        honor_retry_after: bool = True,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, if its status is below 300; it is read inside the context, and its connection is closed if not to the end.
 
-        `accept`: media types, the best first. `timeout`: seconds for all of it, None for no limit. `patient`: wait and repeat when the
-        server says 429 and how long.
+        `accept`: media types, the best first. `timeout`: seconds for all of it, None: no limit. `honor_retry_after`: wait and repeat when
+        the server answers 429 with a Retry-After.
         Raises the `ApiError` that the server answered; `Unavailable` where the connection fails, also while the answer is read.
         """
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
         url = f"{path}?{urlencode(query)}" if query else path
         try:
             headers = {"Accept": accept, "User-Agent": self._user_agent} | ({} if body is None else {"Content-Type": content_type})
-            response = await self._accepted(method, url, body, headers, limits, patient=patient)
+            response = await self._accepted(method, url, body, headers, limits, honor_retry_after=honor_retry_after)
             try:
                 yield response
             finally:
@@ -126,7 +126,7 @@ class Transport:
             raise Unavailable(503, "ServiceUnavailable", f"{method} {path}: {str(error) or type(error).__name__}") from error
 
     async def _accepted(
-        self, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout, *, patient: bool
+        self, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout, *, honor_retry_after: bool
     ) -> aiohttp.ClientResponse:
         """An answer with a status below 300."""
         waited, renewed = 0.0, False
@@ -140,7 +140,7 @@ class Transport:
                 wait = retry_after(response.headers.get("Retry-After"))
             if response.status == 401 and not renewed and await self._renewed(held):
                 renewed = True  # nothing was carried out, so asking again is safe for every method
-            elif response.status == 429 and patient and wait is not None and waited + wait <= PATIENCE:
+            elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= LONGEST_RETRY_AFTER:
                 await asyncio.sleep(wait)  # likewise: a request that is turned away by priority and fairness was not carried out
                 waited += max(wait, 0.1)
             else:

@@ -1,6 +1,6 @@
 """Units of Scavenged pools give way to other jobs' units that found no slice. Pure.
 
-How many slices a job is to give back is worked out over all jobs (`operator.lending`); which units leave is decided here.
+How many slices a job is to give back is worked out over all jobs (`operator.preemption`); which units leave is decided here.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Replica:
             name="diloco-operator",
             identity=identity,
             terms=Terms(),
-            chance=world.random.random,
+            rng=world.random.random,
             clock=self.clock,
         )
         self.client = FencedClient(_Cable(world.api, self), self.fence)
@@ -264,7 +264,7 @@ def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed():
         first, _ = await a_leader_and_a_standby(world)
 
         async def slow() -> None:
-            async with first.fence.passage():
+            async with first.fence.write():
                 await asyncio.sleep(25)  # more than one renew deadline
 
         await slow()
@@ -278,7 +278,7 @@ def test_writes_whose_time_is_up_do_not_disturb_the_end_of_the_lease():
         fence.open_until(5)
 
         async def write() -> None:
-            async with fence.passage():
+            async with fence.write():
                 await asyncio.sleep(60)
 
         problems: list[dict[str, Any]] = []
@@ -297,7 +297,7 @@ def test_a_time_out_within_a_write_is_not_taken_for_the_leases():
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
         with pytest.raises(TimeoutError):
-            async with first.fence.passage():
+            async with first.fence.write():
                 raise TimeoutError
 
     play(scenario)

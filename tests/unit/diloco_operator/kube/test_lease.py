@@ -105,8 +105,8 @@ def test_whoever_takes_over_does_so_after_the_old_holder_stopped_writing():
 def test_a_standby_looks_again_when_the_lease_would_run_out():
     election = an_election()
     election.saw(held_by("other"), 100)
-    assert election.look_again_in(100) == 2  # the retry period
-    assert election.look_again_in(114.5) == 0.5  # it runs out at 115
+    assert election.recheck_in(100) == 2  # the retry period
+    assert election.recheck_in(114.5) == 0.5  # it runs out at 115
 
 
 def test_a_released_lease_names_nobody_and_keeps_the_count():

@@ -18,14 +18,14 @@ AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 class Followed:
     """A reflector at work, and what its handlers were told: (old phase, new phase) by name."""
 
-    def __init__(self, api: ScriptedApi, timing: Timing | None = None, chance: float = 0.0) -> None:
+    def __init__(self, api: ScriptedApi, timing: Timing | None = None, draw: float = 0.0) -> None:
         self.api = api
         self.told: list[tuple[str, str | None, str | None]] = []
         self.reflector: Reflector[str] = Reflector(
             api,  # type: ignore[arg-type]
             PODS,
             lambda obj, _: obj.get("phase", ""),
-            chance=lambda: chance,
+            rng=lambda: draw,
             indexers={"phase": lambda held: (held.value,)},
             timing=timing,
         )
@@ -146,7 +146,7 @@ def test_a_server_that_is_away_is_asked_with_growing_delays():
 
 def test_jitter_shortens_the_delays():
     api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
-    took = follow(lambda: Followed(api, chance=0.5), lambda it: it.reflector.synced)
+    took = follow(lambda: Followed(api, draw=0.5), lambda it: it.reflector.synced)
     assert took == pytest.approx(0.75 * (0.5 + 1 + 2), abs=0.02)
 
 

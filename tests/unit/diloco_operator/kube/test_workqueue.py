@@ -92,7 +92,7 @@ TestKeyQueue = KeyQueueMachine.TestCase
 
 
 def a_queue() -> WorkQueue[str]:
-    return WorkQueue(Backoff(initial=1, ceiling=60, jitter=0), chance=lambda: 0.0)
+    return WorkQueue(Backoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0)
 
 
 def test_keys_come_in_the_order_in_which_they_were_added():

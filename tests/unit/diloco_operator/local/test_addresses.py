@@ -58,10 +58,10 @@ def test_a_name_has_one_address_whoever_mentions_it_first():
 
 
 def test_two_control_planes_get_different_networks_and_never_the_first(tmp_path: Path):
-    chance = random.Random(1)
-    networks = [Network.reserve(chance, tmp_path) for _ in range(254)]
+    rng = random.Random(1)
+    networks = [Network.reserve(rng, tmp_path) for _ in range(254)]
     assert sorted(network.second for network in networks) == list(range(1, 255))
     with pytest.raises(NoAddressLeft, match="lock files"):
-        Network.reserve(chance, tmp_path)
+        Network.reserve(rng, tmp_path)
     networks[0].close()
-    assert Network.reserve(chance, tmp_path).second == networks[0].second
+    assert Network.reserve(rng, tmp_path).second == networks[0].second

@@ -20,7 +20,7 @@ from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.operator.passes import Decide
+from diloco_operator.operator.reconciler import Decide
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import OperatorConfig, Snapshot, reconcile
 
@@ -73,7 +73,7 @@ class Stand:
 
 
 @asynccontextmanager
-async def stand(slices: int, *, aside: Any = None, decide: Decide = reconcile, run: RunConfig | None = None) -> AsyncIterator[Stand]:
+async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile, run: RunConfig | None = None) -> AsyncIterator[Stand]:
     loop = asyncio.get_running_loop()
 
     def now() -> float:
@@ -88,8 +88,8 @@ async def stand(slices: int, *, aside: Any = None, decide: Decide = reconcile, r
             config=OperatorConfig(),
             telemetry=FakeTelemetry(cluster),
             now=now,
-            chance=lambda: 0.5,
-            aside=aside,
+            rng=lambda: 0.5,
+            offload=offload,
             decide=decide,
             run=run or RunConfig(stop_grace=0),
         )
@@ -142,11 +142,11 @@ def test_the_first_decision_over_a_job_that_is_going_to_be_big_is_taken_aside_an
     async def scenario() -> None:
         pods_then: list[int] = []
 
-        async def aside[T](work: Callable[[], T]) -> T:
+        async def offload[T](work: Callable[[], T]) -> T:
             pods_then.append(len(there.learners("big", 1)))
             return work()
 
-        async with stand(UNITS + 4, aside=aside) as there:
+        async with stand(UNITS + 4, offload=offload) as there:
             await there.apply("small", 4)
             await there.trains("small", 4)
             assert pods_then == []
@@ -168,7 +168,7 @@ async def slowly[T](work: Callable[[], T]) -> T:
 def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_is_not_given_twice():
     async def scenario() -> None:
         sizes, free = {"big": UNITS, "small": 4}, 20
-        async with stand(sum(sizes.values()) + free, aside=slowly) as there:
+        async with stand(sum(sizes.values()) + free, offload=slowly) as there:
             for name, units in sizes.items():
                 await there.apply(name, units)
                 await there.trains(name, units)
@@ -188,7 +188,7 @@ def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_
 
 def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it():
     async def scenario() -> None:
-        async with stand(2 * UNITS, aside=slowly) as there:
+        async with stand(2 * UNITS, offload=slowly) as there:
             for name in ("first", "second"):
                 await there.apply(name, UNITS)
                 await there.trains(name, UNITS)
@@ -218,7 +218,7 @@ def test_what_was_decided_gets_going_before_the_next_decision_begins():
             decided.setdefault(snapshot.job.name, (moment, len(there.cluster.pods(("default", "first")))))
             return reconcile(snapshot, now)
 
-        async with stand(2 * UNITS, aside=slowly, decide=decide) as there:
+        async with stand(2 * UNITS, offload=slowly, decide=decide) as there:
             for name in ("first", "second"):
                 await there.apply(name, UNITS)
             await there.trains("second", UNITS)

@@ -15,7 +15,7 @@ from diloco_operator.api.names import EVENTS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Forbidden, Obj
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import events as events_module
-from diloco_operator.operator.event_aggregator import Similar
+from diloco_operator.operator.event_aggregator import EventAggregator
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Event
 
@@ -64,7 +64,7 @@ def test_the_same_event_told_again_raises_a_count_and_the_last_time():
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for _ in range(3):
-                recorder.tell(JOB, LOST)
+                recorder.emit(JOB, LOST)
                 await asyncio.sleep(60)
         [event] = await stage.events()
         assert event["count"] == 3
@@ -78,7 +78,7 @@ def test_a_restarted_operator_goes_on_counting_without_reading():
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
             async with stage.writing() as recorder:
-                recorder.tell(JOB, LOST)
+                recorder.emit(JOB, LOST)
         [event] = await stage.events()
         assert event["count"] == 3
 
@@ -89,7 +89,7 @@ def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds():
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for _ in range(400):
-                recorder.tell(JOB, LOST)
+                recorder.emit(JOB, LOST)
                 await asyncio.sleep(0.1)
         [event] = await stage.events()
         assert event["count"] == 400
@@ -102,7 +102,7 @@ def test_many_that_differ_in_their_message_alone_are_told_as_one():
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for unit in range(1000):
-                recorder.tell(JOB, Event("Warning", "UnitLost", f"v5p-{unit}: the node is gone"))
+                recorder.emit(JOB, Event("Warning", "UnitLost", f"v5p-{unit}: the node is gone"))
         combined, *single = await stage.events()
         assert len(single) == 10
         assert combined["message"] == "(combined from similar events) v5p-999: the node is gone"
@@ -115,9 +115,9 @@ def test_other_reasons_and_other_jobs_are_not_combined_with_them():
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for unit in range(20):
-                recorder.tell(JOB, Event("Warning", "UnitLost", f"v5p-{unit}"))
-            recorder.tell(JOB, Event("Normal", "StepsReached", "done"))
-            recorder.tell(Subject("default", "other", "uid-other"), Event("Warning", "UnitLost", "v5p-0"))
+                recorder.emit(JOB, Event("Warning", "UnitLost", f"v5p-{unit}"))
+            recorder.emit(JOB, Event("Normal", "StepsReached", "done"))
+            recorder.emit(Subject("default", "other", "uid-other"), Event("Warning", "UnitLost", "v5p-0"))
         messages = [event["message"] for event in await stage.events()]
         assert len(messages) == 10 + 1 + 1 + 1
 
@@ -125,20 +125,20 @@ def test_other_reasons_and_other_jobs_are_not_combined_with_them():
 
 
 def test_after_a_quiet_while_they_are_told_one_by_one_again():
-    similar = Similar()
-    assert not any(similar.too_many("kind", f"m{i}", 0.0) for i in range(10))
-    assert similar.too_many("kind", "m10", 599.0)
-    assert not similar.too_many("kind", "m11", 599.0 + 600.0)
+    similar = EventAggregator()
+    assert not any(similar.aggregates("kind", f"m{i}", 0.0) for i in range(10))
+    assert similar.aggregates("kind", "m10", 599.0)
+    assert not similar.aggregates("kind", "m11", 599.0 + 600.0)
 
 
 def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: pytest.LogCaptureFixture):
     async def scenario(stage: Stage) -> None:
         gone = Subject("gone", "lm", "uid-gone")
         async with stage.writing() as recorder:
-            recorder.tell(gone, LOST)
+            recorder.emit(gone, LOST)
             await asyncio.sleep(20)
-            recorder.tell(gone, LOST)
-            recorder.tell(JOB, LOST)
+            recorder.emit(gone, LOST)
+            recorder.emit(JOB, LOST)
         assert len(await stage.events()) == 1
         assert [record.message.partition(":")[0] for record in caplog.records] == ["event UnitLost about gone/lm was not written"] * 2
 
@@ -148,11 +148,11 @@ def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: py
 def test_an_event_that_expired_is_made_anew():
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
-            recorder.tell(JOB, LOST)
+            recorder.emit(JOB, LOST)
             await asyncio.sleep(20)
             [event] = await stage.events()
             await stage.api.delete(EVENTS, "default", event["metadata"]["name"])
-            recorder.tell(JOB, LOST)
+            recorder.emit(JOB, LOST)
         [event] = await stage.events()
         assert event["count"] == 1
 
@@ -170,7 +170,7 @@ def test_the_writers_end_well_when_an_earlier_event_was_taken_away_in_between():
     async def run() -> None:
         client: Any = ScriptedApi(handle=answer)
         recorder = EventRecorder(client, now)
-        recorder.tell(JOB, LOST)
+        recorder.emit(JOB, LOST)
         task = asyncio.create_task(recorder.run())
         await recorder.drained()
         assert not task.done()
@@ -187,7 +187,7 @@ def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.
         client: Any = ScriptedApi()
         events = EventRecorder(client, now)
         for index in range(13):
-            events.tell(Subject("default", f"lm-{index}", f"uid-{index}"), LOST)
+            events.emit(Subject("default", f"lm-{index}", f"uid-{index}"), LOST)
         writing = asyncio.create_task(events.run())
         await events.drained()
         writing.cancel()

@@ -12,7 +12,7 @@ from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, SECRETS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.operator.events import EventRecorder, Subject
-from diloco_operator.operator.executor import READY, Executor, Outcome
+from diloco_operator.operator.executor import READY, ExecutionResult, Executor
 from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Patch, Plan
 
 JOB = Subject("ns", "lm", "uid-lm")
@@ -65,7 +65,7 @@ class Run:
         self.api = ScriptedApi(handle=lambda verb, args: answers.get((verb, name_of(args))))
         self.unsent: list[str] = []
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ExecutionResult:
             client: Any = self.api
             events = EventRecorder(client, lambda: NOW)
             executor = Executor(client, events, concurrency=concurrency)
@@ -221,7 +221,7 @@ def test_no_answer_is_told_as_unavailable():
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def carry_out() -> Outcome:
+    async def carry_out() -> ExecutionResult:
         client: Any = ScriptedApi()
         client.create = never
         return await Executor(client, EventRecorder(client, lambda: NOW)).execute(JOB, Plan(creates=(create("a"),)))

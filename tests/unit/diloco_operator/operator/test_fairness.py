@@ -93,7 +93,7 @@ def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time():
                 config=OperatorConfig(),
                 telemetry=telemetry,
                 now=loop.time,
-                chance=lambda: 0.5,
+                rng=lambda: 0.5,
                 decide=decide,
                 run=RunConfig(stop_grace=0),
             )

@@ -48,7 +48,7 @@ class World:
             config=OperatorConfig(),
             telemetry=FakeTelemetry(cluster),
             now=wall_clock,
-            chance=random.Random(1).random,
+            rng=random.Random(1).random,
             run=RunConfig(workers=4, stop_grace=0),
             metrics=self.metrics,
         )
@@ -224,7 +224,7 @@ def test_a_standby_tells_of_no_job():
             config=OperatorConfig(),
             telemetry=FakeTelemetry(world.cluster),
             now=wall_clock,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             metrics=standby,
         )
         task = asyncio.create_task(operator.run(lead=asyncio.Event().wait))  # type: ignore[arg-type]
@@ -305,7 +305,7 @@ def test_a_defect_is_counted_as_one():
         def broken(*_: Any) -> None:
             raise RuntimeError("a defect")
 
-        world.operator._passes._reconcile = broken  # type: ignore[assignment]
+        world.operator._reconciler._reconcile = broken  # type: ignore[assignment]
         await world.apply()
         await asyncio.sleep(1)
         panics = (await world.scrape())("controller_runtime_reconcile_panics_total", controller="dilocojob")

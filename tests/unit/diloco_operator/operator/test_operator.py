@@ -67,7 +67,7 @@ class World:
             config=OperatorConfig(),
             telemetry=self.telemetry,
             now=lambda: asyncio.get_running_loop().time(),
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             run=RunConfig(workers=4),
             decide=self._decide,
         )

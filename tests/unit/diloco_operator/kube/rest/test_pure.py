@@ -20,7 +20,7 @@ from diloco_operator.kube.client import (
     Unavailable,
 )
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
-from diloco_operator.kube.rest.lines import LineSplitter
+from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.paths import collection_path, object_path
 from diloco_operator.kube.rest.proxy import proxy_of
 from hypothesis import given

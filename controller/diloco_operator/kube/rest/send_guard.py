@@ -22,25 +22,25 @@ type BeforeSend = Callable[[str], None]
 it. It raises an `ApiError` if nothing may go out (any more)."""
 
 
-class Departure:
+class SendGuard:
     """What the connections of one client ask before something goes out."""
 
-    def __init__(self, *, before_send: BeforeSend | None, arrive_within: float | None) -> None:
-        """`arrive_within`: seconds after which the kernel gives a connection up if what was sent is not acknowledged. Without it the
+    def __init__(self, *, before_send: BeforeSend | None, delivery_timeout: float | None) -> None:
+        """`delivery_timeout`: seconds after which the kernel gives a connection up if what was sent is not acknowledged. Without it the
         kernel goes on trying for minutes, also for a process that has ended long since."""
         self._before_send = before_send
-        self._arrive_within = arrive_within
-        self._sockets: WeakValueDictionary[int, GuardedSocket] = WeakValueDictionary()
+        self._delivery_timeout = delivery_timeout
+        self._sockets: WeakValueDictionary[int, SendGuardedSocket] = WeakValueDictionary()
 
     def socket(self, address: AddrInfoType) -> socket.socket:
         """One for a new connection to `address`."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
         if self._before_send is not None:
-            made = GuardedSocket(made, self._before_send)
+            made = SendGuardedSocket(made, self._before_send)
             self._sockets[made.fileno()] = made
-        if self._arrive_within is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._arrive_within * 1000))
+        if self._delivery_timeout is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._delivery_timeout * 1000))
         return made
 
     @property
@@ -50,7 +50,7 @@ class Departure:
             return aiohttp.ClientRequest
         before_send, sockets = self._before_send, self._sockets
 
-        class CheckedRequest(aiohttp.ClientRequest):
+        class GuardedRequest(aiohttp.ClientRequest):
             """`send` writes to the socket before it awaits anything that could make it wait."""
 
             async def send(self, conn: Connection) -> aiohttp.ClientResponse:
@@ -60,10 +60,10 @@ class Departure:
                     sockets[transport.get_extra_info("socket").fileno()].method = self.method
                 return await super().send(conn)
 
-        return CheckedRequest
+        return GuardedRequest
 
 
-class GuardedSocket(socket.socket):
+class SendGuardedSocket(socket.socket):
     """Asks before each part of a request. To its event loop a refusal is a connection that was aborted: it closes it and says so to whoever
     waits for the answer."""
 

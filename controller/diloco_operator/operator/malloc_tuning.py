@@ -16,13 +16,13 @@ _MIDDLE_SEARCHES = 50
 4,000 pods, and finds hardly anything; those among the young stay as they are, for what a list leaves behind in cycles is large."""
 
 
-def look_through_all_seldom() -> None:
+def collect_oldest_seldom() -> None:
     """For the whole process."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _MIDDLE_SEARCHES)
 
 
-def give_back_freed_memory() -> bool:
+def return_freed_memory() -> bool:
     """For the whole process. Whether the C library knows of it; elsewhere nothing changes."""
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 from builders.virtual_time import run_virtual
-from diloco_operator.kube.fair import FairSlots
+from diloco_operator.kube.request_fairness import FairSlots
 
 
 class Stage:
-    def __init__(self, slots: int, *, most: int | None = None, few: int = 1, most_in_company: int | None = None) -> None:
-        self.slots: FairSlots[str] = FairSlots(slots, most=most, few=few, most_in_company=most_in_company)
+    def __init__(self, slots: int, *, most: int | None = None, light: int = 1, most_in_contention: int | None = None) -> None:
+        self.slots: FairSlots[str] = FairSlots(slots, most=most, light=light, most_in_contention=most_in_contention)
         self.ended: dict[str, list[float]] = {}
         self.busy: dict[str, int] = {}
         self.busiest: dict[str, int] = {}
 
     async def request(self, key: str, seconds: float = 1.0) -> None:
-        async with self.slots.of(key):
+        async with self.slots.slot(key):
             for name in (key, "all"):
                 self.busy[name] = self.busy.get(name, 0) + 1
                 self.busiest[name] = max(self.busiest.get(name, 0), self.busy[name])
@@ -65,7 +65,7 @@ def test_with_a_share_for_each_key_it_does_not_wait_at_all():
 
 def test_in_company_a_key_has_few_slots_and_alone_again_many():
     async def scenario() -> None:
-        stage = Stage(8, most=6, few=2, most_in_company=2)
+        stage = Stage(8, most=6, light=2, most_in_contention=2)
         held: list[tuple[float, int]] = []
 
         async def note() -> None:
@@ -89,7 +89,7 @@ def test_in_company_a_key_has_few_slots_and_alone_again_many():
 
 def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_back():
     async def scenario() -> None:
-        stage = Stage(20, most=12, few=4, most_in_company=1)
+        stage = Stage(20, most=12, light=4, most_in_contention=1)
         crowd = [asyncio.create_task(stage.request("big")) for _ in range(24)]
         units = [asyncio.create_task(stage.request(key, 0.5)) for key in ("small", "other") for _ in range(4)]
         await asyncio.gather(*crowd, *units)
@@ -103,7 +103,7 @@ def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_ba
 
 def test_after_a_request_that_nobody_answered_for_long_a_crowd_rests_a_moment_only():
     async def scenario() -> None:
-        stage = Stage(8, most=6, most_in_company=1)
+        stage = Stage(8, most=6, most_in_contention=1)
         small = asyncio.create_task(stage.request("small", 100.0))
         await asyncio.sleep(0)
         await asyncio.gather(*(stage.request("big", 30.0) for _ in range(3)))
@@ -116,7 +116,7 @@ def test_after_a_request_that_nobody_answered_for_long_a_crowd_rests_a_moment_on
 
 def test_two_crowds_share_the_slots_also_while_one_of_them_ends():
     async def scenario() -> None:
-        stage = Stage(8, most=6, few=2, most_in_company=2)
+        stage = Stage(8, most=6, light=2, most_in_contention=2)
         crowds = [asyncio.create_task(stage.request(key)) for key, count in (("a", 16), ("b", 28)) for _ in range(count)]
         await asyncio.gather(*crowds)
         # A round a second: "a" has 6 + 4 + 4 + 2, for it came first, and "b" 2 + 4 + 4 + 6 + 6 + 6: never 2 because of the other.
@@ -158,15 +158,15 @@ def test_a_slot_granted_to_a_request_that_is_cancelled_goes_to_the_next():
 @pytest.mark.parametrize("seed", range(20))
 def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int):
     async def scenario() -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         stage = Stage(4, most=3)
         tasks = []
         for _ in range(200):
-            tasks.append(asyncio.create_task(stage.request(chance.choice("abcde"), chance.random())))
-            if chance.random() < 0.3:
-                chance.choice(tasks).cancel()
-            if chance.random() < 0.5:
-                await asyncio.sleep(chance.random() / 10)
+            tasks.append(asyncio.create_task(stage.request(rng.choice("abcde"), rng.random())))
+            if rng.random() < 0.3:
+                rng.choice(tasks).cancel()
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.random() / 10)
         await asyncio.gather(*tasks, return_exceptions=True)
         assert stage.busiest["all"] <= 4
         assert all(stage.busiest.get(key, 0) <= 3 for key in "abcde")
@@ -178,7 +178,7 @@ def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int):
 
 
 def test_no_slot_at_all_is_refused():
-    with pytest.raises(ValueError, match="must be a slot"):
+    with pytest.raises(ValueError, match="every limit must be 1 or more"):
         FairSlots(0)
-    with pytest.raises(ValueError, match="must be a slot"):
-        FairSlots(4, most_in_company=0)
+    with pytest.raises(ValueError, match="every limit must be 1 or more"):
+        FairSlots(4, most_in_contention=0)

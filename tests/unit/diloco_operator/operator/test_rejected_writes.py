@@ -64,7 +64,7 @@ def play(scenario: Callable[[MemoryApi, Guarded], Awaitable[None]]) -> Guarded:
                 config=OperatorConfig(),
                 telemetry=FakeTelemetry(cluster),
                 now=wall_clock,
-                chance=random.Random(7).random,
+                rng=random.Random(7).random,
                 run=RunConfig(stop_grace=0),
             )
             operating = asyncio.create_task(operator.run())

@@ -1,7 +1,7 @@
 """One pass over one job: caches → snapshot → plan → writes.
 
 What a plan takes of the fleet must be taken before anybody else is given it. Over most jobs all is decided between two awaits. A decision
-over a big job takes a tenth of a second and more, in which nothing else would be done; it is taken aside, on a copy of the fleet, and
+over a big job takes a tenth of a second and more, in which nothing else would be done; it is taken offload, on a copy of the fleet, and
 counts only if nobody else has taken meanwhile what it takes.
 """
 
@@ -28,10 +28,10 @@ from diloco_operator.operator.caches import CachedJob, Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
-from diloco_operator.operator.executor import Executor, Outcome
-from diloco_operator.operator.lending import Lending
-from diloco_operator.operator.patience import Patience
-from diloco_operator.operator.refused import Refusals, refusal_events
+from diloco_operator.operator.executor import ExecutionResult, Executor
+from diloco_operator.operator.preemption import Preemption
+from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
+from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.plan import Certify, Create, Patch, Plan
 from diloco_operator.reconcile import Job, OperatorConfig, PodView, Snapshot, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
@@ -54,31 +54,31 @@ type Decide = Callable[[Snapshot, datetime], Plan]
 """What decides: `reconcile`, or in a test of the operator alone something simpler."""
 
 
-class Aside(Protocol):
+class Offload(Protocol):
     """Has something worked out while the event loop goes on, in a thread say."""
 
     async def __call__[T](self, work: Callable[[], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class Result:
     """When a job must be looked at again."""
 
     failed: bool = False
     """Soon, with a delay that grows with each failure in a row."""
     defect: bool = False
     """It failed for a reason that is the operator's own."""
-    after: float | None = None
+    requeue_after: float | None = None
     """Seconds; None: when something changes."""
-    deciding: float = 0.0
+    decision_seconds: float = 0.0
     """Seconds during which nothing else could be done, since a decision is taken in one go."""
 
 
-class Passes:
+class Reconciler:
     """Carries passes out. The caller sees to it that no job has two at once, and that the caches are synced.
 
     `now` is the wall clock in seconds since the epoch, `issuer` makes certificates, `wake` has a job looked at soon, and `due` tells
-    whether it is going to be as soon as the pass that is under way ends. Without `aside` everything happens on the event loop.
+    whether it is going to be as soon as the pass that is under way ends. Without `offload` everything happens on the event loop.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Passes:
         wake: Callable[[JobKey], None],
         due: Callable[[JobKey], bool] = lambda _: False,
         decide: Decide = reconcile,
-        aside: Aside | None = None,
+        offload: Offload | None = None,
         jobs: JobMetrics | None = None,
     ) -> None:
         self._caches = caches
@@ -111,18 +111,18 @@ class Passes:
         self._now = now
         self._issuer = issuer
         self._reconcile = decide
-        self._aside = aside
-        self._thinking = asyncio.Lock()
+        self._offload = offload
+        self._decision_lock = asyncio.Lock()
         """One decision aside at a time: several together take as long, and more memory."""
-        self._next_thought = 0.0
+        self._next_offload = 0.0
         """On the loop's clock. A decision aside slows down what was decided before, which first gets going for as long as that took."""
         self._jobs = jobs
         self._due = due
-        self._lending = Lending(inventory, wake)
-        self._refusals = Refusals()
+        self._preemption = Preemption(inventory, wake)
+        self._rejected_writes = RejectedWrites()
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. They hold what it took until the next pass: part of it may have been made."""
-        self._patience: Patience[JobKey] = Patience(_POSTPONE_SECONDS)
+        self._postponement: StatusPostponement[JobKey] = StatusPostponement(_POSTPONE_SECONDS)
         """With which the status of a job is left to its next pass."""
         self._holding: dict[JobKey, set[str]] = {}
         """Under which keys of the inventory the jobs of this name hold nodes: more than one while an earlier one still has pods."""
@@ -137,7 +137,7 @@ class Passes:
             if job is not None:
                 self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
 
-    async def run(self, key: JobKey) -> Next:
+    async def run(self, key: JobKey) -> Result:
         """Look at the job `key` and do what is to be done about it."""
         held = self._caches.jobs.get(*key)
         bare = held.value.bare if held is not None else None
@@ -145,15 +145,15 @@ class Passes:
         self._release_strangers(key, bare, pods)
         if held is None or bare is None:
             self._forget(key)
-            return Next()
+            return Result()
         if bare.managed_by != names.MANAGER:
             self._forget(key)
             self._set_reservations(key, bare.key, _nodes_of(pods, bare.uid))
-            return Next()
+            return Result()
         self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
-            return Next(after=wait)
-        job, plan, deciding = await self._decide(key, held.value)
+            return Result(requeue_after=wait)
+        job, plan, decision_seconds = await self._decide(key, held.value)
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
@@ -166,7 +166,7 @@ class Passes:
                 postpone=lambda: self._postpone(key),
                 certificates=certificates,
             )
-        return replace(self._conclude(key, job, plan, outcome), deciding=deciding)
+        return replace(self._conclude(key, job, plan, outcome), decision_seconds=decision_seconds)
 
     def _is_big(self, key: JobKey) -> bool:
         return self._caches.pod_count(key) >= _MANY_PODS
@@ -178,28 +178,28 @@ class Passes:
     async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
         """The job, the plan for it, and how many seconds it took to decide. What the plan takes is taken when this returns."""
         loop = asyncio.get_running_loop()
-        if (aside := self._aside) is None or not self._takes_long(key, cached.bare):
+        if (offload := self._offload) is None or not self._takes_long(key, cached.bare):
             begun = loop.time()
-            job, plan = self._thinker(key, cached)(self._inventory)
+            job, plan = self._decision(key, cached)(self._inventory)
         else:
-            async with self._thinking:  # what is decided on is looked at when it is this job's turn
-                await asyncio.sleep(self._next_thought - loop.time())
+            async with self._decision_lock:  # what is decided on is looked at when it is this job's turn
+                await asyncio.sleep(self._next_offload - loop.time())
                 begun = loop.time()
-                think, fleet = self._thinker(key, cached), self._inventory.copy()
-                job, plan = await aside(lambda: think(fleet))
-                self._next_thought = 2 * loop.time() - begun
+                decide, fleet = self._decision(key, cached), self._inventory.copy()
+                job, plan = await offload(lambda: decide(fleet))
+                self._next_offload = 2 * loop.time() - begun
             if any(self._inventory.reserved_by(node) - {job.key} - fleet.reserved_by(node) for node in plan.reservations):
-                job, plan = self._thinker(key, cached)(self._inventory)  # others were given some of it meanwhile: at once this time
-        deciding = loop.time() - begun
+                job, plan = self._decision(key, cached)(self._inventory)  # others were given some of it meanwhile: at once this time
+        decision_seconds = loop.time() - begun
         self._set_reservations(key, job.key, plan.reservations)
         status = plan.status.status if plan.status is not None else job.status
         priority = self._priority(job)
         self._capacity.set_wants(key, job.created, lacking(job, status), priority=priority)
-        self._lending.set(key, priority=priority, created=job.created, demand=plan.demand, reclaimable=plan.reclaimable)
+        self._preemption.set(key, priority=priority, created=job.created, demand=plan.demand, reclaimable=plan.reclaimable)
         self._capacity.looked_at(key)
-        return job, plan, deciding
+        return job, plan, decision_seconds
 
-    def _thinker(self, key: JobKey, cached: CachedJob) -> Callable[[Inventory], tuple[Job, Plan]]:
+    def _decision(self, key: JobKey, cached: CachedJob) -> Callable[[Inventory], tuple[Job, Plan]]:
         """Decides on all that is known now, on the fleet that it is given, whenever and wherever it is called."""
         now = self._now()
         self._inventory.advance(now)  # whoever stands on a node that has to be left then has asked to be looked at
@@ -211,19 +211,19 @@ class Passes:
             config=self._config,
             pods=pods,
             children=self._caches.children(key),
-            refusals=self._refusals.of(key),
+            refusals=self._rejected_writes.of(key),
             priority=self._priority(cached.bare),
-            reclaims=self._lending.reclaims(key),
+            reclaims=self._preemption.reclaims(key),
             report=self._telemetry.latest(key),
         )
 
-        def think(fleet: Inventory) -> tuple[Job, Plan]:
+        def decide(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
             if unsure:  # what a plan took that was not carried out is ours to take again
                 fleet.set_reservations(job.key, reservations(job, pods, fleet))
             return job, self._reconcile(replace(snapshot, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
 
-        return think
+        return decide
 
     def _priority(self, job: Job) -> int:
         return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0
@@ -234,8 +234,8 @@ class Passes:
         writes = certificate_writes(self._issuer, plan.certify)
 
         async def make(wanted: Certify) -> Create | Patch:
-            if self._aside is not None and len(wanted.leaves) >= _MANY_CERTIFICATES:
-                return await self._aside(lambda: next(writes))
+            if self._offload is not None and len(wanted.leaves) >= _MANY_CERTIFICATES:
+                return await self._offload(lambda: next(writes))
             await asyncio.sleep(0)
             return next(writes)
 
@@ -270,9 +270,9 @@ class Passes:
 
     def _postpone(self, key: JobKey) -> bool:
         """Whether the record of what happened may be written together with what has happened since: then it is written once."""
-        return self._is_big(key) and self._due(key) and self._patience.lasts(key, asyncio.get_running_loop().time())
+        return self._is_big(key) and self._due(key) and self._postponement.allows(key, asyncio.get_running_loop().time())
 
-    def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: Outcome) -> Next:
+    def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: ExecutionResult) -> Result:
         subject = Subject(job.namespace, job.name, job.uid)
         if outcome.written is not None:
             if self._jobs is not None:
@@ -281,20 +281,20 @@ class Passes:
         for resource, written in outcome.patched:
             shown = self._caches.secret(written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
-        self._refusals.note(key, job.generation, plan, outcome, self._now())
+        self._rejected_writes.note(key, job.generation, plan, outcome, self._now())
         if outcome.postponed:
             self._unsure.add(key)
-            return Next(after=plan.requeue_after)
-        self._patience.renew(key)
+            return Result(requeue_after=plan.requeue_after)
+        self._postponement.reset(key)
         if outcome.ok:
             self._unsure.discard(key)
-            return Next(after=plan.requeue_after)
+            return Result(requeue_after=plan.requeue_after)
         self._unsure.add(key)
         for failure in outcome.failures:
             log.warning("job %s: %s", subject, failure)
-        for event in refusal_events(outcome):
-            self._events.tell(subject, event)
-        return Next(failed=True)
+        for event in rejected_write_events(outcome):
+            self._events.emit(subject, event)
+        return Result(failed=True)
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
         """Where the job's syncer listens now; None while it does not run, or there is nobody yet who signs a certificate to ask it with."""
@@ -310,12 +310,12 @@ class Passes:
     def _forget(self, key: JobKey) -> None:
         if self._jobs is not None:
             self._jobs.forget(key)
-        self._refusals.forget(key)
+        self._rejected_writes.forget(key)
         self._unsure.discard(key)
-        self._patience.renew(key)
+        self._postponement.reset(key)
         self._telemetry.forget(key)
         self._expectations.forget(key)
-        self._lending.set(key, priority=0, created=0.0, demand={}, reclaimable=())
+        self._preemption.set(key, priority=0, created=0.0, demand={}, reclaimable=())
         self._capacity.set_wants(key, 0.0, ())
         self._capacity.looked_at(key)
 

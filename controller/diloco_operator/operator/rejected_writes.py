@@ -8,12 +8,12 @@ from diloco_operator.api import names
 from diloco_operator.api.conditions import REASON_NAME_TAKEN, REASON_WRITE_REFUSED
 from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
 from diloco_operator.operator.caches import JobKey
-from diloco_operator.operator.executor import Failure, Outcome
+from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Event, Patch, Plan
 from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
 
 
-class Refusals:
+class RejectedWrites:
     """Of all jobs."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Refusals:
     def of(self, job: JobKey) -> Mapping[RefusalKey, Refusal]:
         return self._known.get(job, {})
 
-    def note(self, job: JobKey, generation: int, plan: Plan, outcome: Outcome, now: float) -> None:
+    def note(self, job: JobKey, generation: int, plan: Plan, outcome: ExecutionResult, now: float) -> None:
         """After a plan: what was refused, and what was not any more."""
         failed = {_key(f.write): f for f in outcome.failures if f.write is not None}
         if not failed and job not in self._known:
@@ -52,7 +52,7 @@ def _key(write: Create | Patch) -> RefusalKey:
     return refusal_key(write.resource, write.obj) if isinstance(write, Create) else (write.resource.kind, write.name)
 
 
-def refusal_events(outcome: Outcome) -> list[Event]:
+def rejected_write_events(outcome: ExecutionResult) -> list[Event]:
     """One for each kind of refusal, however many objects met it; none for what goes with a namespace that is being deleted."""
     first: dict[tuple[str, int], tuple[Failure, int]] = {}
     for failure in outcome.failures:

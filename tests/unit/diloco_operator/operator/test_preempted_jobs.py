@@ -56,7 +56,7 @@ def test_scavenger_gives_one_slice_for_one_want_and_takes_it_again_later() -> No
                 config=OperatorConfig(),
                 telemetry=FakeTelemetry(cluster),
                 now=wall_clock,
-                chance=random.Random(7).random,
+                rng=random.Random(7).random,
                 run=RunConfig(stop_grace=0),
             )
             operating = asyncio.create_task(operator.run())

@@ -14,7 +14,7 @@ from diloco_operator.api.names import CONFIG_MAPS
 from diloco_operator.kube.client import Unavailable
 from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
 from diloco_operator.kube.rest import RestClient, load_config
-from diloco_operator.kube.rest.departure import Departure
+from diloco_operator.kube.rest.send_guard import SendGuard
 
 BODY = json.dumps({"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "1"}}).encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
@@ -149,7 +149,7 @@ async def test_what_may_be_sent_is_sent(tmp_path: Path):
     asked: list[str] = []
     async with server.serving():
         config = load_config(server.kubeconfig(tmp_path))
-        async with RestClient.connect(config, before_send=asked.append, arrive_within=5.0) as client:
+        async with RestClient.connect(config, before_send=asked.append, delivery_timeout=5.0) as client:
             await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
             await client.get(CONFIG_MAPS, "ns", "a")
     assert server.heard == ["POST /api/v1/namespaces/ns/configmaps", "GET /api/v1/namespaces/ns/configmaps/a"]
@@ -158,5 +158,5 @@ async def test_what_may_be_sent_is_sent(tmp_path: Path):
 
 def test_the_kernel_gives_up_what_does_not_arrive_in_time():
     address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
-    with Departure(before_send=None, arrive_within=5.0).socket(address) as made:
+    with SendGuard(before_send=None, delivery_timeout=5.0).socket(address) as made:
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000  # milliseconds

@@ -7,7 +7,7 @@ from typing import Any
 
 from builders.nodes import a_tpu_node, an_inventory
 from diloco_operator.fleet import Shape, Slice
-from diloco_operator.operator.lending import Lending
+from diloco_operator.operator.preemption import Preemption
 from diloco_operator.placement.matching import SliceRequirements
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
@@ -23,7 +23,7 @@ class World:
         self.free_slices: tuple[Slice, ...] = ()
         self.woken: list[str] = []
         fleet: Any = self
-        self.lending = Lending(fleet, lambda key: self.woken.append(key[1]))
+        self.lending = Preemption(fleet, lambda key: self.woken.append(key[1]))
 
     def free(self, _: Shape) -> Iterator[Slice]:
         return iter(self.free_slices)

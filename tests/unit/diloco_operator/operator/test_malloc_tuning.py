@@ -4,20 +4,20 @@ import gc
 import subprocess
 import sys
 
-from diloco_operator.operator.allocator import look_through_all_seldom
+from diloco_operator.operator.malloc_tuning import collect_oldest_seldom
 
 # Raises glibc's thresholds as a big answer of the API server does (a block of 8 MiB, freed), then frees 60 MiB of blocks of 1 MiB below
 # one that stays.
 _PROGRAM = """
 import re, sys
 from pathlib import Path
-from diloco_operator.operator.allocator import give_back_freed_memory
+from diloco_operator.operator.malloc_tuning import return_freed_memory
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
 
 if sys.argv[1] == "give back":
-    assert give_back_freed_memory()
+    assert return_freed_memory()
 bytearray(8 << 20)
 before = resident()
 blocks = [bytearray(b"x" * (1 << 20)) for _ in range(60)]
@@ -41,7 +41,7 @@ def test_freed_memory_goes_back_to_the_system_although_something_newer_stays() -
 def test_all_objects_are_searched_for_cycles_seldom_and_young_ones_as_ever() -> None:
     before = gc.get_threshold()
     try:
-        look_through_all_seldom()
+        collect_oldest_seldom()
         young, middle, old = gc.get_threshold()
         assert (young, middle) == before[:2]
         assert old > before[2]

@@ -14,7 +14,7 @@ type _Rank = tuple[int, float, JobKey]
 """Who gives first: the lowest priority, and among equals the youngest job."""
 
 
-class Lending:
+class Preemption:
     """What jobs lack, and what others have scavenged."""
 
     def __init__(self, fleet: Fleet, wake: Callable[[JobKey], None]) -> None:
