@@ -19,6 +19,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     tests = Path(__file__).parent
     if missing_programs() and any({"cluster", "e2e", "helm", "kube"} & set(item.path.relative_to(tests).parts) for item in session.items):
         capture = session.config.pluginmanager.get_plugin("capturemanager")
+        assert capture is not None, "pytest's own plugin"
         with capture.global_and_fixture_disabled():
             provide_programs()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections import defaultdict
@@ -102,8 +103,8 @@ class Simulation:
         self._order = itertools.count()
         for learner in self.learners.values():
             learner.steps = [0] * len(core.fragments)
-            self.at(learner.start, lambda unit=learner.unit: core.join(unit, self.now))
-            self.at(learner.start + learner.step_seconds, lambda x=learner: self._step(x))
+            self.at(learner.start, functools.partial(self._join, learner.unit))
+            self.at(learner.start + learner.step_seconds, functools.partial(self._step, learner))
 
     def at(self, when: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (when, next(self._order), do))
@@ -138,7 +139,7 @@ class Simulation:
                     for unit in action.units:
                         learner = self.learners[unit]
                         if not learner.mute:
-                            self.at(self.now + learner.answer_seconds, lambda x=learner, pull=action: self._answer(x, pull))
+                            self.at(self.now + learner.answer_seconds, functools.partial(self._answer, learner, action))
                 case Broadcast():
                     for learner in self.learners.values():
                         if not learner.stopped:
@@ -146,6 +147,9 @@ class Simulation:
                             learner.steps[action.fragment] = 0
                 case Merged() | Skipped() | Finish() | _:
                     pass
+
+    def _join(self, unit: str) -> None:
+        self.core.join(unit, self.now)
 
     def _step(self, learner: SimulatedLearner) -> None:
         if not learner.stopped:

@@ -7,7 +7,7 @@ the loop's clock to run and `STOP` to end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from diloco.contract import Result, UnitResult
@@ -193,11 +193,12 @@ class FakeCluster:
 
     async def _any_node(self) -> str:
         nodes = await self._client.list(names.NODES)
-        return next(
+        workers: Iterator[str] = (
             node["metadata"]["name"]
             for node in nodes.items
             if names.NODE_TPU_TYPE not in node["metadata"]["labels"] and node["metadata"]["name"] not in self._dead_nodes
         )
+        return next(workers)
 
     async def _finish(self, namespace: str, name: str, exit_code: int, reason: str, message: str = "") -> None:
         pod = await self._client.get(names.PODS, namespace, name)

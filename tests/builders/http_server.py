@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -43,7 +43,7 @@ class Scripted:
 async def serving(handler: Handler) -> AsyncIterator[Scripted]:
     """A server until the context ends; it waits for nobody then."""
     scripted = Scripted(handler)
-    server = web.Server(scripted._answer, handler_cancellation=True)  # a watch that is left ends here, too
+    server = web.Server(cast("Any", scripted._answer), handler_cancellation=True)  # a watch that is left ends here, too
     runner = web.ServerRunner(server, shutdown_timeout=0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

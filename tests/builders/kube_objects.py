@@ -137,7 +137,7 @@ def widget(namespace: str, name: str = "", *, meta: Obj | None = None, status: O
     return {**obj, "status": status} if status else obj
 
 
-def config_map(namespace: str, name: str, *, meta: Obj | None = None, **data: str) -> Obj:
+def config_map(namespace: str, name: str, *, meta: Obj | None = None, **data: Any) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

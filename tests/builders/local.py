@@ -200,7 +200,7 @@ class Cluster:
         self, name: str, holds: Callable[[Obj | None], bool] = lambda job: job is not None, *, timeout: float = WAIT_SECONDS
     ) -> Obj:
         """The job, as soon as it is so."""
-        found = await self._unless_failed(wait_for(self.client, DILOCO_JOBS, "default", name, holds, timeout=timeout))
+        found: Obj | None = await self._unless_failed(wait_for(self.client, DILOCO_JOBS, "default", name, holds, timeout=timeout))
         assert found is not None
         return found
 

@@ -94,6 +94,7 @@ class RawLearner:
 
     def hear(self, kind: str) -> ToLearner:
         """The next reply of this kind; others are passed over (leases are kept)."""
+        message: ToLearner
         for message in self._call:
             which = message.WhichOneof("message")
             if which == "work":
@@ -121,4 +122,5 @@ class RawLearner:
                 pass
         except grpc.RpcError:
             pass
-        return self._call.code()
+        code: grpc.StatusCode = self._call.code()
+        return code

@@ -86,7 +86,7 @@ class ScriptedApi:
         return answer
 
     async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
-        answer = await self._write("get", resource, namespace, name)
+        answer: Obj | None = await self._write("get", resource, namespace, name)
         if answer is None:
             raise NotFound(404, "NotFound", f"{resource.plural} {name!r} not found")
         return answer

@@ -229,12 +229,12 @@ class Stage:
     def syncer(self) -> dict[str, Any]:
         return self.pods[f"{self.job['metadata']['name']}-syncer"]
 
-    def learner_exits(self, unit: str, attempt: int, code: int, host: int = 0, **how: str) -> None:
+    def learner_exits(self, unit: str, attempt: int, code: int, host: int = 0, **how: Any) -> None:
         exits(self.pod(unit, attempt, host), code, self.now, **how)
 
     def everyone_contributes(self, **fields: Any) -> None:
         """The syncer has seen every learner pod that runs."""
-        units = {}
+        units: dict[str, int] = {}
         for pod in self.pods.values():
             labels = pod["metadata"]["labels"]
             if labels["diloco.dev/component"] == "learner" and phase(pod) == "Running":

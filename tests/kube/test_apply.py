@@ -153,7 +153,8 @@ async def test_whole_status_can_be_dropped_but_not_applied_empty(client: Client,
 
 
 async def test_map_of_a_built_in_kind_can_be_applied_empty(client: Client, namespace: str) -> None:
-    for data in ({"x": "1"}, {}, {}):
+    contents: list[dict[str, Any]] = [{"x": "1"}, {}, {}]
+    for data in contents:
         config = config_map(namespace, "a", **data)
         made = await client.patch(CONFIG_MAPS, namespace, "a", config, type=PatchType.APPLY, field_manager="one")
         assert made.get("data", {}) == data

@@ -145,8 +145,9 @@ async def test_immutable_config_map_does_not_change(client: Client, namespace: s
 
 
 async def test_key_of_a_config_map_must_be_a_file_name(client: Client, namespace: str) -> None:
+    data: dict[str, Any] = {"a/b": "x"}
     with pytest.raises(Invalid):
-        await client.create(CONFIG_MAPS, config_map(namespace, "a", **{"a/b": "x"}))
+        await client.create(CONFIG_MAPS, config_map(namespace, "a", **data))
 
 
 async def test_headless_service_stays_headless_and_others_get_an_address(client: Client, namespace: str) -> None:

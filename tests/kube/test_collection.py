@@ -61,7 +61,8 @@ async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Clie
     await client.delete(WIDGETS, namespace, "owner")
 
     async def terminating() -> bool:
-        return (await client.get(PODS, namespace, "a"))["metadata"].get("deletionGracePeriodSeconds") == 20
+        pod = await client.get(PODS, namespace, "a")
+        return bool(pod["metadata"].get("deletionGracePeriodSeconds") == 20)
 
     await eventually(terminating, "the pod is told to terminate")
     await client.delete(PODS, namespace, "a", grace_seconds=0)

@@ -104,7 +104,7 @@ async def test_all_wrong_fields_are_told_at_once(client: Client, namespace: str)
 
 
 async def test_values_that_look_odd_but_are_right(client: Client, namespace: str) -> None:
-    spec = {"weights": {"a": 1, "b": 2.5}, "wait": "1h30m", "ratio": 1, "extra": {}}
+    spec: dict[str, Any] = {"weights": {"a": 1, "b": 2.5}, "wait": "1h30m", "ratio": 1, "extra": {}}
     for name, port in (("a", 80), ("b", "http")):
         made = await client.create(WIDGETS, widget(namespace, name, port=port, **spec))
         assert made["spec"]["port"] == port

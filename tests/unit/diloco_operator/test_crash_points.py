@@ -128,7 +128,8 @@ class World:
         return sum(operator.counters.defects for operator in self._operators)
 
     async def status(self) -> Obj:
-        return (await self.api.get(names.DILOCO_JOBS, *KEY)).get("status", {})
+        status: Obj = (await self.api.get(names.DILOCO_JOBS, *KEY)).get("status", {})
+        return status
 
     async def patch_spec(self, **spec: Any) -> None:
         await self.api.patch(names.DILOCO_JOBS, *KEY, {"spec": spec}, type=PatchType.MERGE, field_manager="user")
@@ -249,7 +250,7 @@ def undisturbed() -> tuple[dict[str, Any], list[str]]:
     return end, world.clients[0].writes
 
 
-def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[str]]):
+def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[str]]) -> None:
     end, _ = undisturbed
     assert end["conditions"]["Complete"] == ("True", "StepsReached")
     assert end["conditions"]["Failed"][0] == "False"
@@ -262,7 +263,9 @@ def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[s
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_an_operator_that_dies_after_any_write_is_taken_over_without_a_trace(undisturbed: tuple[dict[str, Any], list[str]], part: int):
+def test_an_operator_that_dies_after_any_write_is_taken_over_without_a_trace(
+    undisturbed: tuple[dict[str, Any], list[str]], part: int
+) -> None:
     expected, writes = undisturbed
     differing = {}
     for lives in itertools.islice(range(1, len(writes) + 1), part, None, 4):

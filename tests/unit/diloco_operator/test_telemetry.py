@@ -32,7 +32,7 @@ AUTHORITY = Issuer(lambda: NOW, 3600).authority(JOB.uid)
 FAST = StreamTiming(interval=0.05, notify_interval=3600, read_timeout=0.5, backoff=Backoff(initial=0.02, ceiling=0.1))
 
 
-class FakeSyncer(SyncerServicer):
+class FakeSyncer(SyncerServicer):  # type: ignore[misc]  # generated without types
     """Sends what is put into `reports`; knows who asked."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 def endpoint(port: int, pod_uid: str = "pod-1", host: str = "127.0.0.1", **changes: Any) -> Endpoint:
-    usual = {"job_uid": JOB.uid, "host_name": syncer_host_name(JOB.name, JOB.namespace), "authority": AUTHORITY}
+    usual: dict[str, Any] = {"job_uid": JOB.uid, "host_name": syncer_host_name(JOB.name, JOB.namespace), "authority": AUTHORITY}
     return Endpoint(pod_uid=pod_uid, host=host, port=port, **(usual | changes))
 
 
@@ -95,7 +95,7 @@ def report(t: int, *units: tuple[str, int, Any], **fields: Any) -> pb.Report:
     return pb.Report(t=t, steps=100, units=[pb.UnitReport(unit=u, attempt=a, state=s) for u, a, s in units], **fields)
 
 
-async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock(watched: Watched):
+async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -110,7 +110,7 @@ async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock
         assert watched.told == [KEY]
 
 
-async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(watched: Watched):
+async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -122,7 +122,7 @@ async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(w
         await until(lambda: len(watched.told) == 2)
 
 
-async def test_progress_is_told_once_an_interval():
+async def test_progress_is_told_once_an_interval() -> None:
     it = Watched(StreamTiming(interval=0.05, notify_interval=0, read_timeout=0.5))
     syncer = FakeSyncer()
     async with serving(syncer) as port:
@@ -133,7 +133,7 @@ async def test_progress_is_told_once_an_interval():
         await it.watcher.close()
 
 
-async def test_a_stream_that_ends_is_opened_again(watched: Watched):
+async def test_a_stream_that_ends_is_opened_again(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -144,7 +144,7 @@ async def test_a_stream_that_ends_is_opened_again(watched: Watched):
         assert len(syncer.callers) == 2
 
 
-async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_kept(watched: Watched):
+async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_kept(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -154,7 +154,7 @@ async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_k
         assert watched.latest.t == 1
 
 
-async def test_a_syncer_that_is_not_up_yet_is_found_once_it_is(watched: Watched):
+async def test_a_syncer_that_is_not_up_yet_is_found_once_it_is(watched: Watched) -> None:
     first = FakeSyncer()
     async with serving(first) as port:
         pass  # the port is free again
@@ -165,7 +165,7 @@ async def test_a_syncer_that_is_not_up_yet_is_found_once_it_is(watched: Watched)
         await until(lambda: watched.latest)
 
 
-async def test_the_stream_follows_the_syncer_to_another_address(watched: Watched):
+async def test_the_stream_follows_the_syncer_to_another_address(watched: Watched) -> None:
     old, new = FakeSyncer(), FakeSyncer()
     async with serving(old) as old_port, serving(new, host="127.0.0.2") as new_port:
         watched.watcher.follow(KEY, endpoint(old_port))
@@ -176,7 +176,7 @@ async def test_the_stream_follows_the_syncer_to_another_address(watched: Watched
         await until(lambda: not old.watching)
 
 
-async def test_following_the_same_syncer_again_changes_nothing(watched: Watched):
+async def test_following_the_same_syncer_again_changes_nothing(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         for _ in range(3):
@@ -186,7 +186,7 @@ async def test_following_the_same_syncer_again_changes_nothing(watched: Watched)
         assert len(syncer.callers) == 1
 
 
-async def test_a_job_that_is_gone_is_no_longer_watched_and_its_report_is_forgotten(watched: Watched):
+async def test_a_job_that_is_gone_is_no_longer_watched_and_its_report_is_forgotten(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -197,7 +197,7 @@ async def test_a_job_that_is_gone_is_no_longer_watched_and_its_report_is_forgott
         await until(lambda: not syncer.watching)
 
 
-async def test_a_syncer_that_does_not_run_is_not_asked_but_its_report_stays(watched: Watched):
+async def test_a_syncer_that_does_not_run_is_not_asked_but_its_report_stays(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -208,7 +208,7 @@ async def test_a_syncer_that_does_not_run_is_not_asked_but_its_report_stays(watc
         assert watched.latest is not None
 
 
-def test_every_field_of_the_wire_arrives():
+def test_every_field_of_the_wire_arrives() -> None:
     unit = pb.UnitReport(
         unit="h100-1", attempt=3, state=pb.UnitReport.REFUSED, steps=10, tokens=2**40, tokens_per_second=1.5, weight=0.25, staleness=4,
         contributions=5, seconds_since_heard=6.5, loss=7.5, refused={"NONFINITE": 2}, message="NaN", local_step=8, step_seconds=0.5,
@@ -233,26 +233,26 @@ def test_every_field_of_the_wire_arrives():
     assert (told.tokens_per_second, told.message) == (1.5, "NaN")
 
 
-def test_a_state_that_this_operator_does_not_know_is_said():
+def test_a_state_that_this_operator_does_not_know_is_said() -> None:
     with pytest.raises(UnreadableReport, match="state 0 of unit v5p-0"):
         report_of(report(1, ("v5p-0", 1, pb.UnitReport.STATE_UNSPECIFIED)), 0)
 
 
 @pytest.mark.parametrize("change", [{"seeded": True}, {"done": True}, {"snapshot_error": "full"}, {"message": "m"}, {"draining": True}])
-def test_what_reconcile_must_see_at_once(change: dict[str, Any]):
+def test_what_reconcile_must_see_at_once(change: dict[str, Any]) -> None:
     assert matters(report_of(report(1), 0)) != matters(report_of(report(1, **change), 0))
 
 
-def test_an_ipv6_address_stands_in_brackets():
+def test_an_ipv6_address_stands_in_brackets() -> None:
     assert endpoint(7077, host="fd00::1").address == "[fd00::1]:7077"
 
 
-def test_an_interval_longer_than_the_patience_is_refused():
+def test_an_interval_longer_than_the_patience_is_refused() -> None:
     with pytest.raises(ValueError, match="interval < read_timeout"):
         StreamTiming(interval=20, read_timeout=15)
 
 
-async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog: pytest.LogCaptureFixture):
+async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     syncer = FakeSyncer()
     stranger = Issuer(lambda: NOW, 3600).authority(JOB.uid)
     async with serving(syncer, authority=stranger) as port:
@@ -263,7 +263,7 @@ async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog:
         assert syncer.callers == []
 
 
-async def test_a_syncer_that_has_its_certificate_from_the_authority_before_is_heard(watched: Watched):
+async def test_a_syncer_that_has_its_certificate_from_the_authority_before_is_heard(watched: Watched) -> None:
     syncer = FakeSyncer()
     former = Issuer(lambda: NOW, 3600).authority(JOB.uid)
     both = AUTHORITY.root.pem + former.root.pem

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, BACKDATE, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
@@ -63,7 +64,7 @@ def test_a_certificate_says_who_it_is_for_and_no_more() -> None:
     assert (learner.identity, learner.host_names, learner.expires) == ("diloco://uid-lm/learner/v5p-0/1", (), NOW + DAY)
     assert (syncer.identity, syncer.host_names) == ("diloco://uid-lm/syncer", ("lm-syncer.lm.ns.svc",))
     assert learner.authority == syncer.authority == authority.root.id == found.roots[0].id
-    for key, purpose in (("v5p-0-a1.pem", x509.ExtendedKeyUsageOID.CLIENT_AUTH), ("identity.pem", x509.ExtendedKeyUsageOID.SERVER_AUTH)):
+    for key, purpose in (("v5p-0-a1.pem", ExtendedKeyUsageOID.CLIENT_AUTH), ("identity.pem", ExtendedKeyUsageOID.SERVER_AUTH)):
         certificate = loaded(obj, key)
         assert list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [purpose]
         assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

@@ -51,7 +51,8 @@ def test_terms_are_alternatives_and_all_of_one_must_hold() -> None:
 
 
 def test_whoever_requires_nothing_may_run_anywhere() -> None:
-    for affinity in (None, {}, {"nodeAffinity": {}}):
+    empty: tuple[dict[str, Any] | None, ...] = (None, {}, {"nodeAffinity": {}})
+    for affinity in empty:
         assert attracts(node_terms(affinity), {}, "host-1")
 
 

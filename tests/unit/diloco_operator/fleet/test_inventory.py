@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
@@ -37,7 +39,7 @@ def test_multi_host_slice_is_its_node_pool_with_hosts_in_order() -> None:
         ({"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}}, "active-node-maintenance=ONGOING"),
     ],
 )
-def test_slice_is_unusable_as_a_whole_when_one_host_is(broken: dict[str, object], why: str) -> None:
+def test_slice_is_unusable_as_a_whole_when_one_host_is(broken: dict[str, Any], why: str) -> None:
     first, _ = a_tpu_slice("np-0", 2)
     inventory = an_inventory(first, a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", **broken))
     assert names(inventory, PAIR) == []
@@ -184,5 +186,5 @@ def test_copy_and_original_go_their_own_ways() -> None:
     inventory.remove_node("np-0-1")
     copy.set_reservations("other", {"np-0-0"})
     assert (names(inventory, SINGLE), inventory.counts(PAIR).unusable_count, inventory.reserved_by("np-0-0")) == (["a"], 1, frozenset())
-    assert (names(copy, SINGLE), copy.counts(PAIR).unusable_count, copy.reserved_by("a")) == (["b"], 0, {"job"})
+    assert (names(copy, SINGLE), copy.counts(PAIR).unusable_count, copy.reserved_by("a")) == (["b"], 0, frozenset({"job"}))
     assert (inventory.counts(PAIR).reserved, copy.counts(PAIR).reserved) == (0, 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import CONFIG_MAPS
-from diloco_operator.kube.client import Resource, Unavailable
+from diloco_operator.kube.client import Client, Resource, Unavailable
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
 from diloco_operator.kube.lease import LEASES, Terms, read_lease
@@ -28,7 +28,7 @@ class Replica:
         self.cut_off = False
         self.fence = Fence(self.clock)
         self.elector = Elector(
-            _Cable(world.api, self),
+            cast("Client", _Cable(world.api, self)),
             self.fence,
             namespace=NS,
             name="diloco-operator",
@@ -37,7 +37,7 @@ class Replica:
             rng=world.random.random,
             clock=self.clock,
         )
-        self.client = FencedClient(_Cable(world.api, self), self.fence)
+        self.client = FencedClient(cast("Client", _Cable(world.api, self)), self.fence)
         self.led_at: float | None = None
         self.lost: LeaseLost | None = None
         self.task = loop.create_task(self._run())
@@ -119,7 +119,7 @@ async def a_leader_and_a_standby(world: World) -> tuple[Replica, Replica]:
     return first, second
 
 
-def test_of_several_replicas_one_leads_and_goes_on_leading():
+def test_of_several_replicas_one_leads_and_goes_on_leading() -> None:
     async def scenario(world: World) -> None:
         replicas = [world.start(f"replica-{i}") for i in range(5)]
         await until(lambda: any(replica.led_at is not None for replica in replicas))
@@ -131,7 +131,7 @@ def test_of_several_replicas_one_leads_and_goes_on_leading():
     play(scenario)
 
 
-def test_a_leader_that_was_killed_is_followed_within_20_seconds():
+def test_a_leader_that_was_killed_is_followed_within_20_seconds() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         await first.stop()
@@ -144,7 +144,7 @@ def test_a_leader_that_was_killed_is_followed_within_20_seconds():
     play(scenario)
 
 
-def test_a_leader_that_releases_the_lease_is_followed_at_the_next_look():
+def test_a_leader_that_releases_the_lease_is_followed_at_the_next_look() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         await first.stop()
@@ -160,7 +160,7 @@ def test_a_leader_that_releases_the_lease_is_followed_at_the_next_look():
     play(scenario)
 
 
-def test_a_leader_cut_off_stops_writing_before_another_leads():
+def test_a_leader_cut_off_stops_writing_before_another_leads() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         first.cut_off = True
@@ -181,7 +181,7 @@ def test_a_leader_cut_off_stops_writing_before_another_leads():
     play(scenario)
 
 
-def test_a_hiccup_shorter_than_the_deadline_costs_nothing():
+def test_a_hiccup_shorter_than_the_deadline_costs_nothing() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         away = True
@@ -201,7 +201,7 @@ def test_a_hiccup_shorter_than_the_deadline_costs_nothing():
     play(scenario)
 
 
-def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on():
+def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on() -> None:
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
         await first.write("before")
@@ -214,7 +214,7 @@ def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on():
     play(scenario)
 
 
-def test_a_renewal_that_was_answered_too_late_does_not_count():
+def test_a_renewal_that_was_answered_too_late_does_not_count() -> None:
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
         original = world.api.update
@@ -233,7 +233,7 @@ def test_a_renewal_that_was_answered_too_late_does_not_count():
     play(scenario)
 
 
-def test_a_lease_that_somebody_labelled_is_renewed_all_the_same():
+def test_a_lease_that_somebody_labelled_is_renewed_all_the_same() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         for value in range(20):
@@ -247,7 +247,7 @@ def test_a_lease_that_somebody_labelled_is_renewed_all_the_same():
     play(scenario)
 
 
-def test_a_lease_that_was_deleted_is_made_anew():
+def test_a_lease_that_was_deleted_is_made_anew() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         await world.api.delete(LEASES, NS, "diloco-operator")
@@ -259,7 +259,7 @@ def test_a_lease_that_was_deleted_is_made_anew():
     play(scenario)
 
 
-def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed():
+def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed() -> None:
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
 
@@ -272,7 +272,7 @@ def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed():
     play(scenario)
 
 
-def test_writes_whose_time_is_up_do_not_disturb_the_end_of_the_lease():
+def test_writes_whose_time_is_up_do_not_disturb_the_end_of_the_lease() -> None:
     async def scenario(world: World) -> None:
         fence = Fence(now)
         fence.open_until(5)
@@ -293,7 +293,7 @@ def test_writes_whose_time_is_up_do_not_disturb_the_end_of_the_lease():
     play(scenario)
 
 
-def test_a_time_out_within_a_write_is_not_taken_for_the_leases():
+def test_a_time_out_within_a_write_is_not_taken_for_the_leases() -> None:
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
         with pytest.raises(TimeoutError):

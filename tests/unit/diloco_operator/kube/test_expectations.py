@@ -28,7 +28,7 @@ def pod(name: str = "p", *, uid: str = "u", version: str = "1", deleting: bool =
     return Held("ns", name, uid, version, deleting, None)
 
 
-def test_a_creation_is_open_until_the_cache_shows_the_object(expectations: Expectations[str]):
+def test_a_creation_is_open_until_the_cache_shows_the_object(expectations: Expectations[str]) -> None:
     expectations.expect_create("job", PODS, "ns", "p")
     assert expectations.open("job")
     expectations.observe(SERVICES, None, pod())  # the same name, another kind
@@ -38,7 +38,7 @@ def test_a_creation_is_open_until_the_cache_shows_the_object(expectations: Expec
     assert not expectations.open("job")
 
 
-def test_a_deletion_is_open_until_the_object_is_gone(expectations: Expectations[str]):
+def test_a_deletion_is_open_until_the_object_is_gone(expectations: Expectations[str]) -> None:
     expectations.expect_delete("job", PODS, "ns", "p", "u")
     expectations.observe(PODS, pod(), pod(version="2"))
     assert expectations.open("job")
@@ -47,13 +47,13 @@ def test_a_deletion_is_open_until_the_object_is_gone(expectations: Expectations[
 
 
 @pytest.mark.parametrize("seen", [pod(deleting=True), pod(uid="another")], ids=["terminating", "replaced"])
-def test_a_deletion_is_seen_by(expectations: Expectations[str], seen: Held[None]):
+def test_a_deletion_is_seen_by(expectations: Expectations[str], seen: Held[None]) -> None:
     expectations.expect_delete("job", PODS, "ns", "p", "u")
     expectations.observe(PODS, pod(), seen)
     assert not expectations.open("job")
 
 
-def test_everything_must_be_seen(expectations: Expectations[str]):
+def test_everything_must_be_seen(expectations: Expectations[str]) -> None:
     expectations.expect_create("job", PODS, "ns", "a")
     expectations.expect_create("job", PODS, "ns", "b")
     expectations.observe(PODS, None, pod("b"))
@@ -61,7 +61,7 @@ def test_everything_must_be_seen(expectations: Expectations[str]):
     assert expectations.waiting_for("job") == ["Pod ns/a"]
 
 
-def test_jobs_do_not_wait_for_each_other(expectations: Expectations[str]):
+def test_jobs_do_not_wait_for_each_other(expectations: Expectations[str]) -> None:
     expectations.expect_create("one", PODS, "ns", "a")
     expectations.expect_create("two", PODS, "ns", "b")
     expectations.observe(PODS, None, pod("b"))
@@ -69,7 +69,7 @@ def test_jobs_do_not_wait_for_each_other(expectations: Expectations[str]):
     assert not expectations.open("two")
 
 
-def test_after_thirty_seconds_nothing_is_expected_any_more(expectations: Expectations[str], clock: Clock):
+def test_after_thirty_seconds_nothing_is_expected_any_more(expectations: Expectations[str], clock: Clock) -> None:
     expectations.expect_create("job", PODS, "ns", "p")
     clock.now += 29
     assert expectations.expires_in("job") == pytest.approx(1)
@@ -78,13 +78,13 @@ def test_after_thirty_seconds_nothing_is_expected_any_more(expectations: Expecta
     assert expectations.waiting_for("job") == []
 
 
-def test_what_was_not_sent_is_not_expected(expectations: Expectations[str]):
+def test_what_was_not_sent_is_not_expected(expectations: Expectations[str]) -> None:
     expectations.expect_create("job", PODS, "ns", "p")
     expectations.cancel("job", PODS, "ns", "p")
     assert not expectations.open("job")
 
 
-def test_a_written_version_is_open_until_the_cache_reaches_it(expectations: Expectations[str]):
+def test_a_written_version_is_open_until_the_cache_reaches_it(expectations: Expectations[str]) -> None:
     written = an_object("job", 20)
     expectations.expect_version("job", DILOCO_JOBS, Held("ns", "job", "u", "10", False, None), written)
     assert expectations.open("job")
@@ -95,18 +95,18 @@ def test_a_written_version_is_open_until_the_cache_reaches_it(expectations: Expe
 
 
 @pytest.mark.parametrize("shown", ["20", "100"])
-def test_a_version_that_the_cache_shows_already_is_not_expected(expectations: Expectations[str], shown: str):
+def test_a_version_that_the_cache_shows_already_is_not_expected(expectations: Expectations[str], shown: str) -> None:
     expectations.expect_version("job", DILOCO_JOBS, Held("ns", "job", "u", shown, False, None), an_object("job", 20))
     assert not expectations.open("job")
 
 
-def test_a_deletion_ends_the_wait_for_a_version(expectations: Expectations[str]):
+def test_a_deletion_ends_the_wait_for_a_version(expectations: Expectations[str]) -> None:
     expectations.expect_version("job", DILOCO_JOBS, None, an_object("job", 20))
     expectations.observe(DILOCO_JOBS, Held("ns", "job", "u", "19", False, None), None)
     assert not expectations.open("job")
 
 
-def test_versions_that_are_no_numbers_are_only_compared_for_equality(expectations: Expectations[str], clock: Clock):
+def test_versions_that_are_no_numbers_are_only_compared_for_equality(expectations: Expectations[str], clock: Clock) -> None:
     expectations.expect_version("job", DILOCO_JOBS, None, an_object("job", "opaque-b"))
     expectations.observe(DILOCO_JOBS, None, Held("ns", "job", "u", "opaque-a", False, None))
     assert expectations.open("job")
@@ -114,7 +114,7 @@ def test_versions_that_are_no_numbers_are_only_compared_for_equality(expectation
     assert not expectations.open("job")
 
 
-def test_forgetting_a_job_leaves_the_others(expectations: Expectations[str]):
+def test_forgetting_a_job_leaves_the_others(expectations: Expectations[str]) -> None:
     for key in ("one", "two"):
         expectations.expect_create(key, PODS, "ns", "shared")
     expectations.forget("one")

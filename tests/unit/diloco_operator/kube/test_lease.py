@@ -20,28 +20,28 @@ def an_election(identity: str = "me") -> Election:
     return Election(identity, TERMS)
 
 
-def test_without_a_lease_one_is_made():
+def test_without_a_lease_one_is_made() -> None:
     election = an_election()
     election.saw(None, 0)
     assert election.move(0) is Move.CREATE
     assert election.claim(WALL) == Lease("me", 15.0, acquired=STAMP, renewed=STAMP, transitions=0)
 
 
-def test_a_released_lease_is_taken_at_once():
+def test_a_released_lease_is_taken_at_once() -> None:
     election = an_election()
     election.saw(held_by(""), 0)
     assert election.move(0) is Move.UPDATE
     assert election.claim(WALL).transitions == 4
 
 
-def test_another_holders_lease_runs_out_by_the_time_it_was_seen_unchanged():
+def test_another_holders_lease_runs_out_by_the_time_it_was_seen_unchanged() -> None:
     election = an_election()
     election.saw(held_by("other"), 100)
     assert election.move(114.9) is Move.WAIT
     assert election.move(115) is Move.UPDATE  # 15 s after it was seen
 
 
-def test_every_renewal_that_is_seen_starts_the_time_anew():
+def test_every_renewal_that_is_seen_starts_the_time_anew() -> None:
     election = an_election()
     election.saw(held_by("other", renewed="r1"), 100)
     election.saw(held_by("other", renewed="r2"), 102)
@@ -50,7 +50,7 @@ def test_every_renewal_that_is_seen_starts_the_time_anew():
     assert election.move(117) is Move.UPDATE  # 102 + 15
 
 
-def test_the_clock_of_the_holder_does_not_matter():
+def test_the_clock_of_the_holder_does_not_matter() -> None:
     election = an_election()
     election.saw(held_by("other", renewed="1990-01-01T00:00:00.000000Z"), 100)
     assert election.move(114) is Move.WAIT
@@ -58,13 +58,13 @@ def test_the_clock_of_the_holder_does_not_matter():
     assert election.move(116) is Move.UPDATE
 
 
-def test_the_lease_lasts_as_long_as_its_holder_says():
+def test_the_lease_lasts_as_long_as_its_holder_says() -> None:
     election = an_election()
     election.saw(Lease("other", 60.0, "a", "r", 0), 0)
     assert election.move(59) is Move.WAIT
 
 
-def test_a_takeover_counts_as_a_transition_and_a_renewal_does_not():
+def test_a_takeover_counts_as_a_transition_and_a_renewal_does_not() -> None:
     election = an_election()
     election.saw(held_by("other"), 0)
     taken = election.claim(WALL)
@@ -74,7 +74,7 @@ def test_a_takeover_counts_as_a_transition_and_a_renewal_does_not():
     assert (renewed.acquired, renewed.renewed, renewed.transitions) == (STAMP, "2026-11-20T21:00:02.000000Z", 4)
 
 
-def test_leading_lasts_from_before_the_renewal_was_sent():
+def test_leading_lasts_from_before_the_renewal_was_sent() -> None:
     election = an_election()
     assert election.leads_until is None
     election.saw(None, 0)
@@ -82,7 +82,7 @@ def test_leading_lasts_from_before_the_renewal_was_sent():
     assert election.leads_until == 17  # 7 + the renew deadline of 10 s, not 9 + 10
 
 
-def test_who_sees_another_holder_leads_no_more():
+def test_who_sees_another_holder_leads_no_more() -> None:
     election = an_election()
     election.saw(None, 0)
     election.won(election.claim(WALL), sent=0, now=0)
@@ -90,7 +90,7 @@ def test_who_sees_another_holder_leads_no_more():
     assert election.leads_until is None
 
 
-def test_whoever_takes_over_does_so_after_the_old_holder_stopped_writing():
+def test_whoever_takes_over_does_so_after_the_old_holder_stopped_writing() -> None:
     old, new = an_election("old"), an_election("new")
     old.saw(None, 0)
     claim = old.claim(WALL)
@@ -102,30 +102,30 @@ def test_whoever_takes_over_does_so_after_the_old_holder_stopped_writing():
     assert takes_over - stops >= TERMS.lease_duration - TERMS.renew_deadline
 
 
-def test_a_standby_looks_again_when_the_lease_would_run_out():
+def test_a_standby_looks_again_when_the_lease_would_run_out() -> None:
     election = an_election()
     election.saw(held_by("other"), 100)
     assert election.recheck_in(100) == 2  # the retry period
     assert election.recheck_in(114.5) == 0.5  # it runs out at 115
 
 
-def test_a_released_lease_names_nobody_and_keeps_the_count():
+def test_a_released_lease_names_nobody_and_keeps_the_count() -> None:
     election = an_election()
     election.saw(held_by("me"), 0)
     assert election.released(WALL) == Lease("", 1.0, STAMP, STAMP, 3)
 
 
-def test_a_lease_is_read_as_it_is_written():
+def test_a_lease_is_read_as_it_is_written() -> None:
     assert read_lease({"spec": write_lease(held_by("me"))}) == held_by("me")
     assert read_lease({}) == Lease("", 0.0, "", "", 0)
 
 
 @pytest.mark.parametrize(("duration", "deadline", "retry"), [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15.5, 10, 2)])
-def test_terms_that_would_let_two_lead_are_refused(duration: float, deadline: float, retry: float):
+def test_terms_that_would_let_two_lead_are_refused(duration: float, deadline: float, retry: float) -> None:
     with pytest.raises(ValueError, match="lease duration"):
         Terms(duration, deadline, retry)
 
 
-def test_a_replica_without_a_name_is_refused():
+def test_a_replica_without_a_name_is_refused() -> None:
     with pytest.raises(ValueError, match="identity"):
         Election("", TERMS)

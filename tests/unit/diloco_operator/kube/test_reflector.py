@@ -62,7 +62,7 @@ def pages(*names: str, version: int = 10) -> list[ObjList | Exception]:
     return [ObjList([an_object(name, 5, phase="Pending") for name in names], str(version))]
 
 
-def test_all_pages_are_listed_before_it_is_synced():
+def test_all_pages_are_listed_before_it_is_synced() -> None:
     first = ObjList([an_object("a", 1)], "10", continue_token="more")
     second = ObjList([an_object("b", 2)], "10")
     api = ScriptedApi(lists=[first, second])
@@ -71,7 +71,7 @@ def test_all_pages_are_listed_before_it_is_synced():
     assert api.watched_from[0] == "10"
 
 
-def test_handlers_see_what_was_and_what_is():
+def test_handlers_see_what_was_and_what_is() -> None:
     api = ScriptedApi(
         lists=pages("a"),
         watches=[[modified(an_object("a", 11, phase="Running")), added(an_object("b", 12, phase="Pending")), deleted(an_object("a", 13))]],
@@ -86,7 +86,7 @@ def test_handlers_see_what_was_and_what_is():
     assert told == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
 
 
-def test_the_projection_is_held_and_found_by_index():
+def test_the_projection_is_held_and_found_by_index() -> None:
     api = ScriptedApi(lists=pages("a", "b"), watches=[[modified(an_object("b", 11, phase="Running")), SILENCE]])
 
     def moved(it: Followed) -> bool:
@@ -96,18 +96,18 @@ def test_the_projection_is_held_and_found_by_index():
     follow(lambda: Followed(api), moved)
 
 
-def test_an_index_forgets_what_is_deleted():
+def test_an_index_forgets_what_is_deleted() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[deleted(an_object("a", 11))]])
     follow(lambda: Followed(api), lambda it: it.reflector.synced and not it.names and not it.reflector.cache.by_index("phase", "Pending"))
 
 
-def test_a_watch_goes_on_after_the_last_bookmark():
+def test_a_watch_goes_on_after_the_last_bookmark() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[bookmark(40)], [SILENCE]])
     follow(lambda: Followed(api), lambda it: len(api.watched_from) == 2)
     assert api.watched_from == ["10", "40"]
 
 
-def test_a_silent_watch_is_dropped_and_resumed_where_it_was():
+def test_a_silent_watch_is_dropped_and_resumed_where_it_was() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[bookmark(20), SILENCE], [SILENCE]])
     timing = Timing(read_timeout=90)
     took = follow(lambda: Followed(api, timing), lambda it: len(api.watched_from) == 2, within=200)
@@ -115,7 +115,7 @@ def test_a_silent_watch_is_dropped_and_resumed_where_it_was():
     assert took >= 90
 
 
-def test_a_forgotten_version_means_listing_again_and_missed_deletions_are_told():
+def test_a_forgotten_version_means_listing_again_and_missed_deletions_are_told() -> None:
     api = ScriptedApi(lists=[*pages("a", "b"), *pages("b", "c", version=30)], watches=[[GONE], [SILENCE]])
     told: list[Any] = []
 
@@ -131,50 +131,50 @@ def test_a_forgotten_version_means_listing_again_and_missed_deletions_are_told()
     assert api.watched_from == ["10", "30"]
 
 
-def test_a_page_that_expired_starts_the_list_anew():
+def test_a_page_that_expired_starts_the_list_anew() -> None:
     first = ObjList([an_object("a", 1)], "10", continue_token="more")
     api = ScriptedApi(lists=[first, GONE, *pages("a", "b")])
     follow(lambda: Followed(api), lambda it: it.names == ["a", "b"])
     assert api.list_tokens == ["", "more", ""]
 
 
-def test_a_server_that_is_away_is_asked_with_growing_delays():
+def test_a_server_that_is_away_is_asked_with_growing_delays() -> None:
     api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
     took = follow(lambda: Followed(api), lambda it: it.reflector.synced)
     assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
 
 
-def test_jitter_shortens_the_delays():
+def test_jitter_shortens_the_delays() -> None:
     api = ScriptedApi(lists=[AWAY, AWAY, AWAY, *pages("a")])
     took = follow(lambda: Followed(api, draw=0.5), lambda it: it.reflector.synced)
     assert took == pytest.approx(0.75 * (0.5 + 1 + 2), abs=0.02)
 
 
-def test_a_connection_lost_in_a_watch_is_resumed_without_listing():
+def test_a_connection_lost_in_a_watch_is_resumed_without_listing() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), AWAY], [added(an_object("c", 12))]])
     follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
     assert api.list_tokens == [""]
 
 
-def test_a_version_that_the_server_refuses_for_another_reason_means_listing_again():
+def test_a_version_that_the_server_refuses_for_another_reason_means_listing_again() -> None:
     ahead = ApiError(504, "Timeout", "Too large resource version: 10, current: 3")
     api = ScriptedApi(lists=[*pages("a"), *pages("b", version=3)], watches=[[ahead], [SILENCE]])
     follow(lambda: Followed(api), lambda it: it.names == ["b"])
 
 
-def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop():
+def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[], [], [], [SILENCE]])
     took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 4)
     assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
 
 
-def test_an_idle_watch_that_the_server_ends_is_resumed_at_once():
+def test_an_idle_watch_that_the_server_ends_is_resumed_at_once() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[60.0], [60.0], [SILENCE]])
     took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 3, within=200)
     assert took == pytest.approx(120, abs=0.1)
 
 
-def test_it_is_known_when_the_server_was_heard_last():
+def test_it_is_known_when_the_server_was_heard_last() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[5.0, bookmark(20), SILENCE]])
     heard: list[float | None] = []
 
@@ -187,7 +187,7 @@ def test_it_is_known_when_the_server_was_heard_last():
     assert heard[-1] == pytest.approx(5, abs=0.02)
 
 
-def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed():
+def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed() -> None:
     class Fussy(Followed):
         def note(self, old: Held[str] | None, new: Held[str] | None) -> None:
             raise KeyError("a defect")
@@ -196,11 +196,11 @@ def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed():
         follow(lambda: Fussy(ScriptedApi(lists=pages("a"))), lambda it: False)
 
 
-def test_times_in_an_order_that_cannot_work_are_refused():
+def test_times_in_an_order_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="short_watch < read_timeout < watch_timeout"):
         Timing(read_timeout=400, watch_timeout=300)
 
 
-def test_without_a_projection_the_object_is_held_as_it_is():
+def test_without_a_projection_the_object_is_held_as_it_is() -> None:
     obj: Obj = an_object("a", 1)
     assert as_it_is(obj, None) is obj

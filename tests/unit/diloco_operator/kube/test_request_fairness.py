@@ -36,7 +36,7 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
     run_virtual(scenario)
 
 
-def test_a_single_request_does_not_wait_behind_a_thousand_of_another_key():
+def test_a_single_request_does_not_wait_behind_a_thousand_of_another_key() -> None:
     async def scenario() -> None:
         stage = Stage(8)
         crowd = [asyncio.create_task(stage.request("big")) for _ in range(1000)]
@@ -50,7 +50,7 @@ def test_a_single_request_does_not_wait_behind_a_thousand_of_another_key():
     play(scenario())
 
 
-def test_with_a_share_for_each_key_it_does_not_wait_at_all():
+def test_with_a_share_for_each_key_it_does_not_wait_at_all() -> None:
     async def scenario() -> None:
         stage = Stage(8, most=6)
         crowd = [asyncio.create_task(stage.request("big")) for _ in range(100)]
@@ -63,7 +63,7 @@ def test_with_a_share_for_each_key_it_does_not_wait_at_all():
     play(scenario())
 
 
-def test_in_company_a_key_has_few_slots_and_alone_again_many():
+def test_in_company_a_key_has_few_slots_and_alone_again_many() -> None:
     async def scenario() -> None:
         stage = Stage(8, most=6, light=2, most_in_contention=2)
         held: list[tuple[float, int]] = []
@@ -87,7 +87,7 @@ def test_in_company_a_key_has_few_slots_and_alone_again_many():
     play(scenario())
 
 
-def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_back():
+def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_back() -> None:
     async def scenario() -> None:
         stage = Stage(20, most=12, light=4, most_in_contention=1)
         crowd = [asyncio.create_task(stage.request("big")) for _ in range(24)]
@@ -101,7 +101,7 @@ def test_who_wants_few_slots_at_once_is_held_back_by_nobody_and_holds_a_crowd_ba
     play(scenario())
 
 
-def test_after_a_request_that_nobody_answered_for_long_a_crowd_rests_a_moment_only():
+def test_after_a_request_that_nobody_answered_for_long_a_crowd_rests_a_moment_only() -> None:
     async def scenario() -> None:
         stage = Stage(8, most=6, most_in_contention=1)
         small = asyncio.create_task(stage.request("small", 100.0))
@@ -114,7 +114,7 @@ def test_after_a_request_that_nobody_answered_for_long_a_crowd_rests_a_moment_on
     play(scenario())
 
 
-def test_two_crowds_share_the_slots_also_while_one_of_them_ends():
+def test_two_crowds_share_the_slots_also_while_one_of_them_ends() -> None:
     async def scenario() -> None:
         stage = Stage(8, most=6, light=2, most_in_contention=2)
         crowds = [asyncio.create_task(stage.request(key)) for key, count in (("a", 16), ("b", 28)) for _ in range(count)]
@@ -126,7 +126,7 @@ def test_two_crowds_share_the_slots_also_while_one_of_them_ends():
     play(scenario())
 
 
-def test_keys_take_turns():
+def test_keys_take_turns() -> None:
     async def scenario() -> None:
         stage = Stage(1)
         waiting = [asyncio.create_task(stage.request(key)) for key in ["a"] * 4 + ["b"] * 2 + ["c"]]
@@ -137,7 +137,7 @@ def test_keys_take_turns():
     play(scenario())
 
 
-def test_a_slot_granted_to_a_request_that_is_cancelled_goes_to_the_next():
+def test_a_slot_granted_to_a_request_that_is_cancelled_goes_to_the_next() -> None:
     async def scenario() -> None:
         stage = Stage(1)
         first = asyncio.create_task(stage.request("a"))
@@ -156,7 +156,7 @@ def test_a_slot_granted_to_a_request_that_is_cancelled_goes_to_the_next():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int):
+def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int) -> None:
     async def scenario() -> None:
         rng = random.Random(seed)
         stage = Stage(4, most=3)
@@ -177,7 +177,7 @@ def test_no_slot_is_lost_or_made_whatever_is_cancelled_when(seed: int):
     play(scenario())
 
 
-def test_no_slot_at_all_is_refused():
+def test_no_slot_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="every limit must be 1 or more"):
         FairSlots(0)
     with pytest.raises(ValueError, match="every limit must be 1 or more"):

@@ -57,15 +57,15 @@ class KeyQueueMachine(RuleBasedStateMachine):
             if until <= self.now:
                 del self.settling[key]
                 self.wanted.setdefault(key, until)
-        key = self.queue.take(self.now)
+        taken = self.queue.take(self.now)
         candidates = self.wanted.keys() - self.held
-        if key is None:
+        if taken is None:
             assert not candidates, "a key that is owed a pass was not handed out"
             return
-        assert key in candidates, "a key was handed out that nobody wanted, or to a second worker"
-        del self.wanted[key]
-        self.settling.pop(key, None)  # the pass sees what it was to settle for
-        self.held.add(key)
+        assert taken in candidates, "a key was handed out that nobody wanted, or to a second worker"
+        del self.wanted[taken]
+        self.settling.pop(taken, None)  # the pass sees what it was to settle for
+        self.held.add(taken)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -95,19 +95,19 @@ def a_queue() -> WorkQueue[str]:
     return WorkQueue(Backoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0)
 
 
-def test_keys_come_in_the_order_in_which_they_were_added():
+def test_keys_come_in_the_order_in_which_they_were_added() -> None:
     queue: KeyQueue[str] = KeyQueue()
     for key in "cab":
         queue.add(key)
     assert [queue.take(0) for _ in range(3)] == ["c", "a", "b"]
 
 
-def test_done_without_a_pass_is_a_defect():
+def test_done_without_a_pass_is_a_defect() -> None:
     with pytest.raises(ValueError, match="nobody is processing"):
         KeyQueue[str]().done("a")
 
 
-def test_a_worker_waits_for_a_delayed_key():
+def test_a_worker_waits_for_a_delayed_key() -> None:
     async def scenario() -> float:
         queue = a_queue()
         queue.add_after("a", 5)
@@ -119,7 +119,7 @@ def test_a_worker_waits_for_a_delayed_key():
     assert run_virtual(scenario()) == pytest.approx(3)
 
 
-def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_long_enough():
+def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_long_enough() -> None:
     async def scenario(adds: int) -> float:
         queue = a_queue()
         for _ in range(adds):
@@ -133,7 +133,7 @@ def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_lo
     assert run_virtual(scenario(7)) == pytest.approx(5.25)  # due at 5.0; nobody asked for it before the seventh had waited
 
 
-def test_a_key_that_settles_and_is_wanted_at_once_is_handed_out_once():
+def test_a_key_that_settles_and_is_wanted_at_once_is_handed_out_once() -> None:
     async def scenario() -> None:
         queue = a_queue()
         queue.add_settled("a", 1.0, 5.0)
@@ -145,7 +145,7 @@ def test_a_key_that_settles_and_is_wanted_at_once_is_handed_out_once():
     run_virtual(scenario())
 
 
-def test_keys_that_are_due_together_wake_a_worker_each():
+def test_keys_that_are_due_together_wake_a_worker_each() -> None:
     async def scenario() -> set[str]:
         queue = a_queue()
         workers = [asyncio.create_task(queue.get()) for _ in range(3)]
@@ -157,7 +157,7 @@ def test_keys_that_are_due_together_wake_a_worker_each():
     assert run_virtual(scenario()) == set("abc")
 
 
-def test_each_key_backs_off_alone_until_it_is_forgotten():
+def test_each_key_backs_off_alone_until_it_is_forgotten() -> None:
     async def scenario() -> None:
         queue = a_queue()
         assert [queue.add_rate_limited("a") for _ in range(3)] == [1, 2, 4]
@@ -169,7 +169,7 @@ def test_each_key_backs_off_alone_until_it_is_forgotten():
     run_virtual(scenario())
 
 
-def test_a_cancelled_worker_hands_its_wake_up_on():
+def test_a_cancelled_worker_hands_its_wake_up_on() -> None:
     async def scenario() -> str:
         queue = a_queue()
         first = asyncio.create_task(queue.get())
@@ -182,7 +182,7 @@ def test_a_cancelled_worker_hands_its_wake_up_on():
     assert run_virtual(scenario()) == "a"
 
 
-def test_a_worker_that_was_cancelled_while_it_waited_is_not_woken():
+def test_a_worker_that_was_cancelled_while_it_waited_is_not_woken() -> None:
     async def scenario() -> str:
         queue = a_queue()
         first = asyncio.create_task(queue.get())
@@ -195,7 +195,7 @@ def test_a_worker_that_was_cancelled_while_it_waited_is_not_woken():
     assert run_virtual(scenario()) == "a"
 
 
-def test_a_worker_that_was_cancelled_and_passed_over_in_the_same_moment_ends_as_cancelled():
+def test_a_worker_that_was_cancelled_and_passed_over_in_the_same_moment_ends_as_cancelled() -> None:
     async def scenario() -> tuple[str, bool]:
         queue = a_queue()
         first = asyncio.create_task(queue.get())
@@ -209,7 +209,7 @@ def test_a_worker_that_was_cancelled_and_passed_over_in_the_same_moment_ends_as_
     assert run_virtual(scenario()) == ("a", True)
 
 
-def test_shut_down_hands_out_what_is_ready_and_drops_the_rest():
+def test_shut_down_hands_out_what_is_ready_and_drops_the_rest() -> None:
     async def scenario() -> None:
         queue = a_queue()
         queue.add("a")
@@ -226,7 +226,7 @@ def test_shut_down_hands_out_what_is_ready_and_drops_the_rest():
     run_virtual(scenario())
 
 
-def test_shut_down_wakes_every_waiting_worker():
+def test_shut_down_wakes_every_waiting_worker() -> None:
     async def scenario() -> list[object]:
         queue = a_queue()
         workers = [asyncio.create_task(queue.get()) for _ in range(3)]
@@ -237,7 +237,7 @@ def test_shut_down_wakes_every_waiting_worker():
     assert all(isinstance(end, ShutDown) for end in run_virtual(scenario()))
 
 
-def test_a_key_added_while_it_is_processed_is_processed_once_more():
+def test_a_key_added_while_it_is_processed_is_processed_once_more() -> None:
     async def scenario() -> None:
         queue = a_queue()
         queue.add("a")

@@ -101,7 +101,7 @@ async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile,
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_failures_that_come_one_by_one_are_written_down_together():
+def test_failures_that_come_one_by_one_are_written_down_together() -> None:
     async def scenario() -> None:
         async with stand(UNITS) as there:
             await there.apply("big", UNITS)
@@ -124,7 +124,7 @@ def test_failures_that_come_one_by_one_are_written_down_together():
     run_virtual(scenario())
 
 
-def test_a_job_of_few_pods_is_looked_at_at_once():
+def test_a_job_of_few_pods_is_looked_at_at_once() -> None:
     async def scenario() -> None:
         async with stand(4) as there:
             await there.apply("small", 4)
@@ -138,7 +138,7 @@ def test_a_job_of_few_pods_is_looked_at_at_once():
     run_virtual(scenario())
 
 
-def test_the_first_decision_over_a_job_that_is_going_to_be_big_is_taken_aside_and_a_small_jobs_is_not():
+def test_the_first_decision_over_a_job_that_is_going_to_be_big_is_taken_aside_and_a_small_jobs_is_not() -> None:
     async def scenario() -> None:
         pods_then: list[int] = []
 
@@ -165,7 +165,7 @@ async def slowly[T](work: Callable[[], T]) -> T:
     return found
 
 
-def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_is_not_given_twice():
+def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_is_not_given_twice() -> None:
     async def scenario() -> None:
         sizes, free = {"big": UNITS, "small": 4}, 20
         async with stand(sum(sizes.values()) + free, offload=slowly) as there:
@@ -186,7 +186,7 @@ def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_
     run_virtual(scenario())
 
 
-def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it():
+def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it() -> None:
     async def scenario() -> None:
         async with stand(2 * UNITS, offload=slowly) as there:
             for name in ("first", "second"):
@@ -207,7 +207,7 @@ def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it():
     run_virtual(scenario())
 
 
-def test_what_was_decided_gets_going_before_the_next_decision_begins():
+def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
     """A decision aside slows down everything else, so it is followed by as long a time without one."""
 
     async def scenario() -> None:

@@ -48,13 +48,13 @@ def world() -> World:
     return world
 
 
-def test_the_oldest_job_is_asked_first_and_alone(world: World):
+def test_the_oldest_job_is_asked_first_and_alone(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.freed()
     assert world.woken == ["old"]
 
 
-def test_priority_comes_before_age(world: World):
+def test_priority_comes_before_age(world: World) -> None:
     world.queue.set_wants(("ns", "urgent"), 40.0, [V5P], priority=100)
     world.queue.set_wants(("ns", "idle"), 5.0, [V5P], priority=-1)
     world.fleet.free_slices[V5P] = 1
@@ -64,7 +64,7 @@ def test_priority_comes_before_age(world: World):
     assert world.woken == ["urgent", "old", "middle", "young", "idle"]
 
 
-def test_what_the_first_leaves_is_offered_to_the_next(world: World):
+def test_what_the_first_leaves_is_offered_to_the_next(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.freed()
     world.passes("old")
@@ -73,14 +73,14 @@ def test_what_the_first_leaves_is_offered_to_the_next(world: World):
     assert world.woken == ["old", "middle"]
 
 
-def test_what_is_left_after_one_took_its_share_is_offered_again(world: World):
+def test_what_is_left_after_one_took_its_share_is_offered_again(world: World) -> None:
     world.fleet.free_slices[V5P] = 2
     world.queue.freed()
     world.passes("old", takes=V5P)
     assert world.woken == ["old", "middle"]
 
 
-def test_nobody_is_asked_in_a_circle(world: World):
+def test_nobody_is_asked_in_a_circle(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.freed()
     for name in ("old", "middle", "young"):
@@ -88,13 +88,13 @@ def test_nobody_is_asked_in_a_circle(world: World):
     assert world.woken == ["old", "middle", "young"]
 
 
-def test_a_pass_that_nobody_asked_for_asks_nobody(world: World):
+def test_a_pass_that_nobody_asked_for_asks_nobody(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.passes("old")
     assert world.woken == []
 
 
-def test_fewer_hosts_than_a_unit_needs_wake_nobody(world: World):
+def test_fewer_hosts_than_a_unit_needs_wake_nobody(world: World) -> None:
     world.fleet.free_slices[PAIR] = 1
     world.queue.freed()
     assert world.woken == []
@@ -103,14 +103,14 @@ def test_fewer_hosts_than_a_unit_needs_wake_nobody(world: World):
     assert world.woken == ["middle"]
 
 
-def test_a_job_that_is_served_is_not_asked_again(world: World):
+def test_a_job_that_is_served_is_not_asked_again(world: World) -> None:
     world.waits("old", 10.0)
     world.fleet.free_slices[V5P] = 1
     world.queue.freed()
     assert world.woken == ["middle"]
 
 
-def test_another_job_under_the_same_name_has_its_own_age(world: World):
+def test_another_job_under_the_same_name_has_its_own_age(world: World) -> None:
     world.waits("old", 40.0, V5P)
     world.fleet.free_slices[V5P] = 1
     world.queue.freed()

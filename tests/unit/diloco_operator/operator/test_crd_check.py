@@ -25,18 +25,18 @@ def schema(crd: Obj) -> Obj:
     return found
 
 
-def test_the_one_that_belongs_to_it():
+def test_the_one_that_belongs_to_it() -> None:
     assert problem_of(installed()) == ""
 
 
-def test_a_newer_one_with_more_fields():
+def test_a_newer_one_with_more_fields() -> None:
     crd = installed()
     schema(crd)["spec"]["properties"]["later"] = {"type": "string"}
     crd["spec"]["versions"].insert(0, {"name": "v1", "served": True, "schema": {}})
     assert problem_of(crd) == ""
 
 
-def test_an_older_one_without_a_field_is_named_with_the_field_and_what_to_do():
+def test_an_older_one_without_a_field_is_named_with_the_field_and_what_to_do() -> None:
     crd = installed()
     del schema(crd)["status"]["properties"]["units"]["items"]["properties"]["endedAttempt"]
     del schema(crd)["spec"]["properties"]["training"]["properties"]["grace"]
@@ -44,39 +44,39 @@ def test_an_older_one_without_a_field_is_named_with_the_field_and_what_to_do():
     assert "crds.enabled=true" in problem_of(crd)
 
 
-def test_an_older_one_without_a_value_of_an_enumeration():
+def test_an_older_one_without_a_value_of_an_enumeration() -> None:
     crd = installed()
     accelerator = schema(crd)["spec"]["properties"]["pools"]["items"]["properties"]["accelerator"]
     accelerator["enum"] = [value for value in accelerator["enum"] if value != "tpu7x"]
     assert list(what_lacks(crd)) == ["the value tpu7x of spec.pools[].accelerator"]
 
 
-def test_one_without_the_status_subresource():
+def test_one_without_the_status_subresource() -> None:
     crd = installed()
     del crd["spec"]["versions"][0]["subresources"]["status"]
     assert list(what_lacks(crd)) == ["the subresource status"]
 
 
 @pytest.mark.parametrize("field", ["name", "served"])
-def test_one_that_does_not_serve_the_version(field: str):
+def test_one_that_does_not_serve_the_version(field: str) -> None:
     crd = installed()
     crd["spec"]["versions"][0][field] = {"name": "v1", "served": False}[field]
     assert list(what_lacks(crd)) == ["version v1alpha1"]
 
 
-def test_one_that_is_not_served_yet():
+def test_one_that_is_not_served_yet() -> None:
     crd = installed()
     crd["status"]["conditions"][0]["status"] = "False"
     assert "Established" in problem_of(crd)
 
 
-def test_many_missing_fields_are_cut_short():
+def test_many_missing_fields_are_cut_short() -> None:
     crd = installed()
     schema(crd)["status"]["properties"].clear()
     assert "more; install" in problem_of(crd)
 
 
-def test_it_looks_until_the_definition_is_there_and_says_each_problem_once(caplog: pytest.LogCaptureFixture):
+def test_it_looks_until_the_definition_is_there_and_says_each_problem_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         forbidden = True
 

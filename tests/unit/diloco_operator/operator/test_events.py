@@ -60,7 +60,7 @@ def play(scenario: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     run_virtual(run())
 
 
-def test_the_same_event_told_again_raises_a_count_and_the_last_time():
+def test_the_same_event_told_again_raises_a_count_and_the_last_time() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for _ in range(3):
@@ -74,7 +74,7 @@ def test_the_same_event_told_again_raises_a_count_and_the_last_time():
     play(scenario)
 
 
-def test_a_restarted_operator_goes_on_counting_without_reading():
+def test_a_restarted_operator_goes_on_counting_without_reading() -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
             async with stage.writing() as recorder:
@@ -85,7 +85,7 @@ def test_a_restarted_operator_goes_on_counting_without_reading():
     play(scenario)
 
 
-def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds():
+def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for _ in range(400):
@@ -98,7 +98,7 @@ def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds():
     play(scenario)
 
 
-def test_many_that_differ_in_their_message_alone_are_told_as_one():
+def test_many_that_differ_in_their_message_alone_are_told_as_one() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for unit in range(1000):
@@ -111,7 +111,7 @@ def test_many_that_differ_in_their_message_alone_are_told_as_one():
     play(scenario)
 
 
-def test_other_reasons_and_other_jobs_are_not_combined_with_them():
+def test_other_reasons_and_other_jobs_are_not_combined_with_them() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for unit in range(20):
@@ -124,14 +124,14 @@ def test_other_reasons_and_other_jobs_are_not_combined_with_them():
     play(scenario)
 
 
-def test_after_a_quiet_while_they_are_told_one_by_one_again():
+def test_after_a_quiet_while_they_are_told_one_by_one_again() -> None:
     similar = EventAggregator()
     assert not any(similar.aggregates("kind", f"m{i}", 0.0) for i in range(10))
     assert similar.aggregates("kind", "m10", 599.0)
     assert not similar.aggregates("kind", "m11", 599.0 + 600.0)
 
 
-def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: pytest.LogCaptureFixture):
+def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(stage: Stage) -> None:
         gone = Subject("gone", "lm", "uid-gone")
         async with stage.writing() as recorder:
@@ -145,7 +145,7 @@ def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: py
     play(scenario)
 
 
-def test_an_event_that_expired_is_made_anew():
+def test_an_event_that_expired_is_made_anew() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             recorder.emit(JOB, LOST)
@@ -159,7 +159,7 @@ def test_an_event_that_expired_is_made_anew():
     play(scenario)
 
 
-def test_the_writers_end_well_when_an_earlier_event_was_taken_away_in_between():
+def test_the_writers_end_well_when_an_earlier_event_was_taken_away_in_between() -> None:
     """It is there at the create and gone at the patch."""
     calls: list[str] = []
 
@@ -180,7 +180,7 @@ def test_the_writers_end_well_when_an_earlier_event_was_taken_away_in_between():
     assert calls == ["create", "patch"]
 
 
-def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "BACKLOG", 10)
 
     async def overwhelm() -> int:

@@ -93,14 +93,14 @@ class Run:
 
 
 def name_of(arguments: tuple[Any, ...]) -> str:
-    return arguments[1]["metadata"]["name"] if isinstance(arguments[1], dict) else arguments[2]
+    return str(arguments[1]["metadata"]["name"] if isinstance(arguments[1], dict) else arguments[2])
 
 
 def refused(code: int = 403, kind: Callable[..., ApiError] = ApiError) -> ApiError:
     return kind(code, "Forbidden", "exceeded quota: pods=10")
 
 
-def test_a_status_that_may_wait_is_left_to_the_next_pass_with_all_that_follows_it():
+def test_a_status_that_may_wait_is_left_to_the_next_pass_with_all_that_follows_it() -> None:
     plan = Plan(creates=(create("a"),), status=replace(STATUS, may_wait=True), deletes=(delete("old"),), events=(TOLD,))
     later = Run(plan, postpone=True)
     assert later.outcome.postponed
@@ -113,12 +113,12 @@ def test_a_status_that_may_wait_is_left_to_the_next_pass_with_all_that_follows_i
     assert now.did == ["create Pod a", "patch DiLoCoJob lm", "delete Pod old"]
 
 
-def test_a_status_that_may_not_wait_is_written_whatever_is_due():
+def test_a_status_that_may_not_wait_is_written_whatever_is_due() -> None:
     run = Run(Plan(status=STATUS, deletes=(delete("old"),)), postpone=True)
     assert run.did == ["patch DiLoCoJob lm", "delete Pod old"]
 
 
-def test_stages_run_in_order_creates_status_deletes_events():
+def test_stages_run_in_order_creates_status_deletes_events() -> None:
     run = Run(Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(TOLD,)))
     assert run.did == ["create Pod a", "create Pod b", "patch DiLoCoJob lm", "delete Pod old"]
     assert len(run.events) == 1
@@ -126,13 +126,13 @@ def test_stages_run_in_order_creates_status_deletes_events():
     assert (run.outcome.created, run.outcome.deleted) == (2, 1)
 
 
-def test_creates_run_side_by_side_but_not_more_than_allowed():
+def test_creates_run_side_by_side_but_not_more_than_allowed() -> None:
     run = Run(Plan(creates=tuple(create(f"p{i}") for i in range(20))), concurrency=4)
     assert run.api.busiest == 4
     assert run.outcome.created == 20
 
 
-def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job():
+def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job() -> None:
     run = Run(Plan(status=STATUS))
     [(_, (resource, namespace, name, body, type_, subresource, manager, force))] = run.api.calls
     assert (resource, namespace, name) == (DILOCO_JOBS, "ns", "lm")
@@ -141,11 +141,11 @@ def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job():
     assert (type_, subresource, manager, force) == (PatchType.APPLY, "status", FIELD_MANAGER, True)
 
 
-def test_a_plan_without_status_writes_none():
+def test_a_plan_without_status_writes_none() -> None:
     assert Run(Plan(creates=(create("a"),))).did == ["create Pod a"]
 
 
-def test_a_name_taken_by_the_same_job_is_success():
+def test_a_name_taken_by_the_same_job_is_success() -> None:
     run = Run(
         Plan(creates=(create("a"),), status=STATUS),
         {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a")},
@@ -155,7 +155,7 @@ def test_a_name_taken_by_the_same_job_is_success():
     assert "patch DiLoCoJob lm" in run.did
 
 
-def test_a_name_taken_by_a_stranger_is_an_error_that_names_it_and_says_what_to_do():
+def test_a_name_taken_by_a_stranger_is_an_error_that_names_it_and_says_what_to_do() -> None:
     run = Run(
         Plan(creates=(create("a"),), status=STATUS),
         {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a", owner="somebody")},
@@ -167,12 +167,12 @@ def test_a_name_taken_by_a_stranger_is_an_error_that_names_it_and_says_what_to_d
     assert run.unsent == ["a"]
 
 
-def test_a_name_freed_again_meanwhile_is_tried_again_later():
+def test_a_name_freed_again_meanwhile_is_tried_again_later() -> None:
     run = Run(Plan(creates=(create("a"),)), {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists")})
     assert isinstance(run.outcome.failures[0].error, NotFound)
 
 
-def test_status_and_deletes_wait_for_every_create():
+def test_status_and_deletes_wait_for_every_create() -> None:
     run = Run(
         Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(TOLD,)), {("create", "a"): refused()}
     )
@@ -182,27 +182,27 @@ def test_status_and_deletes_wait_for_every_create():
     assert sorted(run.unsent) == ["a", "old"]
 
 
-def test_a_wave_of_creates_begins_when_those_before_it_are_there():
+def test_a_wave_of_creates_begins_when_those_before_it_are_there() -> None:
     learners = (Create(PODS, pod("l0"), wave=2), Create(PODS, pod("l1"), wave=2))
     run = Run(Plan(creates=(*learners, Create(PODS, pod("syncer"), wave=1), create("config"))))
     assert run.did == ["create Pod config", "create Pod syncer", "create Pod l0", "create Pod l1"]
 
 
-def test_no_wave_begins_after_one_that_failed():
+def test_no_wave_begins_after_one_that_failed() -> None:
     plan = Plan(creates=(create("config"), Create(PODS, pod("syncer"), wave=1), Create(PODS, pod("l0"), wave=2)), status=STATUS)
     run = Run(plan, {("create", "config"): refused()})
     assert run.did == ["create Pod config"]
     assert sorted(run.unsent) == ["config", "l0", "syncer"]
 
 
-def test_deletes_wait_for_the_status():
+def test_deletes_wait_for_the_status() -> None:
     run = Run(Plan(status=STATUS, deletes=(delete("old"),)), {("patch", "lm"): Unavailable(503, "Unavailable", "away")})
     assert run.did == ["patch DiLoCoJob lm"]
     assert run.outcome.failures[0].transient
     assert run.unsent == ["old"]
 
 
-def test_what_is_gone_or_replaced_is_deleted():
+def test_what_is_gone_or_replaced_is_deleted() -> None:
     run = Run(
         Plan(deletes=(delete("a"), delete("b"), delete("c"))),
         {("delete", "a"): NotFound(404, "NotFound", "no"), ("delete", "b"): Conflict(409, "Conflict", "uid differs")},
@@ -211,12 +211,12 @@ def test_what_is_gone_or_replaced_is_deleted():
     assert (run.outcome.deleted, run.outcome.gone) == (1, 2)
 
 
-def test_deletes_carry_the_uid_they_were_decided_on():
+def test_deletes_carry_the_uid_they_were_decided_on() -> None:
     [(_, arguments)] = Run(Plan(deletes=(Delete(PODS, "ns", "a", uid="u1", grace_seconds=0),))).api.calls
     assert arguments == (PODS, "ns", "a", 0, "u1")
 
 
-def test_no_answer_is_told_as_unavailable():
+def test_no_answer_is_told_as_unavailable() -> None:
     async def never(*_: Any, **__: Any) -> Obj:
         await asyncio.Event().wait()
         raise AssertionError
@@ -231,7 +231,7 @@ def test_no_answer_is_told_as_unavailable():
     assert "no answer within 30 s" in str(failure)
 
 
-def test_an_event_names_the_job_and_who_tells():
+def test_an_event_names_the_job_and_who_tells() -> None:
     [(verb, (_, event))] = Run(Plan(events=(TOLD,))).events
     assert verb == "create"
     assert event["involvedObject"]["uid"] == "uid-lm"
@@ -240,18 +240,18 @@ def test_an_event_names_the_job_and_who_tells():
     assert event["source"]["component"] == FIELD_MANAGER
 
 
-def test_different_messages_are_different_events():
+def test_different_messages_are_different_events() -> None:
     names = {Run(Plan(events=(Event("Normal", "UnitStarted", message),))).events[0][1][1]["metadata"]["name"] for message in ("a", "b")}
     assert len(names) == 2
 
 
-def test_an_event_that_cannot_be_written_fails_nothing():
+def test_an_event_that_cannot_be_written_fails_nothing() -> None:
     run = Run(Plan(events=(TOLD,)))
     name = run.events[0][1][1]["metadata"]["name"]
     assert Run(Plan(events=(TOLD,)), {("create", name): Unavailable(503, "Unavailable", "away")}).outcome.ok
 
 
-def test_nobody_waits_for_events():
+def test_nobody_waits_for_events() -> None:
     async def carry_out() -> int:
         client: Any = ScriptedApi()
         await Executor(client, EventRecorder(client, lambda: NOW)).execute(JOB, Plan(creates=(create("a"),), events=(TOLD,)))
@@ -260,14 +260,14 @@ def test_nobody_waits_for_events():
     assert run_virtual(carry_out()) == 1
 
 
-def test_certificates_take_their_turn_among_the_waves():
+def test_certificates_take_their_turn_among_the_waves() -> None:
     creates = (Create(PODS, pod("a")), Create(PODS, pod("c"), wave=2))
     run = Run(Plan(creates=creates, certify=(secret("b", there=True),), status=STATUS), {("patch", "b"): pod("b")})
     assert run.did == ["create Pod a", "patch Secret b", "create Pod c", "patch DiLoCoJob lm"]
     assert run.outcome.patched == [(SECRETS, pod("b"))]
 
 
-def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others():
+def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others() -> None:
     creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two"), ("c", "elsewhere"), ("d", "two")))
     run = Run(Plan(creates=creates, certify=(secret("one", wave=0), secret("two", wave=0, there=True)), status=STATUS), making=1.0)
     # A certificate takes a second, a request much less: "c" waits for nothing in this plan.
@@ -280,7 +280,7 @@ def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others():
     assert run.outcome.created == 5
 
 
-def test_certificates_are_made_no_further_ahead_than_the_pods_need_them():
+def test_certificates_are_made_no_further_ahead_than_the_pods_need_them() -> None:
     units, secrets = READY // 2, range(8)
     creates = tuple(Create(PODS, pod(f"{number}-{unit}"), after=str(number)) for number in secrets for unit in range(units))
     run = Run(Plan(creates=creates, certify=tuple(secret(str(number), wave=0) for number in secrets)), concurrency=64)
@@ -292,14 +292,14 @@ def test_certificates_are_made_no_further_ahead_than_the_pods_need_them():
     assert run.outcome.created == len(secrets) + len(creates)
 
 
-def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata():
+def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata() -> None:
     plan = Plan(creates=(create("a"),), certify=(secret("b", there=True),), status=STATUS)
     run = Run(plan, {("patch", "b"): pod("b")})
     assert run.did == ["create Pod a", "patch Secret b", "patch DiLoCoJob lm"]
     assert run.api.metadata_only == [True, True, True]
 
 
-def test_without_its_certificate_a_pod_is_not_made_and_others_are():
+def test_without_its_certificate_a_pod_is_not_made_and_others_are() -> None:
     creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two")))
     certify = (secret("one", wave=0), secret("two", wave=0))
     run = Run(Plan(creates=creates, certify=certify, status=STATUS), {("create", "one"): refused()})
@@ -308,7 +308,7 @@ def test_without_its_certificate_a_pod_is_not_made_and_others_are():
     assert [str(failure) for failure in run.outcome.failures] == ["create Secret ns/one: exceeded quota: pods=10"]
 
 
-def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next():
+def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next() -> None:
     plan = Plan(creates=(create("a"),), certify=(secret("new"), secret("old", there=True)), status=STATUS)
     run = Run(plan, {("create", "a"): refused()})
     assert run.did == ["create Pod a"]
@@ -316,7 +316,7 @@ def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next(
 
 
 @pytest.mark.parametrize("error", [Conflict(409, "Conflict", "changed"), NotFound(404, "NotFound", "gone")])
-def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError):
+def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError) -> None:
     creates = (Create(PODS, pod("c"), wave=2),)
     run = Run(Plan(creates=creates, certify=(secret("b", there=True),), status=STATUS), {("patch", "b"): error})
     assert run.did == ["patch Secret b"]
@@ -324,7 +324,7 @@ def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError)
     assert run.unsent == ["c"]
 
 
-def test_what_was_made_for_one_plan_is_not_replaced_by_what_is_there():
+def test_what_was_made_for_one_plan_is_not_replaced_by_what_is_there() -> None:
     """Of two authorities that two operators make, only the stored one may sign: the other's pass ends before anything is signed."""
     creates = (Create(PODS, pod("ca"), fresh=True), Create(PODS, pod("c"), wave=1))
     taken = AlreadyExists(409, "AlreadyExists", "there")

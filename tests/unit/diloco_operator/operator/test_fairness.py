@@ -52,13 +52,13 @@ def seconds_of_replacement(crowd: int) -> list[float]:
     return run_virtual(run())
 
 
-def test_the_writes_of_a_thousand_failures_do_not_delay_those_of_one_of_another_job():
+def test_the_writes_of_a_thousand_failures_do_not_delay_those_of_one_of_another_job() -> None:
     quiet, noisy = seconds_of_replacement(0), seconds_of_replacement(2000)
     assert max(quiet) < 3 * REQUEST + 0.001  # a create, the status, a delete
     assert max(noisy) <= 2 * max(quiet)
 
 
-def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time():
+def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time() -> None:
     deciding = 0.2  # seconds for the big job
     seconds = 20
     decided: dict[str, list[float]] = {"big": [], "small": []}

@@ -34,7 +34,7 @@ def lines(stream: io.StringIO) -> list[dict[str, str]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_one_object_with_time_level_and_message():
+def test_a_line_is_one_object_with_time_level_and_message() -> None:
     stream = written()
     log.warning("two\nlines of %s", "ünïcode")
     [line] = lines(stream)
@@ -43,7 +43,7 @@ def test_a_line_is_one_object_with_time_level_and_message():
     assert "job" not in line
 
 
-def test_what_is_logged_about_a_job_carries_it_also_from_tasks_that_were_started_for_it():
+def test_what_is_logged_about_a_job_carries_it_also_from_tasks_that_were_started_for_it() -> None:
     stream = written()
 
     async def later() -> None:
@@ -63,7 +63,7 @@ def test_what_is_logged_about_a_job_carries_it_also_from_tasks_that_were_started
     assert from_task["job"] == "ns/lm"
 
 
-def test_an_exception_comes_with_its_traceback_in_one_line():
+def test_an_exception_comes_with_its_traceback_in_one_line() -> None:
     stream = written()
     try:
         raise ValueError("broken")
@@ -73,14 +73,14 @@ def test_an_exception_comes_with_its_traceback_in_one_line():
     assert "ValueError: broken" in line["error"]
 
 
-def test_text_is_for_people():
+def test_text_is_for_people() -> None:
     stream = written("text")
     with about_job("ns", "lm"):
         log.error("broken", extra={"unit": "v5p-0"})
     assert " ERROR job=ns/lm unit=v5p-0 broken\n" in stream.getvalue()
 
 
-def test_less_than_the_level_is_not_written():
+def test_less_than_the_level_is_not_written() -> None:
     stream = written(level="warning")
     log.info("quiet")
     assert stream.getvalue() == ""
@@ -96,11 +96,11 @@ def test_less_than_the_level_is_not_written():
         ("localhost:0", Address("localhost", 0)),
     ],
 )
-def test_addresses(text: str, address: Address | None):
+def test_addresses(text: str, address: Address | None) -> None:
     assert Address.parse(text) == address
 
 
 @pytest.mark.parametrize("text", ["8080", "host:", "host:99999", "::1:80", "host:http", ""])
-def test_what_is_no_address(text: str):
+def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         Address.parse(text)

@@ -124,7 +124,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     run_virtual(run())
 
 
-def test_a_job_that_trains():
+def test_a_job_that_trains() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
         await world.trains(3)
@@ -150,7 +150,7 @@ def test_a_job_that_trains():
     play(scenario)
 
 
-def test_a_unit_that_crashes_and_comes_back():
+def test_a_unit_that_crashes_and_comes_back() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
         await world.trains(3)
@@ -169,7 +169,7 @@ def test_a_unit_that_crashes_and_comes_back():
     play(scenario)
 
 
-def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end():
+def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end() -> None:
     """Its status says Starting before anybody could read that it was lost."""
 
     async def scenario(world: World) -> None:
@@ -185,7 +185,7 @@ def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end
     play(scenario)
 
 
-def test_a_pool_without_free_hardware():
+def test_a_pool_without_free_hardware() -> None:
     async def scenario(world: World) -> None:
         await world.apply(most=4)
         await world.trains(3)
@@ -199,7 +199,7 @@ def test_a_pool_without_free_hardware():
     play(scenario)
 
 
-def test_series_end_with_their_job():
+def test_series_end_with_their_job() -> None:
     async def scenario(world: World) -> None:
         await world.apply(most=4)
         await world.trains(3)
@@ -214,7 +214,7 @@ def test_series_end_with_their_job():
     play(scenario)
 
 
-def test_a_standby_tells_of_no_job():
+def test_a_standby_tells_of_no_job() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
         await world.trains(3)
@@ -238,7 +238,7 @@ def test_a_standby_tells_of_no_job():
     play(scenario)
 
 
-def test_passes_and_their_queue():
+def test_passes_and_their_queue() -> None:
     async def scenario(world: World) -> None:
         refused = 3
 
@@ -273,7 +273,7 @@ def test_passes_and_their_queue():
     play(scenario)
 
 
-def test_a_pass_that_takes_long_shows_while_it_does():
+def test_a_pass_that_takes_long_shows_while_it_does() -> None:
     async def scenario(world: World) -> None:
         original = world.api.create
 
@@ -300,7 +300,7 @@ def test_a_pass_that_takes_long_shows_while_it_does():
     play(scenario)
 
 
-def test_a_defect_is_counted_as_one():
+def test_a_defect_is_counted_as_one() -> None:
     async def scenario(world: World) -> None:
         def broken(*_: Any) -> None:
             raise RuntimeError("a defect")
@@ -315,7 +315,7 @@ def test_a_defect_is_counted_as_one():
     play(scenario)
 
 
-def test_the_process_itself_and_its_requests():
+def test_the_process_itself_and_its_requests() -> None:
     async def scenario(world: World) -> None:
         world.metrics.request_done("GET", "200", "kubernetes.default.svc")
         world.metrics.request_done("POST", "<error>", "kubernetes.default.svc")
@@ -334,7 +334,7 @@ def test_the_process_itself_and_its_requests():
     play(scenario)
 
 
-def test_two_metrics_in_one_process_share_nothing():
+def test_two_metrics_in_one_process_share_nothing() -> None:
     one, other = Metrics(), Metrics()
     one.request_done("GET", "200", "a")
     wanted = {"code": "200", "method": "GET", "host": "a"}
@@ -342,7 +342,7 @@ def test_two_metrics_in_one_process_share_nothing():
     assert other.registry.get_sample_value("rest_client_requests_total", wanted) is None
 
 
-def test_a_recovery_is_counted_when_the_unit_contributes_again_and_only_then():
+def test_a_recovery_is_counted_when_the_unit_contributes_again_and_only_then() -> None:
     def unit(**fields: Any) -> Obj:
         return {"name": "v5p-0", "state": "Training", "recoverSeconds": 7.5, **fields}
 
@@ -353,7 +353,7 @@ def test_a_recovery_is_counted_when_the_unit_contributes_again_and_only_then():
     assert list(recoveries({}, {"units": [unit()]})) == []
 
 
-def test_a_pool_that_is_as_big_as_it_may_be_is_no_failure():
+def test_a_pool_that_is_as_big_as_it_may_be_is_no_failure() -> None:
     full = {"pools": [{"name": "v5p", "reason": "AtMaximum"}]}
     short = {"pools": [{"name": "v5p", "reason": "NoFreeSlice"}]}
     assert list(placement_failures({}, full)) == []

@@ -134,7 +134,7 @@ def one_pod(snapshot: Snapshot) -> Plan:
     return Plan() if snapshot.pods else Plan(creates=(a_pod(snapshot, "lm-v6e-0-a1-0"),))
 
 
-def test_nothing_is_decided_before_every_cache_is_synced():
+def test_nothing_is_decided_before_every_cache_is_synced() -> None:
     async def scenario(world: World) -> None:
         away = True
 
@@ -154,7 +154,7 @@ def test_nothing_is_decided_before_every_cache_is_synced():
     play(scenario)
 
 
-def test_a_plan_is_carried_out_and_what_it_made_is_seen_in_the_next_pass():
+def test_a_plan_is_carried_out_and_what_it_made_is_seen_in_the_next_pass() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -166,7 +166,7 @@ def test_a_plan_is_carried_out_and_what_it_made_is_seen_in_the_next_pass():
     play(scenario, one_pod)
 
 
-def test_a_job_is_not_looked_at_while_its_own_writes_are_on_their_way():
+def test_a_job_is_not_looked_at_while_its_own_writes_are_on_their_way() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await until(lambda: world.operator.idle)
@@ -188,7 +188,7 @@ def test_a_job_is_not_looked_at_while_its_own_writes_are_on_their_way():
     play(scenario, one_pod)
 
 
-def test_a_job_of_another_manager_is_left_alone():
+def test_a_job_of_another_manager_is_left_alone() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply(managedBy="example.com/other")
@@ -198,7 +198,7 @@ def test_a_job_of_another_manager_is_left_alone():
     play(scenario)
 
 
-def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowly():
+def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowly() -> None:
     async def scenario(world: World) -> None:
         def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
             if verb == "create" and resource == names.PODS:
@@ -220,7 +220,7 @@ def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowl
     play(scenario, one_pod)
 
 
-def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others():
+def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others() -> None:
     def decide(snapshot: Snapshot) -> Plan:
         if snapshot.job.name == "bad":
             raise ZeroDivisionError
@@ -236,7 +236,7 @@ def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others():
     play(scenario, decide)
 
 
-def test_a_job_is_looked_at_again_when_its_plan_says_so():
+def test_a_job_is_looked_at_again_when_its_plan_says_so() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -247,7 +247,7 @@ def test_a_job_is_looked_at_again_when_its_plan_says_so():
     play(scenario, lambda snapshot: Plan(requeue_after=60))
 
 
-def test_a_job_is_looked_at_when_a_node_that_it_holds_changes():
+def test_a_job_is_looked_at_when_a_node_that_it_holds_changes() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -259,7 +259,7 @@ def test_a_job_is_looked_at_when_a_node_that_it_holds_changes():
     play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"})))
 
 
-def test_a_heartbeat_of_a_node_wakes_nobody():
+def test_a_heartbeat_of_a_node_wakes_nobody() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -290,7 +290,7 @@ def _status(snapshot: Snapshot, pool: Obj, reservations: frozenset[str]) -> Plan
     return Plan(status=ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]}), reservations=reservations)
 
 
-def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free():
+def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply("first")
@@ -306,7 +306,7 @@ def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free():
     play(scenario, short_of_slices)
 
 
-def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice():
+def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice() -> None:
     async def scenario(world: World) -> None:
         for index in range(6):
             await world.apply(f"job-{index}")
@@ -317,7 +317,7 @@ def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice():
     play(scenario, short_of_slices)
 
 
-def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone():
+def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -338,7 +338,7 @@ def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone():
     play(scenario, decide)
 
 
-def test_an_operator_that_starts_knows_what_every_job_holds_before_it_decides_anything():
+def test_an_operator_that_starts_knows_what_every_job_holds_before_it_decides_anything() -> None:
     async def scenario(world: World) -> None:
         first = await world.apply("first")
         pod = a_pod(_as_snapshot(first), "first-v6e-0-a1-0").obj
@@ -365,7 +365,7 @@ def _controller(job: Obj) -> Obj:
     }
 
 
-def test_the_syncer_is_followed_where_its_pod_runs():
+def test_the_syncer_is_followed_where_its_pod_runs() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             made = await world.apply()
@@ -390,7 +390,7 @@ def test_the_syncer_is_followed_where_its_pod_runs():
     play(scenario)
 
 
-def test_a_report_that_changed_leads_to_a_pass():
+def test_a_report_that_changed_leads_to_a_pass() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -401,7 +401,7 @@ def test_a_report_that_changed_leads_to_a_pass():
     play(scenario)
 
 
-def test_told_to_stop_it_ends_the_writes_under_way():
+def test_told_to_stop_it_ends_the_writes_under_way() -> None:
     def decide(snapshot: Snapshot) -> Plan:
         creates = tuple(a_pod(snapshot, f"p{index}") for index in range(200))
         return Plan(creates=creates, events=(Event("Normal", "Made", "200 pods"),))
@@ -418,7 +418,7 @@ def test_told_to_stop_it_ends_the_writes_under_way():
     play(scenario, decide)
 
 
-def test_a_deletion_carries_the_uid_so_that_a_successor_is_spared():
+def test_a_deletion_carries_the_uid_so_that_a_successor_is_spared() -> None:
     def decide(snapshot: Snapshot) -> Plan:
         if not snapshot.pods:
             return one_pod(snapshot)

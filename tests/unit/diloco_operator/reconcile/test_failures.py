@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import main_container_exits, starts
 from builders.stage import Stage
-from diloco_operator.report import UnitPhase
+from diloco_operator.report import Report, UnitPhase
 
 
 def one_unit(limit: int = 2, initial: str = "0s", **restart: str) -> Stage:
@@ -145,7 +147,7 @@ def test_refusals_that_a_restart_does_not_mend_fail_the_unit_at_once(code: int, 
         (68, {}, "RefusedIdentity", "certificates"),
     ],
 )
-def test_failures_count_and_say_what_happened(code: int, how: dict[str, str], reason: str, text: str) -> None:
+def test_failures_count_and_say_what_happened(code: int, how: dict[str, Any], reason: str, text: str) -> None:
     stage = one_unit(initial="30s")
     stage.learner_exits("v5p-0", 1, code, **how)
     stage.step()
@@ -170,7 +172,7 @@ def test_unit_that_does_not_join_in_time_is_replaced() -> None:
     stage.kubelets_start()
     stage.settle()
     stage.everyone_contributes()
-    stage.report = type(stage.report)(received_at=stage.now, t=0, steps=100)  # the syncer serves, but has seen nobody
+    stage.report = Report(received_at=stage.now, t=0, steps=100)  # the syncer serves, but has seen nobody
     stage.settle()
     stage.advance(59)
     assert stage.look().deletes == ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -88,7 +89,7 @@ async def test_watch_that_is_closed_closes_its_connection(tmp_path: Path) -> Non
             closed.set()
 
     async with serving(answer) as server, RestClient.connect(load_config(server.kubeconfig(tmp_path))) as client:
-        watching = client.watch(PODS, "ns", resource_version="1", timeout_seconds=300)
+        watching = cast("AsyncGenerator[WatchEvent]", client.watch(PODS, "ns", resource_version="1", timeout_seconds=300))
         await anext(watching)
         assert not closed.is_set()
         await watching.aclose()

@@ -64,7 +64,7 @@ class Server:
         return path
 
 
-async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path: Path):
+async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path: Path) -> None:
     """It was let in, and then the process was stopped while the request waited for its connection."""
     clock = 0.0
     fence = Fence(lambda: clock)
@@ -87,7 +87,9 @@ async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path:
     assert server.heard == ["GET /api/v1/namespaces/ns/configmaps/a"]
 
 
-async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is_not_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is_not_sent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The check at the request passed; a tenth of a millisecond later the process is stopped, while the headers are written."""
     times = iter([1.0, 1.0, 60.0])  # asked by the passage, by the request, by the socket
     fence = Fence(lambda: next(times))
@@ -105,7 +107,7 @@ async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is
     assert caplog.messages == []  # a refusal is no fault of the program
 
 
-async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(tmp_path: Path):
+async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(tmp_path: Path) -> None:
     """More than a socket takes at once: the first part goes out in time, and the process is stopped before the next."""
     fence = Fence(lambda: 1.0 if len(asked) < 3 else 60.0)
     fence.open_until(10)
@@ -125,7 +127,7 @@ async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(
     assert server.carried_out == []
 
 
-async def test_a_connection_that_a_write_used_still_reads_after_the_lease_ran_out(tmp_path: Path):
+async def test_a_connection_that_a_write_used_still_reads_after_the_lease_ran_out(tmp_path: Path) -> None:
     fence = Fence(lambda: 1.0)
     fence.open_until(10)
     server = Server()
@@ -144,7 +146,7 @@ async def test_a_connection_that_a_write_used_still_reads_after_the_lease_ran_ou
     assert server.connections == 1
 
 
-async def test_what_may_be_sent_is_sent(tmp_path: Path):
+async def test_what_may_be_sent_is_sent(tmp_path: Path) -> None:
     server = Server()
     asked: list[str] = []
     async with server.serving():
@@ -156,7 +158,7 @@ async def test_what_may_be_sent_is_sent(tmp_path: Path):
     assert asked == ["POST", "POST", "GET", "GET"]  # at the request, and where it leaves
 
 
-def test_the_kernel_gives_up_what_does_not_arrive_in_time():
+def test_the_kernel_gives_up_what_does_not_arrive_in_time() -> None:
     address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
     with SendGuard(before_send=None, delivery_timeout=5.0).socket(address) as made:
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000  # milliseconds
