@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: setup demo test e2e-nodes check bench bench-kube proto crds docs clean
+.PHONY: setup demo test e2e-nodes check mutants bench bench-kube proto crds docs clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,9 @@ e2e-nodes: setup  ## training in containers on real kubelets (root, Debian)
 
 check: setup  ## formatting, lints, types, import rules, generated files
 	@hack/check.sh
+
+mutants: setup  ## mutation testing of the pure packages: make mutants [SEED=1] [SAMPLE=60] [JOBS=2]
+	@$(BIN)/python hack/mutants.py --seed $(or $(SEED),1) --sample $(or $(SAMPLE),60) --jobs $(or $(JOBS),2)
 
 bench: setup  ## every figure that docs/results quotes, as JSON lines
 	@$(BIN)/python -m benchmarks
