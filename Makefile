@@ -1,38 +1,42 @@
-# Everything a newcomer needs: `make demo`, `make test`. Each target sets up what it needs first.
+# `make help` lists the targets. Each target sets up what it needs first.
+.DEFAULT_GOAL := help
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: setup demo test e2e-nodes check mutants bench bench-kube proto crds docs clean
+.PHONY: help setup demo test e2e-nodes check mutants bench bench-kube proto crds docs clean
 
-setup: $(STAMP)
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml uv.lock hack/setup.sh
 	@hack/setup.sh
 	@touch $@
 
-demo: setup  ## train one job on four simulated units, kill one, finish
+demo: setup  ## train one model on four simulated nodes; kill one unit on the way
 	@rm -rf .demo
 	@$(BIN)/diloco up examples/quickstart.yaml --fleet examples/fleet.yaml --state-dir .demo --fault unit=h100-1,step=80,signal=KILL
 
-test: setup  ## every test, the same that CI runs
+test: setup  ## run every test, as CI does
 	@hack/test.sh
 
-e2e-nodes: setup  ## training in containers on real kubelets (root, Debian)
+e2e-nodes: setup  ## train in containers on real kubelets (root, Debian)
 	@hack/nodes/e2e.sh
 
-check: setup  ## formatting, lints, types, import rules, generated files
+check: setup  ## check formatting, lints, types and import rules
 	@hack/check.sh
 
-mutants: setup  ## mutation testing of the pure packages: make mutants [SEED=1] [SAMPLE=60] [JOBS=2]
+mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE=60 JOBS=2
 	@$(BIN)/python hack/mutants.py --seed $(or $(SEED),1) --sample $(or $(SAMPLE),60) --jobs $(or $(JOBS),2)
 
-bench: setup  ## every figure that docs/results quotes, as JSON lines
+bench: setup  ## measure the figures that docs/results quotes, as JSON lines
 	@$(BIN)/python -m benchmarks
 
-bench-kube: setup  ## the same for the figures that need a real API server
+bench-kube: setup  ## measure the figures that need a real API server
 	@hack/kube/assets.sh etcd kube-apiserver kubectl
 	@$(BIN)/python -m benchmarks --kube
 
@@ -43,9 +47,9 @@ crds: setup  ## regenerate crds/ and the chart's copy from the types
 	@$(BIN)/diloco crd > crds/diloco.dev_dilocojobs.yaml
 	@cp crds/*.yaml helm/diloco-operator/files/crds/
 
-docs: setup  ## regenerate docs/api.md from the types, and the chart's values
+docs: setup  ## regenerate docs/api.md from the types, and the values table of the chart
 	@$(BIN)/python hack/api_docs.py > docs/api.md
 	@$(BIN)/python hack/chart_docs.py
 
-clean:
+clean:  ## remove the environment, caches and what the demo left
 	rm -rf $(VENV) .tools .demo .diloco .diloco-nodes .mypy_cache .ruff_cache .pytest_cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -14,42 +15,57 @@ from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import UnitState
+from markdown_text import bullet, paragraph, table
 
 INTRODUCTION = """\
-# DiLoCoJob, `diloco.dev/v1alpha1`
+Generated from the types by `hack/api_docs.py`: change the types and run `make docs`. The CustomResourceDefinition is in `crds/`.
+`diloco crd` prints it. `diloco validate FILE` checks jobs against it without a cluster.
 
-Generated from the types by `hack/api_docs.py`; do not edit. The CustomResourceDefinition is in `crds/`, `diloco crd` prints it, and
-`diloco validate FILE` checks jobs against it without a cluster.
-
-Short name `dlj`, category `diloco`. Durations are written as in Go: `5s`, `10m`, `1h30m`. A field without default and not marked
-*required* may be left out.
+Short name `dlj`, category `diloco`. Durations are written as in Go: `5s`, `10m`, `1h30m`. A field of the spec may be left out unless
+it is *required*; it has its default then.
 """
+LINKED = {
+    frozenset(CATALOGUE): "an [accelerator](#accelerators)",
+    frozenset(UnitState): "a [state](#states-of-a-unit)",
+}
+"""Enumerations with a table of their own, by their values."""
 
 
 def reference() -> str:
     """The whole page, as Markdown."""
-    parts = [INTRODUCTION, *_objects(job_schema(), ""), _columns(), _conditions(), _units(), _accelerators()]
-    parts.append(_constants("Labels, annotations and names of objects", names, ("LABEL_", "ANNOTATION_")))
-    parts.append(_constants("Environment of a pod", contract, ("ENV_",)))
-    parts.append(_exits())
+    parts = [
+        f"# DiLoCoJob, `{names.API_VERSION}`",
+        *map(paragraph, INTRODUCTION.split("\n\n")),
+        *_objects(job_schema(), ""),
+        _columns(),
+        _conditions(),
+        *_reasons(),
+        _units(),
+        _accelerators(),
+        _constants("Labels and annotations", names, ("LABEL_", "ANNOTATION_")),
+        _constants("Environment of a pod", contract, ("ENV_",)),
+        _exits(),
+    ]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
 def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
     """One section for every object of the schema, outer ones first."""
     required = schema.get("required", [])
-    rows = [
-        [f"`{name}`", _type(child), "*required*" if name in required else _default(child), _cell(child.get("description", ""))]
-        for name, child in schema["properties"].items()
-        if not (place == "" and name == "metadata")
-    ]
+    # Only the operator writes status, so nobody needs defaults or what is required there.
+    status = place.startswith("status")
+    rows = []
+    for name, child in schema["properties"].items():
+        if (place, name) != ("", "metadata"):
+            default = [] if status else ["*required*" if name in required else _default(child)]
+            rows.append([f"`{name}`", _type(child), *default, child.get("description", "")])
     text = f"{'##' if place.count('.') == 0 else '###'} {place or 'DiLoCoJob'}\n\n"
     if place:
-        text += f"{schema.get('description', '')}\n\n"
-    text += _table(["field", "type", "default", "meaning"], rows)
-    rules = list(_rules(schema, place))
+        text += paragraph(schema.get("description", "")) + "\n"
+    text += table(["field", "type", *([] if status else ["default"]), "meaning"], rows)
+    rules = list(_rules(schema))
     if rules:
-        text += "\nRules:\n\n" + "".join(f"- {rule}\n" for rule in rules)
+        text += "\nRules:\n\n" + "".join(map(bullet, rules))
     yield text
     for name, child in schema["properties"].items():
         inner = child.get("items", child)
@@ -57,15 +73,15 @@ def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
             yield from _objects(inner, f"{place}.{name}{'[]' if 'items' in child else ''}".lstrip("."))
 
 
-def _rules(schema: dict[str, Any], place: str) -> Iterator[str]:
+def _rules(schema: dict[str, Any]) -> Iterator[str]:
     """Messages of the rules that stand at an object or directly at its fields."""
     for rule in schema.get("x-kubernetes-validations", []):
-        yield _cell(rule["message"])
+        yield rule["message"]
     for child in schema["properties"].values():
         if "properties" not in child:
             for rule in child.get("x-kubernetes-validations", []):
                 if "must be a duration" not in rule["message"]:
-                    yield _cell(rule["message"])
+                    yield rule["message"]
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -74,16 +90,18 @@ def _type(schema: dict[str, Any]) -> str:
     if "additionalProperties" in schema:
         return f"map of {_type(schema['additionalProperties'])}"
     if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
+        return LINKED.get(frozenset(schema["enum"])) or ", ".join(f"`{value}`" for value in schema["enum"])
     if any("must be a duration" in rule["message"] for rule in schema.get("x-kubernetes-validations", [])):
         return "duration"
     name = {"date-time": "time"}.get(schema.get("format", ""), schema["type"])
-    bounds = []
+    return ", ".join([name, *_bounds(schema)])
+
+
+def _bounds(schema: dict[str, Any]) -> Iterator[str]:
     if "minimum" in schema:
-        bounds.append(f"{'>' if schema.get('exclusiveMinimum') else '>='} {schema['minimum']:g}")
+        yield f"{'above' if schema.get('exclusiveMinimum') else 'at least'} {schema['minimum']:g}"
     if "maximum" in schema:
-        bounds.append(f"{'<' if schema.get('exclusiveMaximum') else '<='} {schema['maximum']:g}")
-    return f"{name} {', '.join(bounds)}".strip()
+        yield f"{'below' if schema.get('exclusiveMaximum') else 'at most'} {schema['maximum']:g}"
 
 
 def _default(schema: dict[str, Any]) -> str:
@@ -96,44 +114,50 @@ def _default(schema: dict[str, Any]) -> str:
 def _columns() -> str:
     columns = build_crd()["spec"]["versions"][0]["additionalPrinterColumns"]
     rows = [[column["name"], "yes" if column.get("priority") else "", column["description"]] for column in columns]
-    return "## Columns of `kubectl get dlj`\n\n" + _table(["column", "only with `-o wide`", "answers"], rows)
+    return "## Columns of `kubectl get dlj`\n\n" + table(["column", "only with `-o wide`", "answers"], rows)
 
 
 def _conditions() -> str:
-    types = [[f"`{name}`", _cell(text)] for name, text in _members(conditions.ConditionType)]
-    text = "## Conditions\n\nStable; messages are for people and may change.\n\n" + _table(["type", "True means"], types)
+    rows = [[f"`{name}`", text] for name, text in _members(conditions.ConditionType)]
+    text = "Types and reasons are stable: scripts may match on them. Messages are human-readable and may change."
+    return f"## Conditions\n\n{paragraph(text)}\n" + table(["type", "meaning of True"], rows)
+
+
+def _reasons() -> Iterator[str]:
     constants = list(_documented(conditions))
     for title, prefix in (("Reasons of conditions", "REASON_"), ("Reasons of units", "UNIT_"), ("Reasons of pools", "POOL_")):
-        rows = [[f"`{value}`", _cell(meaning)] for name, value, meaning in constants if name.startswith(prefix)]
-        text += f"\n### {title}\n\n" + _table(["reason", "meaning"], rows)
-    return text
+        rows = [[f"`{value}`", meaning] for name, value, meaning in constants if name.startswith(prefix)]
+        yield f"### {title}\n\n" + table(["reason", "meaning"], rows)
 
 
 def _units() -> str:
-    rows = [[f"`{state}`", _cell(text)] for state, text in _members(UnitState)]
-    return "## States of a unit\n\n" + _table(["state", "meaning"], rows)
+    rows = [[f"`{state}`", text] for state, text in _members(UnitState)]
+    return "## States of a unit\n\n" + table(["state", "meaning"], rows)
 
 
 def _exits() -> str:
-    rows = [[f"{int(contract.Exit[member])}", f"`{member}`", _cell(text)] for member, text in _documented_members(contract.Exit)]
-    return "## Exit status of a pod\n\n" + _table(["status", "name", "meaning"], rows)
+    rows = [[f"{int(contract.Exit[member])}", f"`{member}`", text] for member, text in _documented_members(contract.Exit)]
+    return "## Exit status of a pod\n\n" + table(["status", "name", "meaning"], rows)
 
 
 def _accelerators() -> str:
     rows = []
     for kind in CATALOGUE.values():
-        shape = kind.topology_rule if kind.family is Family.TPU else "hosts, acceleratorsPerHost" if kind.family is Family.GPU else "hosts"
+        fields = {Family.TPU: "`topology`", Family.GPU: "`hosts`, `acceleratorsPerHost`", Family.CPU: "`hosts`"}
         sizes = ", ".join(map(str, kind.host_sizes))
         numbers = [f"{kind.peak_tflops:g}", f"{kind.memory_gb:g}"] if kind.peak_tflops else ["", ""]
-        rows.append([f"`{kind.name}`", ", ".join(f"`{label}`" for label in kind.gke_labels), sizes, _cell(shape), *numbers])
+        rows.append([f"`{kind.name}`", ", ".join(f"`{label}`" for label in kind.gke_labels), sizes, fields[kind.family], *numbers])
     header = ["accelerator", "GKE label", "per host", "shape of a unit", "peak, dense bf16 TFLOP/s", "memory, GB"]
-    note = "\nThe peak is a prior for a unit's speed until it has reported its own; it never enters a merge weight.\n"
-    return "## Accelerators\n\n" + _table(header, rows) + note
+    notes = (
+        "The rules of [spec.pools[]](#specpools) list the topologies of each TPU.",
+        "The peak is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight.",
+    )
+    return "## Accelerators\n\n" + table(header, rows) + "".join("\n" + paragraph(note) for note in notes)
 
 
 def _constants(title: str, module: ModuleType, prefixes: tuple[str, ...]) -> str:
-    rows = [[f"`{value}`", _cell(meaning)] for name, value, meaning in _documented(module) if name.startswith(prefixes)]
-    return f"## {title}\n\n" + _table(["name", "meaning"], rows)
+    rows = [[f"`{value}`", meaning] for name, value, meaning in _documented(module) if name.startswith(prefixes)]
+    return f"## {title}\n\n" + table(["name", "meaning"], rows)
 
 
 def _documented(module: ModuleType) -> Iterator[tuple[str, str, str]]:
@@ -141,7 +165,17 @@ def _documented(module: ModuleType) -> Iterator[tuple[str, str, str]]:
     for name, text in _texts(ast.parse(inspect.getsource(module)).body):
         value = getattr(module, name)
         if isinstance(value, str):
-            yield name, value, text
+            yield name, value, _with_values(text, vars(module))
+
+
+def _with_values(text: str, constants: Mapping[str, object]) -> str:
+    """`text` with names of constants, which a reader of the page does not know, replaced by their values."""
+
+    def value(found: re.Match[str]) -> str:
+        constant = constants.get(found[1])
+        return f"`{constant}`" if isinstance(constant, str | int) else found[0]
+
+    return re.sub(r"`?\b([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b`?", value, text)
 
 
 def _documented_members(enumeration: type) -> Iterator[tuple[str, str]]:
@@ -166,15 +200,6 @@ def _texts(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
             and isinstance(below.value.value, str)
         ):
             yield statement.targets[0].id, below.value.value
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

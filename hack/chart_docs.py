@@ -1,4 +1,4 @@
-"""Brings the chart's documents up to date: fields of `config` in values.schema.json from the operator's types, README.md from the schema.
+"""Generates the chart's documents: fields of `config` in values.schema.json from the operator's types, README.md from the schema.
 
 `hack/chart_docs.py [CHART]`, the folder of the chart; without it, the one of this repository.
 """
@@ -16,20 +16,22 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 import yaml
+from diloco_operator.api.durations import format_duration
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator import run as run_module
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.reconcile import config as config_module
+from markdown_text import table
 from pydantic.alias_generators import to_camel
 
 CHART = Path(__file__).resolve().parents[1] / "helm" / "diloco-operator"
 BEGIN, END = "<!-- values, written by hack/chart_docs.py -->\n", "<!-- end of values -->\n"
-HANDED_ON = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
-"""Shown as a whole: their fields are Kubernetes' or the operator's own."""
+WHOLE = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
+"""Values with one row each: Kubernetes or the operator defines their fields."""
 RUN_FIELDS = {"workers", "concurrency", "job_concurrency"}
 """Fields of RunConfig that the configuration file has."""
-NAMED_ELSEWHERE = {"syncer_image"}
-"""By values of their own."""
+SEPARATE = {"syncer_image"}
+"""Fields that have a value of the chart of their own."""
 STRINGS = {"type": "array", "items": {"type": "string"}}
 SHAPES: dict[object, dict[str, Any]] = {
     float: {"$ref": "#/definitions/duration"},
@@ -46,9 +48,9 @@ def config_fields() -> dict[str, dict[str, Any]]:
     for owner, module, wanted in ((OperatorConfig, config_module, None), (RunConfig, run_module, RUN_FIELDS)):
         types, texts = get_type_hints(owner), docstrings(module, owner.__name__)
         for each in dataclasses.fields(owner):
-            if each.name not in NAMED_ELSEWHERE and (wanted is None or each.name in wanted):
+            if each.name not in SEPARATE and (wanted is None or each.name in wanted):
                 if not texts[each.name]:
-                    raise SystemExit(f"{module.__name__}.{owner}: say below {each.name} what it means")
+                    raise SystemExit(f"{module.__name__}.{owner}: {each.name} needs a docstring")
                 found[to_camel(each.name)] = {**SHAPES[types[each.name]], "description": texts[each.name]}
     return found
 
@@ -80,33 +82,39 @@ def docstrings(module: ModuleType, owner: str) -> dict[str, str]:
     return found
 
 
-def rows(values: dict[str, Any], schema: dict[str, Any], definitions: dict[str, Any], path: str = "") -> Iterator[str]:
+def rows(values: dict[str, Any], schema: dict[str, Any], definitions: dict[str, Any], path: str = "") -> Iterator[list[str]]:
     for key, default in values.items():
         described = schema["properties"][key]
         if "$ref" in described:
             described = {**definitions[described["$ref"].rpartition("/")[2]], **described}
-        if isinstance(default, dict) and "properties" in described and key not in HANDED_ON:
+        if isinstance(default, dict) and "properties" in described and key not in WHOLE:
             yield from rows(default, described, definitions, f"{path}{key}.")
         else:
-            yield f"| `{path}{key}` | `{json.dumps(default)}` | {described['description']} |"
+            yield [f"`{path}{key}`", f"`{json.dumps(default)}`", described["description"]]
 
 
-def table(schema: dict[str, Any], values: dict[str, Any]) -> str:
+def tables(schema: dict[str, Any], values: dict[str, Any]) -> str:
     config = schema["properties"]["config"]["properties"]
+    defaults = config_defaults()
     return "\n".join(
         [
-            "| value | default | what it is |",
-            "|---|---|---|",
-            *rows(values, schema, schema["definitions"]),
-            "",
-            "Fields of `config`; durations are written `30s`, `10m`, `1h30m`:",
-            "",
-            "| field | what it is |",
-            "|---|---|",
-            *(f"| `{key}` | {described['description']} |" for key, described in config.items()),
-            "",
+            table(["value", "default", "meaning"], list(rows(values, schema, schema["definitions"]))),
+            "Fields of `config`. Durations are written `30s`, `10m`, `1h30m`.\n",
+            table(["field", "default", "meaning"], [[f"`{key}`", defaults[key], each["description"]] for key, each in config.items()]),
         ]
     )
+
+
+def config_defaults() -> dict[str, str]:
+    """Default of each field of `config`, as one would write it."""
+    found = {}
+    for owner in (OperatorConfig, RunConfig):
+        types = get_type_hints(owner)
+        for each in dataclasses.fields(owner):
+            default: Any = each.default
+            if types[each.name] in SHAPES:
+                found[to_camel(each.name)] = f"`{format_duration(default) if types[each.name] is float else json.dumps(default)}`"
+    return found
 
 
 def main() -> None:
@@ -119,7 +127,7 @@ def main() -> None:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{readme} has no place for the table: it needs the lines {BEGIN.strip()} and {END.strip()}")
-    readme.write_text(f"{head}{BEGIN}{table(schema, yaml.safe_load((chart / 'values.yaml').read_text()))}{END}{tail}")
+    readme.write_text(f"{head}{BEGIN}\n{tables(schema, yaml.safe_load((chart / 'values.yaml').read_text()))}\n{END}{tail}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 # --- environment of every pod of a job --------------------------------------------------------------------------------
 ENV_JOB_FILE = "DILOCO_JOB_FILE"
-"""Path of the mounted job file, see `JobFile`."""
+"""Path of the mounted job file, JSON."""
 ENV_TLS_DIR = "DILOCO_TLS_DIR"
 """Directory with `TLS_ROOTS_FILE` and `TLS_IDENTITY_FILE`, which may be replaced at any time by renewed ones."""
 ENV_POD_IP = "DILOCO_POD_IP"
@@ -44,7 +44,7 @@ ENV_STATE_DIR = "DILOCO_STATE_DIR"
 ENV_LISTEN_PORT = "DILOCO_LISTEN_PORT"
 """Port on which the syncer serves, on `DILOCO_POD_IP`."""
 ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
-"""Path of the container's termination message, where the syncer leaves its `Result`."""
+"""Path of the container's termination message, where the syncer leaves the job's result, JSON."""
 
 SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""

@@ -93,7 +93,7 @@ def job_schema() -> Schema:
     document = DiLoCoJob.model_json_schema(by_alias=True)
     schema = _Converter(document["$defs"]).convert(document, "")
     properties = schema["properties"]
-    # The API server has its own idea of these three; a CRD may only constrain metadata.name.
+    # The API server defines these three itself; a CRD may only constrain metadata.name.
     properties["apiVersion"] = {"type": "string", "description": f"{API_VERSION}."}
     properties["kind"] = {"type": "string", "description": f"{KIND}."}
     properties["metadata"] = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}}
@@ -107,7 +107,7 @@ def crd_yaml() -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: the API server's YAML reader knows them, people's eyes do not."""
+    """Without anchors: the API server can read them, but they make the file hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -213,7 +213,7 @@ def _containers() -> Schema:
 
 
 def unused_rules() -> list[str]:
-    """Places in `RULES` that the schema does not have: a renamed field must not silently lose its rules."""
+    """Places in `RULES` that the schema does not have: a field that was renamed would lose its rules without an error."""
     return sorted(set(RULES) - places())
 
 

@@ -1,4 +1,4 @@
-"""Durations as people write them in a job: Go's style, `5s`, `1h30m`, `0.5s`, `250ms`. Pure."""
+"""Durations as a job has them, in Go's style, `5s`, `1h30m`, `0.5s`, `250ms`. Pure."""
 
 from __future__ import annotations
 

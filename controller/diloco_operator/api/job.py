@@ -1,7 +1,7 @@
 """DiLoCoJob v1alpha1 as types. The CRD, its defaults and docs/api.md are generated from these models (`api.crd`).
 
 camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. Everything is
-immutable: a changed status is a new object (`model_copy(update=...)`). What CEL rules demand beyond the types is in `api.rules`.
+immutable: a changed status is a new object (`model_copy(update=...)`). What CEL rules require beyond the types is in `api.rules`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_POOLS = 16
 
 
 class _Api(BaseModel):
-    # Unknown fields are ignored here: an operator must live with an object of a newer CRD. `diloco validate` refuses them.
+    # Unknown fields are ignored here: an operator must work with objects of a newer CRD. `diloco validate` refuses them.
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex")
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """The API server shall not write an empty field into objects that do not use it."""
+    """Keeps the API server from writing an empty field into objects that do not use it."""
     schema.pop("default", None)
 
 
@@ -58,17 +58,20 @@ class Backoff(_Api):
 
 
 class Restart(_Api):
-    """Restart budget of each unit. Disruptions (pre-emption, eviction, a lost node) do not count."""
+    """Restart budget of each unit. Disruptions (preemption, eviction, a lost node) do not count."""
 
     limit: int = Field(
-        5, ge=0, le=1000, description="Failures within the window after which the unit is given up; times learners.max 10,000 at most."
+        5,
+        ge=0,
+        le=1000,
+        description="Failures within the window after which the operator gives the unit up. Times learners.max at most 10,000.",
     )
     window: Duration = Field(3600.0, description="Time after which a failure is forgotten.")
     backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
 
 
 class Learners(_Api):
-    """How many learner units, and how patient the operator is with them."""
+    """How many learner units, and when the operator replaces one."""
 
     min: int = Field(
         1,
@@ -119,7 +122,7 @@ class Pool(_Api):
     """One kind of hardware that a learner may run on."""
 
     name: str = Field(
-        max_length=63, description='DNS label of at most 15 characters; units are called "<pool>-<index>". Unique within the job.'
+        max_length=63, description="DNS label of at most 15 characters; units are called `<pool>-<index>`. Unique within the job."
     )
     accelerator: str = Field(description="Kind of hardware. Immutable.", json_schema_extra={"enum": list(ACCELERATOR_NAMES)})
     topology: str = Field(
@@ -132,7 +135,7 @@ class Pool(_Api):
         None,
         ge=1,
         le=8,
-        description="TPU only: chips of each host, needed where accelerator and topology alone do not tell "
+        description="TPU only: chips of each host. Needed where accelerator and topology leave a choice "
         "(v6e and v5e 2x4: one host of 8 or two of 4).",
     )
     hosts: int | None = Field(None, ge=1, le=512, description="GPU and cpu only: hosts of one unit. Default 1.")
@@ -142,8 +145,8 @@ class Pool(_Api):
     learners: PoolLearners = Field(description="How many units of this pool.")
     capacity: Capacity | None = Field(
         None,
-        description="How the hardware is held; absent: any. Scavenged takes any and gives way to other work; Spot may be taken away by "
-        "the cloud.",
+        description="How the hardware is held. Absent: any. The cloud may take Spot away. Scavenged uses any hardware and yields it to "
+        "units of other jobs.",
     )
     template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
 
@@ -169,7 +172,7 @@ class Storage(_Api):
 class Syncer(_Api):
     """The one logical syncer of the job."""
 
-    shards: int = Field(1, ge=1, le=64, description="Processes that the syncer is cut into; only 1 is supported so far. Immutable.")
+    shards: int = Field(1, ge=1, le=64, description="Processes that share the syncer's work; only 1 is supported. Immutable.")
     storage: Storage = Field(default_factory=Storage, description="The syncer's volume. Immutable.")
     template: PodTemplate | None = Field(
         None, description='Pod template to start from; its container named "syncer", if there is one, is the syncer.'
@@ -177,20 +180,20 @@ class Syncer(_Api):
 
 
 class Spec(_Api):
-    """What is wanted."""
+    """Desired state."""
 
-    suspend: bool = Field(False, description="Release every learner, keep the state; false again resumes where it stopped.")
+    suspend: bool = Field(False, description="Releases every learner and keeps the state. Set it to false to resume.")
     managed_by: str = Field(
         MANAGER,
         min_length=1,
         max_length=253,
-        description="The controller that works on this job; another value means hands off. Immutable.",
+        description="The controller that works on this job. The operator ignores a job with another value. Immutable.",
     )
-    priority_class_name: str = Field("", max_length=253, description="Priority class: order between jobs, and on the pods.")
+    priority_class_name: str = Field("", max_length=253, description="Priority class: it orders jobs, and every pod gets it.")
     ttl_seconds_after_finished: int | None = Field(
-        None, ge=0, description="Delete the job so long after Complete or Failed; absent: never."
+        None, ge=0, description="Deletes the job this many seconds after Complete or Failed. Absent: never."
     )
-    learners: Learners = Field(description="How many learner units, and how patient the operator is with them.")
+    learners: Learners = Field(description="How many learner units, and when the operator replaces one.")
     pools: tuple[Pool, ...] = Field(
         min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
     )
@@ -211,7 +214,7 @@ class Condition(_Api):
     type: str = Field(max_length=316, description="Accepted, Placed, Training, Degraded, Suspended, Complete or Failed.")
     status: ConditionStatus = Field(description="True, False or Unknown.")
     reason: str = Field(max_length=1024, description="Stable name of the cause, in CamelCase.")
-    message: str = Field("", max_length=32768, description="What it means and what to do, for people.")
+    message: str = Field("", max_length=32768, description="Human-readable: what it means and what to do.")
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this was decided on.")
     last_transition_time: Timestamp = Field(description="When status last changed.")
 
@@ -220,41 +223,41 @@ class UnitState(enum.StrEnum):
     """Life of a learner unit."""
 
     PENDING = "Pending"
-    """Wanted, has no hardware."""
+    """Desired; has no hardware yet."""
     STARTING = "Starting"
-    """Pods are made, not all of them run."""
+    """Pods exist; not all of them run."""
     JOINING = "Joining"
-    """Pods run; the syncer does not count on it yet."""
+    """Pods run; the unit does not contribute yet."""
     TRAINING = "Training"
-    """Contributes, as the syncer sees it."""
+    """Contributes, as the syncer reports."""
     DRAINING = "Draining"
-    """Asked to hand back its state and go."""
+    """Hands back its state before it ends."""
     BACKING_OFF = "BackingOff"
-    """Ended; the next attempt comes at notBefore."""
+    """The attempt ended; the next one starts at notBefore."""
     FAILED = "Failed"
     """Given up: the restart budget is used up or a restart does not help."""
     COMPLETED = "Completed"
-    """Ended because the job is done."""
+    """Ended because the job is complete."""
 
 
 class UnitStatus(_Api):
     """One learner unit."""
 
-    name: str = Field(max_length=63, description="<pool>-<index>.")
+    name: str = Field(max_length=63, description="`<pool>-<index>`.")
     pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
     slice: str = Field("", max_length=131072, description='The slice or group of hosts that it occupies; "": none.')
     state: UnitState = Field(description="Where the unit is in its life.")
     attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
     restarts: int = Field(0, ge=0, description="Attempts that were started after a failure or disruption.")
     reason: str = Field("", max_length=1024, description="Why it is in this state, in CamelCase.")
-    message: str = Field("", max_length=4096, description="The same for people, and what to do.")
+    message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average, as the syncer measures it.")
     weight: float = Field(0.0, ge=0, description="Share of the merges it took part in lately, 0 to 1.")
     staleness: int = Field(0, ge=0, description="Outer steps since its last contribution.")
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
     steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
     refused: dict[str, int] = Field(
-        default_factory=dict, description="Joins and contributions of it that the syncer refused, by reason, all attempts."
+        default_factory=dict, description="Joins and contributions of this unit that the syncer refused, by reason, all attempts."
     )
     since: Timestamp | None = Field(None, description="When it entered this state.")
     recover_seconds: float | None = Field(
@@ -275,12 +278,12 @@ class PoolStatus(_Api):
     name: str = Field(max_length=63, description="The pool's name.")
     placed: int = Field(0, ge=0, description="Units that have hardware of this pool.")
     contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
-    reason: str = Field("", max_length=1024, description="Why there are not more, in CamelCase.")
-    message: str = Field("", max_length=4096, description="The same for people, and what to do.")
+    reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
+    message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
 
 
 class Progress(_Api):
-    """How far, how fast, how well."""
+    """Steps, speed and loss."""
 
     step: int = Field(0, ge=0, description="Outer steps done.")
     steps: int = Field(0, ge=0, description="Outer steps in all.")
@@ -303,7 +306,7 @@ class LearnersStatus(_Api):
 
 
 class Status(_Api):
-    """What is. Written by the operator only."""
+    """Observed state. Only the operator writes it."""
 
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
     conditions: tuple[Condition, ...] = Field(
@@ -311,15 +314,15 @@ class Status(_Api):
         max_length=32,
         description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed: each with a reason and a message.",
     )
-    progress: Progress = Field(default_factory=Progress, description="How far, how fast, how well.")
+    progress: Progress = Field(default_factory=Progress, description="Steps, speed and loss.")
     learners: LearnersStatus = Field(
         default_factory=LearnersStatus, description="How many learner units are wanted, placed and contribute."
     )
     units: tuple[UnitStatus, ...] = Field(
         (), max_length=2 * MAX_LEARNERS, description="Every learner unit: where it runs, its state and why, its share of the merges."
     )
-    pool_summary: str = Field("", max_length=1024, description='Contributing of placed units in each pool, as "v5p 4/4, h100 1/2".')
-    pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has not more units.")
+    pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
+    pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")
 
 
 class DiLoCoJob(_Api):
@@ -328,9 +331,9 @@ class DiLoCoJob(_Api):
     api_version: Literal["diloco.dev/v1alpha1"] = API_VERSION  # type: ignore[assignment]
     kind: Literal["DiLoCoJob"] = KIND  # type: ignore[assignment]
     metadata: ObjectMeta
-    spec: Spec = Field(description="What is wanted: how many learners, on which hardware, and what they train.")
+    spec: Spec = Field(description="Desired state: how many learners, on which hardware, and what they train.")
     status: Status = Field(
-        default_factory=Status, description="What is: how far it is, who takes part, and why not more. Written by the operator only."
+        default_factory=Status, description="Observed state: conditions, progress and learner units. Only the operator writes it."
     )
 
     def pool(self, name: str) -> Pool | None:

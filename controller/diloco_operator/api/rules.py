@@ -1,8 +1,8 @@
 """The rules of a DiLoCoJob that types cannot say, as CEL. Pure data.
 
-They are part of the CRD, so that `kubectl apply`, `diloco validate` and the in-memory API refuse the same things with the same words.
-Every message names the field and the rule and says what to do. Only functions of a real API server are used, and whatever a rule
-iterates over is bounded in the schema, so that its cost estimate stays within the API server's limit.
+They are part of the CRD, so that `kubectl apply`, `diloco validate` and the in-memory API refuse the same objects with the same words.
+Every message names the field and the rule, and says what to do. Rules call only functions that a real API server has. Each list that
+a rule iterates over is bounded in the schema, so that the rule's estimated cost stays within the API server's limit.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ def _chips_per_host_rules() -> list[ValidationRule]:
             ValidationRule(
                 f"!has(self.topology) || self.topology != {_text(topology)} || !(self.accelerator in {_list(names)}) "
                 "|| has(self.chipsPerHost)",
-                f"chipsPerHost is needed: {topology} exists with {hosts} chips per host and the topology alone does not tell; "
-                f"set it to {hosts}",
+                f"chipsPerHost is needed, because {topology} exists with {hosts} chips per host; set it to {hosts}",
                 ".chipsPerHost",
             )
         )
@@ -226,7 +225,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
     "spec.training": [
         ValidationRule(
             "self.fragments == oldSelf.fragments",
-            "fragments is immutable, the syncer's state is cut into them; create a new job for another number",
+            "fragments is immutable, because the syncer's state is cut into fragments; create a new job for another number",
             ".fragments",
         ),
         ValidationRule(

@@ -1,4 +1,4 @@
-"""What an operator is told once, at its start, and every pass obeys. Pure data; the command line and the chart fill it."""
+"""The operator's configuration, read once at its start. Pure data; the command line and the chart fill it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ DISRUPTION_TAINTS = (
     "ToBeDeletedByClusterAutoscaler",
     "aws-node-termination-handler/spot-itn",
 )
-"""Taint keys that announce or record the loss of a node: its units leave at once, and it does not count against them. Not among them are
-`not-ready` and `unreachable`, which say no more than the node's condition and outlast it by some seconds; whoever names them here leaves
-at once."""
+"""Taint keys that announce or record the loss of a node: its units leave at once, and this counts as a disruption, not as a failure. The
+default leaves out `not-ready` and `unreachable`: they repeat the node's condition and stay some seconds longer. With them here, units leave
+without waiting for the tolerances below."""
 
 DISRUPTION_LABELS = (("cloud.google.com/active-node-maintenance", "ONGOING"),)
-"""Node labels (key, value) that mean the same."""
+"""Node labels (key, value) that mean the same as those taints."""
 
 MAINTENANCE_LABELS = ("cloud.google.com/scheduled-maintenance-time",)
-"""Node labels whose value is when maintenance begins, in seconds since the epoch."""
+"""Node labels whose value is the time when maintenance begins, in seconds since the epoch."""
 
 UNREACHABLE_TAINTS = ("node.kubernetes.io/out-of-service",)
-"""Taint keys of a node whose kubelet will not answer any more: nobody there will confirm that a pod has ended."""
+"""Taint keys of a node whose kubelet will not answer any more, so that it cannot confirm the end of a pod."""
 
 
 LONGEST_CERTIFICATE = 365 * 86400.0
@@ -39,48 +39,48 @@ class OperatorConfig:
     syncer_command: tuple[str, ...] = ("python", "-m", "diloco.syncer")
     """Command of the syncer's container when spec.syncer.template names none."""
     syncer_cpu: str = "500m"
-    """CPU that a syncer requests whose template sets no resources; "" for none."""
+    """CPU request of a syncer whose template sets no resources. Empty: none."""
     syncer_memory: str = "1Gi"
-    """Memory likewise. The syncer holds the parameters, their momentum and one broadcast, all in float32: give it about 16 bytes a
+    """Memory request of such a syncer. It holds the parameters, their momentum and one broadcast in float32: set about 16 bytes per
     parameter in spec.syncer.template."""
     syncer_memory_limit: str = ""
-    """Its memory limit; "" for none: whoever guesses too low kills the job's one syncer."""
+    """Memory limit of such a syncer. Empty: none, since a limit that is too low kills the job's only syncer."""
     progress_interval: float = 10.0
-    """Status is written at most this often when only progress figures changed."""
+    """Shortest time between two writes of a status in which only progress figures changed."""
     resync_interval: float = 300.0
-    """A job without any deadline of its own is looked at again after this long, as a safety net."""
+    """A job without a deadline of its own is reconciled again after this long, as a safety net."""
     report_stale_after: float = 60.0
-    """A report from the syncer older than this says nothing about now."""
+    """The operator ignores a report of the syncer that is older than this."""
     learner_grace: int = 30
-    """terminationGracePeriodSeconds of learner pods whose template sets none; a spot notice is 30 s."""
+    """terminationGracePeriodSeconds of learner pods whose template sets none. A spot notice is 30 s."""
     syncer_grace: int = 60
-    """terminationGracePeriodSeconds of the syncer: it writes a snapshot before it goes."""
+    """terminationGracePeriodSeconds of the syncer, which writes a snapshot before it ends."""
     dead_node_force_delete: float = 30.0
-    """A learner pod on a node that does not answer is force-deleted this long after its deletion was asked for. Never a syncer."""
+    """A learner pod on a node that does not answer is force-deleted this long after its deletion. A syncer never is."""
     not_ready_tolerance: float = 5.0
-    """A node that says itself that it is NotReady for less than this is taken for a hiccup."""
+    """Units stay on a node that reports NotReady itself for less than this."""
     unheard_tolerance: float = 15.0
-    """A node that nobody hears is left when for so long no other has fallen silent or been heard again: it may be the first of all, if the
-    way to the API server is cut. Kubelets report every 10 s, and the node controller looks every 5 s."""
+    """Units stay for this long on a node whose readiness is unknown, and until no other node has changed for this long: while the API
+    server is unreachable, nodes become NotReady one by one. Kubelets report every 10 s, and the node controller checks every 5 s."""
     outage_tolerance: float = 300.0
-    """While most nodes are NotReady (55 % of them, and more than two) a node is not left for that for so long, and no longer while others
-    change. A unit that stopped in truth is replaced after its stallTimeout all the same."""
+    """Units stay for this long on a NotReady node while most nodes are NotReady (55 % of them, and more than two). It is also the longest
+    that they stay while other nodes keep changing. A unit that has really stopped is still replaced after its stallTimeout."""
     early_end_grace: float = 60.0
-    """A learner that ends with status 0 while the syncer, this much later, still says that the job goes on, has failed."""
+    """A learner that ended with status 0 has failed if the syncer still reports a running job this long after it."""
     refused_retry: float = 5.0
-    """An object that the API server refused to make is tried again after this long, twice as long after every further refusal …"""
+    """Time before the first retry of an object that the API server rejected. It doubles with every further rejection."""
     refused_retry_max: float = 300.0
-    """… and at least this often. A changed spec is tried at once."""
+    """Longest time between two such retries. A changed spec is tried at once."""
     placement_retry: float = 15.0
-    """A job with units that found no slice looks again at least this often; the operator wakes it sooner when slices come free."""
+    """A job with unplaced units is placed again at least this often, and as soon as slices become free."""
     certificate_lifetime: float = 30 * 86400.0
-    """How long the certificate of a learner or syncer holds; it is renewed when a third of that is left, without a restart."""
+    """Lifetime of the certificate of a learner or syncer. It is renewed, without a restart, when a third of that is left."""
     secret_propagation: float = 180.0
-    """How long kubelets may take to bring a changed Secret to the pods that mount it: their sync period and a little more."""
+    """Time that kubelets may take to bring a changed Secret to the pods that mount it: a little more than their sync period."""
     maintenance_lead: float = 300.0
-    """A node is left this long before its announced maintenance, and no unit starts there any more."""
+    """Units leave a node this long before its announced maintenance, and none starts there from then on."""
     maintenance_over: float = 21600.0
-    """An announcement is forgotten this long after its moment, if nobody took it away."""
+    """An announcement of maintenance that stays on the node is ignored from this long after its time."""
     disruption_taints: tuple[str, ...] = DISRUPTION_TAINTS
     disruption_labels: tuple[tuple[str, str], ...] = DISRUPTION_LABELS
     maintenance_labels: tuple[str, ...] = MAINTENANCE_LABELS
