@@ -18,7 +18,7 @@ from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import Create
-from diloco_operator.reconcile import Children, OperatorConfig, Snapshot, parse_job, project_child, project_pod, reconcile
+from diloco_operator.reconcile import Children, ObservedState, OperatorConfig, parse_job, project_child, project_pod, reconcile
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
 from benchmarks.report import emit
@@ -64,7 +64,7 @@ def _node(index: int) -> dict[str, Any]:
     }
 
 
-def training_snapshot(units: int) -> Snapshot:
+def training_state(units: int) -> ObservedState:
     """The snapshot of a job all of whose units contribute, made by reconcile itself from nothing."""
     inventory = Inventory(OperatorConfig().disruption_signals)
     for index in range(units):
@@ -74,7 +74,7 @@ def training_snapshot(units: int) -> Snapshot:
     issuer = Issuer(START.timestamp, OperatorConfig().certificate_lifetime)
     report = None
     for _ in range(5):
-        snapshot = Snapshot(
+        observed = ObservedState(
             job=parse_job(job),
             fleet=inventory,
             config=OperatorConfig(),
@@ -86,10 +86,10 @@ def training_snapshot(units: int) -> Snapshot:
             ),
             report=report,
         )
-        plan = reconcile(snapshot, START)
-        inventory.set_reservations(snapshot.job.key, plan.reservations)
-        assert not any(wanted.uid for wanted in plan.certify), "what is made in one pass is not changed in the next"
-        for create in certificate_writes(issuer, plan.certify):
+        plan = reconcile(observed, START)
+        inventory.set_reservations(observed.job.key, plan.reservations)
+        assert not any(wanted.uid for wanted in plan.certificates), "what is made in one pass is not changed in the next"
+        for create in certificate_writes(issuer, plan.certificates):
             assert isinstance(create, Create)
             secrets[create.obj["metadata"]["name"]] = project_certificates(create.obj)
         for create in plan.creates:
@@ -108,7 +108,7 @@ def training_snapshot(units: int) -> Snapshot:
         report = Report(received_at=START.timestamp(), t=5, steps=1000, seeded=True, units=seen)
     states = [unit["state"] for unit in job["status"]["units"]]
     assert states == ["Training"] * units, "the benchmark's job does not train"
-    return snapshot
+    return observed
 
 
 def _seconds(call: Callable[[], object], repeat: int) -> float:
@@ -119,7 +119,7 @@ def _seconds(call: Callable[[], object], repeat: int) -> float:
 
 
 def main() -> bool:
-    small, large = training_snapshot(16), training_snapshot(1024)
+    small, large = training_state(16), training_state(1024)
     later = START + datetime.timedelta(seconds=7)
     gc.collect()
     gc.disable()

@@ -2,7 +2,7 @@
 
 The stages run in order and every action may be repeated:
 
-1. `creates` and `certify`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
+1. `creates` and `certificates`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
    that is taken by an object of the same job is success; by a stranger it is an error. Certificates are made by
    `operator.certificate_writes` while others are written already; a pod is made after the Secret that holds its own.
 2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made. One that
@@ -41,8 +41,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """What becomes of a `Certify` whose Secret is there: a merge patch. uid and resourceVersion in its metadata make it hold for what it
-    was decided on and for nothing else."""
+    """The write for an `IssueCertificates` whose Secret exists: a merge patch. uid and resourceVersion in its metadata bind it to the
+    object that the plan was made from."""
 
     resource: Resource
     namespace: str
@@ -52,7 +52,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Certify:
+class IssueCertificates:
     """One Secret of the job in which certificates must be made: a new Secret, or one patch of it however many they are."""
 
     obj: Obj
@@ -61,7 +61,7 @@ class Certify:
     uid: str = ""
     version: str = ""
     """Of the Secret as it is; empty: there is none."""
-    found_authority: bool = False
+    create_authority: bool = False
     """Make the job's authority itself. Comes before everything that it signs."""
     authority: Authority | None = field(default=None, repr=False)
     """Who signs; None: the one that this plan makes."""
@@ -118,7 +118,7 @@ class UnitRestart:
 @dataclass(frozen=True, slots=True)
 class Plan:
     creates: tuple[Create, ...] = ()
-    certify: tuple[Certify, ...] = ()
+    certificates: tuple[IssueCertificates, ...] = ()
     """In the order of their waves."""
     status: ApplyStatus | None = None
     deletes: tuple[Delete, ...] = ()
@@ -137,4 +137,4 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.creates or self.certify or self.status or self.deletes)
+        return not (self.creates or self.certificates or self.status or self.deletes)

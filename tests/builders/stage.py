@@ -26,15 +26,15 @@ from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
     Children,
     Job,
+    ObservedState,
     OperatorConfig,
-    Snapshot,
     parse_job,
     project_child,
     project_pod,
     reconcile,
     reservations,
 )
-from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 from diloco_operator.report import Report, UnitPhase
 
 START = parse_timestamp("2026-11-20T12:00:00Z")
@@ -56,7 +56,7 @@ class Stage:
         self.secrets: dict[str, dict[str, Any]] = {}
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
-        self.refusals: dict[RefusalKey, Refusal] = {}
+        self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
         self.reclaims: dict[SliceRequirements, int] = {}
         self.job_gone = False
         self._unsure = False
@@ -65,16 +65,16 @@ class Stage:
         self._parsed: Job | None = None
 
     # --- the operator --------------------------------------------------------------------------------------------------
-    def snapshot(self) -> Snapshot:
+    def observed(self) -> ObservedState:
         self._parsed = parse_job(self.job, self._parsed)
-        return Snapshot(
+        return ObservedState(
             job=self._parsed,
             fleet=self.inventory,
             config=self.config,
             pods=tuple(project_pod(pod) for pod in self.pods.values()),
             children=self._children(),
             report=self.report,
-            refusals=self.refusals,
+            rejected_writes=self.rejected_writes,
             reclaims=self.reclaims,
         )
 
@@ -84,22 +84,22 @@ class Stage:
         others = {_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}
         return Children(**others, authority=authority, certificates=found)
 
-    def look(self) -> Plan:
+    def reconcile_only(self) -> Plan:
         """One pass, nothing carried out."""
         self.inventory.advance(self.now)
         if self._unsure:  # as the operator does after a plan that was not carried out in full
-            snapshot = self.snapshot()
-            self.inventory.set_reservations(snapshot.job.key, reservations(snapshot.job, snapshot.pods, self.inventory))
+            observed = self.observed()
+            self.inventory.set_reservations(observed.job.key, reservations(observed.job, observed.pods, self.inventory))
         self._unsure = False
-        plan = reconcile(self.snapshot(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
+        plan = reconcile(self.observed(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
         self.plans.append(plan)
         return plan
 
     def step(self, crash_after: int | None = None) -> Plan:
         """One pass, carried out; only the first `crash_after` writes if told so."""
-        plan = self.look()
-        self.inventory.set_reservations(self.snapshot().job.key, plan.reservations)
-        secrets = certificate_writes(self.issuer, plan.certify)  # a pod comes after the Secret with its certificate
+        plan = self.reconcile_only()
+        self.inventory.set_reservations(self.observed().job.key, plan.reservations)
+        secrets = certificate_writes(self.issuer, plan.certificates)  # a pod comes after the Secret with its certificate
         changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
         writes: list[Any] = [*changes, *([plan.status] if plan.status else []), *plan.deletes]
         for write in writes if crash_after is None else writes[:crash_after]:
@@ -113,23 +113,23 @@ class Stage:
                 self.job["status"] = copy.deepcopy(write.status)
         return plan
 
-    def step_refused(self, refuses: Callable[[dict[str, Any]], str], code: int = 403) -> Plan:
+    def step_rejected(self, refuses: Callable[[dict[str, Any]], str], code: int = 403) -> Plan:
         """One pass of which the API server refuses to make some objects: `refuses` tells why, "" lets one pass. As the executor does it,
         the rest of that wave is made, and nothing after it."""
-        plan = self.look()
-        self.inventory.set_reservations(self.snapshot().job.key, plan.reservations)
+        plan = self.reconcile_only()
+        self.inventory.set_reservations(self.observed().job.key, plan.reservations)
         for wave in sorted({create.wave for create in plan.creates}):
             refused = {}
             for create in (each for each in plan.creates if each.wave == wave):
-                key = refusal_key(create.resource, create.obj)
+                key = write_key(create.resource, create.obj)
                 if message := refuses(create.obj):
-                    before = self.refusals.get(key)
+                    before = self.rejected_writes.get(key)
                     count = before.count + 1 if before else 1
                     generation = self.job["metadata"]["generation"]
-                    refused[key] = Refusal(code, message, self.now, generation, transient=code >= 500, count=count)
+                    refused[key] = RejectedWrite(code, message, self.now, generation, transient=code >= 500, count=count)
                 else:
                     self._create(create)
-            self.refusals |= refused
+            self.rejected_writes |= refused
             if refused:
                 self._unsure = True
                 return plan
@@ -146,12 +146,12 @@ class Stage:
         """Everything that was only in memory is gone."""
         self._parsed = None
         self.report = None
-        self.refusals = {}
+        self.rejected_writes = {}
         self.inventory = Inventory(signals())
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node))
-        snapshot = self.snapshot()
-        self.inventory.set_reservations(snapshot.job.key, reservations(snapshot.job, snapshot.pods, self.inventory))
+        observed = self.observed()
+        self.inventory.set_reservations(observed.job.key, reservations(observed.job, observed.pods, self.inventory))
 
     def settle(self, passes: int = 20) -> None:
         """Passes until a plan is empty; the world stands still meanwhile."""

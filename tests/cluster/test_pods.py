@@ -12,7 +12,7 @@ from builders.control_plane import ControlPlane
 from builders.jobs import JobBuilder, a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
-from diloco_operator.reconcile.observe.rejected_writes import Refusal, advice
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, advice
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_template_that_asks_for_more_meets_the_clusters_policy_and_not_ours(cont
     pods = [obj for obj in objects_of(job, a_tpu_node("tpu-0"), namespace=restricted) if "v5p" in obj["metadata"]["name"]]
     message = dry_run(control_plane, pods)
     assert "violates PodSecurity" in message
-    assert "pod-security.kubernetes.io/enforce" in advice(Refusal(403, message, 0.0, 1))
+    assert "pod-security.kubernetes.io/enforce" in advice(RejectedWrite(403, message, 0.0, 1))
     for pod in pods:
         pod["metadata"]["namespace"] = "default"
     control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "default")
@@ -90,7 +90,7 @@ def test_refused_pod_gets_advice_that_fits_the_servers_words(
     pods = [obj for obj in objects_of(job, node, namespace=restricted) if "v5p" in obj["metadata"]["name"]]
     message = dry_run(control_plane, pods)
     assert message
-    assert words in advice(Refusal(422 if "is invalid" in message else 403, message, 0.0, 1))
+    assert words in advice(RejectedWrite(422 if "is invalid" in message else 403, message, 0.0, 1))
 
 
 def test_used_up_quota_gets_advice_that_fits(control_plane: ControlPlane, restricted: str) -> None:
@@ -101,7 +101,7 @@ def test_used_up_quota_gets_advice_that_fits(control_plane: ControlPlane, restri
     objects = objects_of(a_job().with_pool(max=1), a_tpu_node("tpu-0"), namespace=restricted)
     message = dry_run(control_plane, [obj for obj in objects if obj["kind"] == "Pod"])
     assert "exceeded quota" in message
-    assert "raise the namespace's quota" in advice(Refusal(403, message, 0.0, 1))
+    assert "raise the namespace's quota" in advice(RejectedWrite(403, message, 0.0, 1))
 
 
 def test_unicode_and_long_values_are_the_programs_own_affair(control_plane: ControlPlane, restricted: str) -> None:

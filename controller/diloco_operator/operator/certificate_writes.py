@@ -1,4 +1,4 @@
-"""Turns the certificates that a plan asks for (`plan.Certify`) into writes of Secrets."""
+"""Turns the certificates that a plan asks for (`plan.IssueCertificates`) into writes of Secrets."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from diloco_operator.api import names
 from diloco_operator.api.names import AUTHORITY_CERTIFICATE, AUTHORITY_KEY
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.plan import Certify, Create, Patch
+from diloco_operator.plan import Create, IssueCertificates, Patch
 
 
-def certificate_writes(issuer: Issuer, certify: Iterable[Certify]) -> Iterator[Create | Patch]:
+def certificate_writes(issuer: Issuer, to_issue: Iterable[IssueCertificates]) -> Iterator[Create | Patch]:
     """Make the certificates of a plan: one write for each Secret. A certificate takes about 0.15 ms of CPU time, so a caller that has
     other work does it between two writes."""
     fresh: Authority | None = None
-    for wanted in certify:
-        if wanted.found_authority:
+    for wanted in to_issue:
+        if wanted.create_authority:
             fresh = issuer.authority(wanted.job_uid)
             yield _create(wanted, {AUTHORITY_CERTIFICATE: fresh.root.pem, AUTHORITY_KEY: fresh.key})
             continue
@@ -31,12 +31,12 @@ def certificate_writes(issuer: Issuer, certify: Iterable[Certify]) -> Iterator[C
         yield _patch(wanted, data) if wanted.uid else _create(wanted, data)
 
 
-def _create(wanted: Certify, data: dict[str, str | None]) -> Create:
+def _create(wanted: IssueCertificates, data: dict[str, str | None]) -> Create:
     obj = {**wanted.obj, "type": "Opaque", "data": _encoded(data)}
     return Create(names.SECRETS, obj, wave=wanted.wave, fresh=True)
 
 
-def _patch(wanted: Certify, data: dict[str, str | None]) -> Patch:
+def _patch(wanted: IssueCertificates, data: dict[str, str | None]) -> Patch:
     meta = wanted.obj["metadata"]
     body = {"metadata": {"uid": wanted.uid, "resourceVersion": wanted.version}, "data": _encoded(data)}
     return Patch(names.SECRETS, meta["namespace"], meta["name"], body, wave=wanted.wave)

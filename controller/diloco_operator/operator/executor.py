@@ -11,7 +11,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
-from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Patch, Plan
+from diloco_operator.plan import ApplyStatus, Create, Delete, IssueCertificates, Patch, Plan
 
 log = logging.getLogger(__name__)
 
@@ -109,16 +109,16 @@ class Executor:
     ) -> ExecutionResult:
         """Creates and certificates, then the status, then deletes, then events. `job` is what the plan was made for. `version`: the job's
         resourceVersion that the plan was made from; the status is written over no other. `postpone` is asked before a status that may
-        wait. `certificates` makes the writes of the plan's `certify`, in its order."""
+        wait. `certificates` makes the writes of the plan's `certificates`, in its order."""
         outcome = ExecutionResult()
-        for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certify}):
+        for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
             creates = [create for create in plan.creates if create.wave == wave]
-            certify = [wanted for wanted in plan.certify if wanted.wave == wave]
+            to_issue = [wanted for wanted in plan.certificates if wanted.wave == wave]
             if not outcome.ok:
-                _tell_unsent(creates, certify, unsent)
-            elif certify:
+                _tell_unsent(creates, to_issue, unsent)
+            elif to_issue:
                 assert certificates is not None, "somebody must make the plan's certificates"
-                await self._make(job, creates, certify, certificates, outcome, unsent)
+                await self._make(job, creates, to_issue, certificates, outcome, unsent)
             else:
                 await _all([self._create(create, job, outcome, unsent) for create in creates])
         if plan.status is not None and outcome.ok:
@@ -138,14 +138,14 @@ class Executor:
         self,
         job: Subject,
         creates: Sequence[Create],
-        certify: Sequence[Certify],
+        to_issue: Sequence[IssueCertificates],
         certificates: AsyncIterator[Create | Patch],
         outcome: ExecutionResult,
         unsent: Callable[[Resource, str, str], None],
     ) -> None:
         """Each Secret is written as soon as its certificates are made, and what is made after it is ready then. No more certificates are
         made than the requests need: with all of them made first this process would be busy, and the API server idle."""
-        after: dict[str, list[Create]] = {wanted.obj["metadata"]["name"]: [] for wanted in certify}
+        after: dict[str, list[Create]] = {wanted.obj["metadata"]["name"]: [] for wanted in to_issue}
         ready: asyncio.Queue[Create | None] = asyncio.Queue(READY)
 
         async def send() -> None:
@@ -161,7 +161,7 @@ class Executor:
                     after[create.after].append(create)
                 else:
                     await ready.put(create)
-            for _ in certify:
+            for _ in to_issue:
                 name, there = await self._certified(await anext(certificates), job, outcome, unsent)
                 if not there:
                     _tell_unsent(after[name], [], unsent)
@@ -309,11 +309,11 @@ class Executor:
                 raise Unavailable(504, "Timeout", f"no answer within {REQUEST_TIMEOUT:.0f} s") from None
 
 
-def _tell_unsent(creates: Sequence[Create], certify: Sequence[Certify], unsent: Callable[[Resource, str, str], None]) -> None:
+def _tell_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificates], unsent: Callable[[Resource, str, str], None]) -> None:
     for create in creates:
         meta = create.obj["metadata"]
         unsent(create.resource, meta.get("namespace", ""), meta["name"])
-    for wanted in certify:
+    for wanted in to_issue:
         if not wanted.uid:
             meta = wanted.obj["metadata"]
             unsent(names.SECRETS, meta["namespace"], meta["name"])

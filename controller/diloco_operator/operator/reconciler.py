@@ -32,8 +32,8 @@ from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.preemption import Preemption
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
 from diloco_operator.operator.status_postponement import StatusPostponement
-from diloco_operator.plan import Certify, Create, Patch, Plan
-from diloco_operator.reconcile import Job, OperatorConfig, PodView, Snapshot, reconcile, reservations
+from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
+from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _POSTPONE_SECONDS = 2.0
 """For how long a status may be left to the pass that follows."""
 
 
-type Decide = Callable[[Snapshot, datetime], Plan]
+type Decide = Callable[[ObservedState, datetime], Plan]
 """What decides: `reconcile`, or in a test of the operator alone something simpler."""
 
 
@@ -205,13 +205,13 @@ class Reconciler:
         self._inventory.advance(now)  # whoever stands on a node that has to be left then has asked to be looked at
         pods = self._caches.pods(key)
         unsure = key in self._unsure
-        snapshot = Snapshot(
+        observed = ObservedState(
             job=cached.bare,
             fleet=self._inventory,
             config=self._config,
             pods=pods,
             children=self._caches.children(key),
-            refusals=self._rejected_writes.of(key),
+            rejected_writes=self._rejected_writes.of(key),
             priority=self._priority(cached.bare),
             reclaims=self._preemption.reclaims(key),
             report=self._telemetry.latest(key),
@@ -221,7 +221,7 @@ class Reconciler:
             job = cached.whole()
             if unsure:  # what a plan took that was not carried out is ours to take again
                 fleet.set_reservations(job.key, reservations(job, pods, fleet))
-            return job, self._reconcile(replace(snapshot, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
+            return job, self._reconcile(replace(observed, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
 
         return decide
 
@@ -231,15 +231,15 @@ class Reconciler:
     async def _certificates(self, plan: Plan) -> AsyncGenerator[Create | Patch]:
         """The plan's certificates, made while others have their turn: a thousand of them take a fifth of a second. Those of the next
         Secret are made while what was asked for before them is written."""
-        writes = certificate_writes(self._issuer, plan.certify)
+        writes = certificate_writes(self._issuer, plan.certificates)
 
-        async def make(wanted: Certify) -> Create | Patch:
+        async def make(wanted: IssueCertificates) -> Create | Patch:
             if self._offload is not None and len(wanted.leaves) >= _MANY_CERTIFICATES:
                 return await self._offload(lambda: next(writes))
             await asyncio.sleep(0)
             return next(writes)
 
-        left = iter(plan.certify)
+        left = iter(plan.certificates)
         making = [asyncio.create_task(make(wanted)) for wanted in islice(left, 1)]
         try:
             while making:
@@ -255,7 +255,7 @@ class Reconciler:
         for create in plan.creates:
             meta = create.obj["metadata"]
             self._expectations.expect_create(key, create.resource, meta.get("namespace", ""), meta["name"])
-        for wanted in plan.certify:
+        for wanted in plan.certificates:
             if not wanted.uid:
                 meta = wanted.obj["metadata"]
                 self._expectations.expect_create(key, names.SECRETS, meta["namespace"], meta["name"])

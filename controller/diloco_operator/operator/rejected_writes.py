@@ -10,16 +10,16 @@ from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Event, Patch, Plan
-from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey, refusal_key
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 
 
 class RejectedWrites:
     """Of all jobs."""
 
     def __init__(self) -> None:
-        self._known: dict[JobKey, dict[RefusalKey, Refusal]] = {}
+        self._known: dict[JobKey, dict[WriteKey, RejectedWrite]] = {}
 
-    def of(self, job: JobKey) -> Mapping[RefusalKey, Refusal]:
+    def of(self, job: JobKey) -> Mapping[WriteKey, RejectedWrite]:
         return self._known.get(job, {})
 
     def note(self, job: JobKey, generation: int, plan: Plan, outcome: ExecutionResult, now: float) -> None:
@@ -31,14 +31,14 @@ class RejectedWrites:
         if outcome.ok:  # a plan that failed may not have come to all that it had to make
             for create in plan.creates:
                 known.pop(_key(create), None)
-            for wanted in plan.certify:
-                known.pop(refusal_key(names.SECRETS, wanted.obj), None)
+            for wanted in plan.certificates:
+                known.pop(write_key(names.SECRETS, wanted.obj), None)
         for key, failure in failed.items():
             if isinstance(failure.error, Unavailable | Conflict):
                 continue  # nothing was refused: nobody heard it, or it was decided on something old
             before = known.get(key)
             count = before.count + 1 if before is not None and before.generation == generation else 1
-            known[key] = Refusal(failure.error.code, failure.error.message, now, generation, failure.transient, count)
+            known[key] = RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
         if known:
             self._known[job] = known
         else:
@@ -48,8 +48,8 @@ class RejectedWrites:
         self._known.pop(job, None)
 
 
-def _key(write: Create | Patch) -> RefusalKey:
-    return refusal_key(write.resource, write.obj) if isinstance(write, Create) else (write.resource.kind, write.name)
+def _key(write: Create | Patch) -> WriteKey:
+    return write_key(write.resource, write.obj) if isinstance(write, Create) else (write.resource.kind, write.name)
 
 
 def rejected_write_events(outcome: ExecutionResult) -> list[Event]:

@@ -1,23 +1,23 @@
-"""PURE: `reconcile(snapshot, now) -> Plan`. The life of a job and of its learner units, decided from what is, never from what happened.
+"""PURE: `reconcile(observed, now) -> Plan`. The life of a job and of its learner units, decided from what is, never from what happened.
 
 The operator calls it like this, with nothing awaited between the three lines:
 
-    plan = reconcile(snapshot, now)
-    inventory.set_reservations(snapshot.job.key, plan.reservations)
+    plan = reconcile(observed, now)
+    inventory.set_reservations(observed.job.key, plan.reservations)
     queue the plan for the executor
 """
 
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.engine import reconcile, reservations
-from diloco_operator.reconcile.observe.state import Child, Children, Job, PodView, Snapshot, parse_job, project_child, project_pod
+from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child, project_pod
 
 __all__ = [
     "Child",
     "Children",
     "Job",
+    "ObservedState",
     "OperatorConfig",
     "PodView",
-    "Snapshot",
     "parse_job",
     "project_child",
     "project_pod",

@@ -15,7 +15,7 @@ from diloco_operator.reconcile.observe.state import Child, Children, Job
 
 
 @dataclass(frozen=True, slots=True)
-class ChildrenStep:
+class ConfigurationChanges:
     """What there is to do about them, and whether pods may be made."""
 
     creates: tuple[Create, ...]
@@ -28,7 +28,7 @@ class ChildrenStep:
     """`<kind> <name>` of objects that are being deleted, and not by us."""
 
 
-def settle_children(job: Job, spec: Spec, children: Children, *, in_use: bool) -> ChildrenStep:
+def configuration_changes(job: Job, spec: Spec, children: Children, *, in_use: bool) -> ConfigurationChanges:
     """Make what is missing; a job file that is not the spec's any more is deleted, and made anew when it has gone.
 
     Service and volume claim are made once and do not change. `in_use`: the syncer's pod is there. Its volume claim, if somebody deletes
@@ -60,7 +60,7 @@ def settle_children(job: Job, spec: Spec, children: Children, *, in_use: bool) -
         elif _outdated(resource, child, content):
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
-    return ChildrenStep(tuple(creates), tuple(deletes), ready, tuple(taken), tuple(going))
+    return ConfigurationChanges(tuple(creates), tuple(deletes), ready, tuple(taken), tuple(going))
 
 
 def _outdated(resource: Resource, child: Child, content: str) -> bool:

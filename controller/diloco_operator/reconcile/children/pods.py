@@ -43,7 +43,7 @@ _STEADY_NODES = (names.NODE_TPU_TYPE, names.NODE_GPU_TYPE, names.NODE_GPU_PRODUC
 
 
 @dataclass(frozen=True, slots=True)
-class Mould:
+class PodTemplateBase:
     """What the learner pods of a pool have in common, worked out once for all of them."""
 
     job: Job
@@ -61,7 +61,7 @@ class Mould:
     """Besides those with the job file and the certificate."""
 
 
-def learner_mould(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> Mould:
+def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> PodTemplateBase:
     """The pool's template with all of the contract but what says which host of which unit a pod is."""
     template = pool.template.spec
     kind = CATALOGUE[pool.accelerator]
@@ -82,7 +82,7 @@ def learner_mould(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> M
         "securityContext": pod_security(template),
         "tolerations": [*(template.get("tolerations") or ()), *_tolerations(kind.family)],
     }
-    return Mould(
+    return PodTemplateBase(
         job=job,
         pool=pool,
         spec=pod_spec,
@@ -94,14 +94,16 @@ def learner_mould(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> M
     )
 
 
-def learner_pods(mould: Mould, *, unit: str, attempt: int, slice_name: str, hosts: Sequence[Host], template_hash: str) -> list[Obj]:
+def learner_pods(
+    template_base: PodTemplateBase, *, unit: str, attempt: int, slice_name: str, hosts: Sequence[Host], template_hash: str
+) -> list[Obj]:
     """One pod for every host of one attempt, in the order of the hosts."""
-    job, pool = mould.job, mould.pool
+    job, pool = template_base.job, template_base.pool
     metadata = pool.template.metadata
     peers = [names.learner_pod_name(job.name, unit, attempt, index) for index in range(len(hosts))]
     peer_env = _peer_env(job, pool, peers)
     certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
-    volumes = [*_volumes(job, *certificate), *mould.volumes]
+    volumes = [*_volumes(job, *certificate), *template_base.volumes]
     labels = {
         **metadata.labels,
         names.LABEL_JOB: job.name,
@@ -114,15 +116,15 @@ def learner_pods(mould: Mould, *, unit: str, attempt: int, slice_name: str, host
     shared = (unit, str(attempt), pool.name, str(len(hosts)), syncer_address(job))
     made = []
     for index, (name, host) in enumerate(zip(peers, hosts, strict=True)):
-        before, after = mould.env
+        before, after = template_base.env
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
-        ranks = [each for each in (*peer_env, *_rank_env(pool, len(peers), index)) if each["name"] not in mould.chosen]
-        learner = {**mould.learner, "env": [*before, *identity, *ranks, *after]}
+        ranks = [each for each in (*peer_env, *_rank_env(pool, len(peers), index)) if each["name"] not in template_base.chosen]
+        learner = {**template_base.learner, "env": [*before, *identity, *ranks, *after]}
         spec = {
-            **mould.spec,
+            **template_base.spec,
             "hostname": name,
-            "affinity": pinned(mould.spec.get("affinity") or {}, host.node),
-            "containers": [learner if each is mould.learner else each for each in mould.containers],
+            "affinity": pinned(template_base.spec.get("affinity") or {}, host.node),
+            "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
         made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, names.ANNOTATION_NODE: host.node}, spec))

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from diloco_operator.api import conditions, names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
-from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.units.attempt_end import exit_text
 
 
 @dataclass(slots=True)
-class SyncerStep:
+class SyncerChanges:
     creates: list[Create] = field(default_factory=list)
     deletes: list[Delete] = field(default_factory=list)
     ready_for_learners: bool = False
@@ -28,7 +28,7 @@ class SyncerStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobEnd:
     """The job's end, as the syncer's pod tells it."""
 
     complete: bool
@@ -37,7 +37,7 @@ class Verdict:
     result: Result | None = None
 
 
-def verdict(syncer: PodView | None) -> Verdict | None:
+def verdict(syncer: PodView | None) -> JobEnd | None:
     """None while the job goes on."""
     if syncer is None:
         return None
@@ -45,8 +45,8 @@ def verdict(syncer: PodView | None) -> Verdict | None:
     if syncer.phase == "Succeeded" or (syncer.main_ended and end is not None and end.exit_code == Exit.COMPLETE):
         result = _result(end.message if end else "")
         if result is None:
-            return Verdict(True, conditions.REASON_STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
-        return Verdict(True, conditions.REASON_STEPS_REACHED, _summary(result), result)
+            return JobEnd(True, conditions.REASON_STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
+        return JobEnd(True, conditions.REASON_STEPS_REACHED, _summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
     detail = f": {end.message.strip()[:1000]}" if end.message.strip() else ""
@@ -55,9 +55,9 @@ def verdict(syncer: PodView | None) -> Verdict | None:
             f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
             "mend or replace the snapshots and make the job anew"
         )
-        return Verdict(False, conditions.REASON_STATE_UNUSABLE, message)
+        return JobEnd(False, conditions.REASON_STATE_UNUSABLE, message)
     if end.exit_code == Exit.BAD_CONTRACT:
-        return Verdict(False, conditions.REASON_SYNCER_FAILED, f"the syncer cannot read its environment or job file{detail}")
+        return JobEnd(False, conditions.REASON_SYNCER_FAILED, f"the syncer cannot read its environment or job file{detail}")
     return None
 
 
@@ -77,25 +77,25 @@ def _summary(result: Result) -> str:
     return f"{text}. {result.message}" if result.message else text
 
 
-def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
+def syncer_changes(context: ReconcileContext, children_ready: bool) -> SyncerChanges:
     """One step towards one running syncer that was made from the present spec."""
-    job, spec, config = world.snapshot.job, world.spec, world.snapshot.config
-    step = SyncerStep()
+    job, spec, config = context.observed.job, context.spec, context.observed.config
+    step = SyncerChanges()
     assert job.derived is not None, "a spec that can be read has been worked out"
     want = job.derived.syncer_hash
-    pod = world.syncer
+    pod = context.syncer
     name = names.syncer_pod_name(job.name)
     if pod is None:
-        if any(other.name == name for other in world.snapshot.pods):
+        if any(other.name == name for other in context.observed.pods):
             step.taken = f"Pod {name}"
         elif children_ready:
             step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want), wave=WAVE_SYNCER))
             step.ready_for_learners = True
         step.down = "its pod is being made"
         return step
-    step.down = _why_down(world, pod)
+    step.down = _why_down(context, pod)
     if pod.deletion is not None:
-        if world.unreachable(pod.node):
+        if context.unreachable(pod.node):
             step.down = (
                 f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped, and two must not write one "
                 "volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
@@ -103,7 +103,7 @@ def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
                 f"the volume; if it runs but cannot be reached, switch it off first"
             )
         return step
-    why = _why_replace(world, pod, want, children_ready)
+    why = _why_replace(context, pod, want, children_ready)
     if why:
         step.deletes.append(Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why))
         step.down = why
@@ -112,18 +112,18 @@ def settle_syncer(world: World, children_ready: bool) -> SyncerStep:
     return step
 
 
-def _why_replace(world: World, pod: PodView, want: str, children_ready: bool) -> str:
+def _why_replace(context: ReconcileContext, pod: PodView, want: str, children_ready: bool) -> str:
     if pod.phase == "Failed":
         end = f" ({exit_text(pod.termination)})" if pod.termination else ""
         return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is made again on the same volume"
-    if eviction_reason := world.eviction_reason(pod.node):
+    if eviction_reason := context.eviction_reason(pod.node):
         return f"{eviction_reason}; it is made again on the same volume"
     if children_ready and pod.template_hash != want:
         return "training or syncer.template changed; it is made again and goes on from its snapshot"
     return ""
 
 
-def _why_down(world: World, pod: PodView) -> str:
+def _why_down(context: ReconcileContext, pod: PodView) -> str:
     if pod.running_since is not None and not pod.ended:
         return ""
     if pod.restarts and pod.termination is not None:

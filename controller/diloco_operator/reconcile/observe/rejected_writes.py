@@ -15,18 +15,18 @@ from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.config import OperatorConfig
 
-type RefusalKey = tuple[str, str]
+type WriteKey = tuple[str, str]
 """Kind and name of the object; ("Unit", unit) for every pod of a learner unit: an attempt is made whole or not at all."""
 
 UNIT = "Unit"
-_PATIENCE = 3
+_SERVER_ERRORS = 3
 """Errors of the server itself, in a row, after which they are treated as a refusal: a webhook that does not answer, for instance."""
 _QUOTED = 1000
 """Characters of the server's message that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RejectedWrite:
     """The last attempt, and how many in a row failed like it."""
 
     code: int
@@ -40,33 +40,32 @@ class Refusal:
     count: int = 1
 
 
-def refusal_key(resource: Resource, obj: Obj) -> RefusalKey:
+def write_key(resource: Resource, obj: Obj) -> WriteKey:
     unit = (obj["metadata"].get("labels") or {}).get(names.LABEL_UNIT)
     return (UNIT, unit) if resource == names.PODS and unit else (resource.kind, obj["metadata"]["name"])
 
 
-def due(refusal: Refusal, config: OperatorConfig) -> float:
+def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:
     """When to try again: the pause doubles with every refusal in a row."""
-    return refusal.at + min(config.refused_retry_max, config.refused_retry * 2.0 ** min(refusal.count - 1, 60))
+    return rejected.at + min(config.refused_retry_max, config.refused_retry * 2.0 ** min(rejected.count - 1, 60))
 
 
-def standing(
-    refusals: Mapping[RefusalKey, Refusal], key: RefusalKey, generation: int, now: float, config: OperatorConfig
-) -> Refusal | None:
+def standing_rejection(
+    rejected_writes: Mapping[WriteKey, RejectedWrite], key: WriteKey, generation: int, now: float, config: OperatorConfig
+) -> RejectedWrite | None:
     """The refusal because of which the object must not be tried now."""
-    refusal = refusals.get(key)
-    if refusal is None or refusal.generation != generation or (refusal.transient and refusal.count < _PATIENCE):
+    rejected = rejected_writes.get(key)
+    if rejected is None or rejected.generation != generation or (rejected.transient and rejected.count < _SERVER_ERRORS):
         return None
-    return refusal if now < due(refusal, config) else None
+    return rejected if now < retry_at(rejected, config) else None
 
 
-def explain(refusal: Refusal, config: OperatorConfig) -> str:
+def explain(rejected: RejectedWrite, config: OperatorConfig) -> str:
     """For a message: what the server said, what to do, and when the operator tries again."""
-    said = refusal.message.strip()
+    said = rejected.message.strip()
     said = said if len(said) <= _QUOTED else f"{said[:_QUOTED]}…"
-    return (
-        f"the API server refused it: {said.rstrip('.')}; {advice(refusal)}; tried again at {format_timestamp(round(due(refusal, config)))}"
-    )
+    again = format_timestamp(round(retry_at(rejected, config)))
+    return f"the API server rejected it: {said.rstrip('.')}; {advice(rejected)}; tried again at {again}"
 
 
 _ADVICE = (
@@ -86,11 +85,11 @@ _ADVICE = (
 )
 
 
-def advice(refusal: Refusal) -> str:
+def advice(rejected: RejectedWrite) -> str:
     """What a person can do about it."""
     for pattern, text in _ADVICE:
-        if re.search(pattern, refusal.message, re.IGNORECASE):
+        if re.search(pattern, rejected.message, re.IGNORECASE):
             return text
-    if refusal.code in (400, 422):
+    if rejected.code in (400, 422):
         return "mend the field in the template that it names"
-    return "ask whoever runs the cluster" if refusal.code < 500 else "look at the API server and its admission webhooks"
+    return "ask whoever runs the cluster" if rejected.code < 500 else "look at the API server and its admission webhooks"

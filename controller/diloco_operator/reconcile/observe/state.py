@@ -1,6 +1,6 @@
 """What one pass sees: the job, its pods and children, the fleet, the syncer's report. Plain data, projected once from raw JSON.
 
-The operator keeps `PodView`s, `Child`ren and a parsed `Job` in its caches instead of raw objects, and assembles a `Snapshot` for
+The operator keeps `PodView`s, `Child`ren and a parsed `Job` in its caches instead of raw objects, and assembles a `ObservedState` for
 every pass. Times are seconds since the epoch.
 """
 
@@ -20,7 +20,7 @@ from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive, digest
-from diloco_operator.reconcile.observe.rejected_writes import Refusal, RefusalKey
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
 from diloco_operator.reconcile.observe.template import template_problems
 from diloco_operator.report import Report
 
@@ -273,7 +273,7 @@ class Children:
 
 # --- the whole --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ObservedState:
     """Everything that a pass decides on, besides the time."""
 
     job: Job
@@ -283,7 +283,7 @@ class Snapshot:
     pods: tuple[PodView, ...] = ()
     """All with the label of this job in its namespace."""
     children: Children = field(default_factory=Children)
-    refusals: Mapping[RefusalKey, Refusal] = field(default_factory=dict)
+    rejected_writes: Mapping[WriteKey, RejectedWrite] = field(default_factory=dict)
     """Objects of the job that the API server refused to make when they were last tried."""
     priority: int = 0
     """The value of the job's PriorityClass."""

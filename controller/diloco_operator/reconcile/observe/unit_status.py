@@ -16,7 +16,7 @@ LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, Uni
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
-class UnitRecord(NamedTuple):
+class UnitStatusRecord(NamedTuple):
     """Fields as in `api.job.UnitStatus`. Times are seconds since the epoch. A tuple, because a pass over a big job makes thousands: a
     changed copy of a frozen dataclass with so many fields takes five times as long."""
 
@@ -53,14 +53,14 @@ class UnitRecord(NamedTuple):
         return int(self.name[len(self.pool) + 1 :])
 
 
-def read_units(status: Mapping[str, Any]) -> dict[str, UnitRecord]:
+def read_units(status: Mapping[str, Any]) -> dict[str, UnitStatusRecord]:
     """By name, in the order of status."""
     return {raw["name"]: _read(raw) for raw in status.get("units") or ()}
 
 
-def _read(raw: Mapping[str, Any]) -> UnitRecord:
+def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
     get = raw.get
-    return UnitRecord(
+    return UnitStatusRecord(
         name=raw["name"],
         pool=raw["pool"],
         state=UnitState(raw["state"]),
@@ -85,7 +85,7 @@ def _read(raw: Mapping[str, Any]) -> UnitRecord:
     )
 
 
-def write_unit(record: UnitRecord) -> dict[str, Any]:
+def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
     """Every field, also those at their defaults, so that what the API server gives back equals what was written."""
     found: dict[str, Any] = {
         "name": record.name,

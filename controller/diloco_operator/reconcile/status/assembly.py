@@ -10,18 +10,18 @@ from diloco.contract import Result
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
-from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import Job
-from diloco_operator.reconcile.observe.unit_status import UnitRecord, write_unit
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import Statements, contributors, merge
-from diloco_operator.reconcile.units.scaling import Growth
+from diloco_operator.reconcile.units.scaling import Scaling
 
 _UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
 
 
-def figures(world: World, record: UnitRecord) -> dict[str, Any]:
+def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
     """What moves with every outer step, from the syncer's report; without a fresh one it stays. An attempt that ended has no speed."""
-    seen = world.report.units.get(record.name) if world.report is not None else None
+    seen = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:
         return {} if record.running or done else {"tokensPerSecond": 0.0, "weight": 0.0}
@@ -40,8 +40,8 @@ def figures(world: World, record: UnitRecord) -> dict[str, Any]:
 def assemble(
     job: Job,
     statements: Statements,
-    world: World | None,
-    growth: Growth | None,
+    context: ReconcileContext | None,
+    scaling: Scaling | None,
     now: float,
     *,
     result: Result | None = None,
@@ -50,24 +50,24 @@ def assemble(
     """The whole status. Without a world (the spec cannot be read) everything but the conditions stays."""
     old = job.status
     conditions = merge(old.get("conditions") or (), statements, job.generation, now)
-    if world is None or growth is None:
+    if context is None or scaling is None:
         return {**old, "observedGeneration": job.generation, "conditions": conditions}
-    records = [growth.records[name] for name in _ordered(growth.records, world)]
-    active = contributors(world, growth.records, syncer_down) if not _is_over(statements) else set()
-    learners = world.spec.learners
-    pools = _pools(world, growth, active)
+    records = [scaling.records[name] for name in _ordered(scaling.records, context)]
+    active = contributors(context, scaling.records, syncer_down) if not _is_over(statements) else set()
+    learners = context.spec.learners
+    pools = _pools(context, scaling, active)
     status: dict[str, Any] = {
         "observedGeneration": job.generation,
         "conditions": conditions,
-        "progress": _progress(world, old.get("progress") or {}, result),
+        "progress": _progress(context, old.get("progress") or {}, result),
         "learners": {
-            "desired": growth.desired,
-            "placed": growth.placed,
+            "desired": scaling.desired,
+            "placed": scaling.placed,
             "contributing": len(active),
             "min": learners.min,
             "max": learners.max,
         },
-        "units": [write_unit(record) | figures(world, record) for record in records],
+        "units": [write_unit(record) | figures(context, record) for record in records],
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }
@@ -78,14 +78,14 @@ def _is_over(statements: Statements) -> bool:
     return any(statements[kind].status == "True" for kind in (ConditionType.COMPLETE, ConditionType.FAILED, ConditionType.SUSPENDED))
 
 
-def _ordered(records: Mapping[str, UnitRecord], world: World) -> list[str]:
-    position = {name: index for index, name in enumerate(world.pools)}
+def _ordered(records: Mapping[str, UnitStatusRecord], context: ReconcileContext) -> list[str]:
+    position = {name: index for index, name in enumerate(context.pools)}
     return sorted(records, key=lambda name: (position.get(records[name].pool, len(position)), records[name].pool, records[name].number))
 
 
-def _progress(world: World, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
-    found = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **old, "steps": world.spec.training.steps}
-    report = world.report
+def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
+    found = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **old, "steps": context.spec.training.steps}
+    report = context.report
     if result is not None:
         found |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
         found |= _known(loss=result.loss, heldOutLoss=result.held_out_loss)
@@ -107,11 +107,11 @@ def _known(**figures: float | None) -> dict[str, float]:
     return {key: round(value, 6) for key, value in figures.items() if value is not None}
 
 
-def _pools(world: World, growth: Growth, active: set[str]) -> list[dict[str, Any]]:
-    outcomes = {outcome.pool: outcome for outcome in growth.placement.pools} if growth.placement is not None else {}
+def _pools(context: ReconcileContext, scaling: Scaling, active: set[str]) -> list[dict[str, Any]]:
+    outcomes = {outcome.pool: outcome for outcome in scaling.placement.pools} if scaling.placement is not None else {}
     found = []
-    for pool in world.spec.pools:
-        mine = [r for r in growth.records.values() if r.pool == pool.name]
+    for pool in context.spec.pools:
+        mine = [r for r in scaling.records.values() if r.pool == pool.name]
         outcome = outcomes.get(pool.name)
         found.append(
             {

@@ -12,10 +12,10 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.kube.client import Cause
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.children.syncer import Verdict
-from diloco_operator.reconcile.context import World
-from diloco_operator.reconcile.observe.unit_status import UnitRecord
-from diloco_operator.reconcile.units.scaling import Growth
+from diloco_operator.reconcile.children.syncer import JobEnd
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.report import UnitPhase
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -61,23 +61,29 @@ def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generatio
     return found
 
 
-def refused(problems: Sequence[Cause]) -> Statements:
+def invalid_spec(problems: Sequence[Cause]) -> Statements:
     """The spec cannot be worked with; everything else stays as it was."""
     text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
     return {ConditionType.ACCEPTED: Statement(FALSE, c.REASON_SPEC_INVALID, f"{text}. What runs is left alone until the spec is mended")}
 
 
-def going_on(
-    world: World, growth: Growth, *, syncer_down: str, taken: Sequence[str], refused: Sequence[str] = (), going: Sequence[str] = ()
+def running(
+    context: ReconcileContext,
+    scaling: Scaling,
+    *,
+    syncer_down: str,
+    taken: Sequence[str],
+    rejected: Sequence[str] = (),
+    going: Sequence[str] = (),
 ) -> Statements:
-    """Of a job that is neither over nor suspended. `refused`: what could not be made without which no unit can start, and why. `going`:
+    """Of a job that is neither over nor suspended. `rejected`: what could not be made without which no unit can start, and why. `going`:
     objects of the job that somebody else deletes."""
-    contributing = contributors(world, growth.records, bool(syncer_down))
+    contributing = contributors(context, scaling.records, bool(syncer_down))
     return {
         ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
-        ConditionType.PLACED: _placed(world, growth),
-        ConditionType.TRAINING: _training(world, growth, contributing, syncer_down, taken, refused),
-        ConditionType.DEGRADED: _degraded(world, growth, contributing, going),
+        ConditionType.PLACED: _placed(context, scaling),
+        ConditionType.TRAINING: _training(context, scaling, contributing, syncer_down, taken, rejected),
+        ConditionType.DEGRADED: _degraded(context, scaling, contributing, going),
         ConditionType.SUSPENDED: Statement(FALSE, c.REASON_NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(FALSE, c.REASON_IN_PROGRESS),
         ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED),
@@ -100,7 +106,7 @@ def suspended(still: Sequence[str]) -> Statements:
     }
 
 
-def over(verdict: Verdict) -> Statements:
+def over(verdict: JobEnd) -> Statements:
     """Of a job that has ended, one way or the other."""
     word = "complete" if verdict.complete else "failed"
     stopped = Statement(FALSE, c.REASON_STOPPED, f"the job is {word}")
@@ -119,126 +125,126 @@ def over(verdict: Verdict) -> Statements:
     }
 
 
-def contributors(world: World, records: Mapping[str, UnitRecord], syncer_down: bool) -> set[str]:
+def contributors(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], syncer_down: bool) -> set[str]:
     """Units whose present attempt contributes: as the syncer says; without a fresh word, those that did when it was last heard."""
     if syncer_down:
         return set()
-    if world.report is None:
+    if context.report is None:
         return _last_known_to_train(records)
     found = set()
     for record in records.values():
-        seen = world.unit_report(record.name, record.attempt)
+        seen = context.unit_report(record.name, record.attempt)
         if record.running and seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
             found.add(record.name)
     return found
 
 
-def _last_known_to_train(records: Mapping[str, UnitRecord]) -> set[str]:
+def _last_known_to_train(records: Mapping[str, UnitStatusRecord]) -> set[str]:
     return {r.name for r in records.values() if r.state is UnitState.TRAINING}
 
 
-def _returning(world: World, records: Mapping[str, UnitRecord]) -> set[str]:
+def _returning(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> set[str]:
     """Units that trained when the syncer went, and go on as soon as it is there again: it was replaced, they were not. While they connect,
     for as long as a report would be believed, they are not missing."""
-    if world.report is None:
+    if context.report is None:
         return _last_known_to_train(records)
-    until = world.syncer_since + world.snapshot.config.report_stale_after
-    if world.now >= until:
+    until = context.syncer_since + context.observed.config.report_stale_after
+    if context.now >= until:
         return set()
     found = set()
     for record in records.values():
-        pods = [pod for pod in world.learners.get(record.name, ()) if pod.attempt == record.attempt]
-        earlier = [pod.running_since is not None and pod.running_since < world.syncer_since for pod in pods]
+        pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
+        earlier = [pod.running_since is not None and pod.running_since < context.syncer_since for pod in pods]
         if record.state in (UnitState.TRAINING, UnitState.JOINING) and earlier and all(earlier):
             found.add(record.name)
     if found:
-        world.deadlines.append(until)
+        context.deadlines.append(until)
     return found
 
 
-def _placed(world: World, growth: Growth) -> Statement:
-    learners = world.spec.learners
-    count = f"{growth.placed} of {growth.desired} units have hardware"
-    why = _pool_messages(growth)
-    if growth.placed >= max(growth.desired, learners.min):
+def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
+    learners = context.spec.learners
+    count = f"{scaling.placed} of {scaling.desired} units have hardware"
+    why = _pool_messages(scaling)
+    if scaling.placed >= max(scaling.desired, learners.min):
         return Statement(TRUE, c.REASON_ALL_PLACED, count)
-    if growth.placed >= learners.min:
+    if scaling.placed >= learners.min:
         return Statement(TRUE, c.REASON_MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
-    if growth.placed + growth.refused >= learners.min:
-        refused = [r for r in growth.records.values() if r.reason == c.UNIT_PODS_REFUSED]
+    if scaling.placed + scaling.rejected >= learners.min:
+        refused = [r for r in scaling.records.values() if r.reason == c.UNIT_PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in refused[:_NAMED])
         return Statement(FALSE, c.REASON_PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
-    failed = sum(r.state is UnitState.FAILED for r in growth.records.values())
+    failed = sum(r.state is UnitState.FAILED for r in scaling.records.values())
     given_up = f"; {failed} given up" if failed else ""
     text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
     return Statement(FALSE, c.REASON_INSUFFICIENT_CAPACITY, text)
 
 
-def _pool_messages(growth: Growth) -> str:
-    if growth.placement is None:
+def _pool_messages(scaling: Scaling) -> str:
+    if scaling.placement is None:
         return ""
-    short = [p.message for p in growth.placement.pools if p.reason in (c.POOL_NO_FREE_SLICE, c.POOL_NO_MATCHING_NODES)]
+    short = [p.message for p in scaling.placement.pools if p.reason in (c.POOL_NO_FREE_SLICE, c.POOL_NO_MATCHING_NODES)]
     return "".join(f"; {text}" for text in short)
 
 
 def _training(
-    world: World, growth: Growth, contributing: set[str], syncer_down: str, taken: Sequence[str], refused: Sequence[str]
+    context: ReconcileContext, scaling: Scaling, contributing: set[str], syncer_down: str, taken: Sequence[str], rejected: Sequence[str]
 ) -> Statement:
-    quorum = world.spec.training.quorum
-    if refused and not contributing:
-        return Statement(FALSE, c.REASON_WRITE_REFUSED, "; ".join(refused))
+    quorum = context.spec.training.quorum
+    if rejected and not contributing:
+        return Statement(FALSE, c.REASON_WRITE_REFUSED, "; ".join(rejected))
     if taken:
         text = f"{_several(taken)} exists and is not this job's: delete it, or give the job another name"
         return Statement(FALSE, c.REASON_NAME_TAKEN, text)
-    served = world.snapshot.report is not None or bool((world.snapshot.job.status.get("progress") or {}).get("step"))
+    served = context.observed.report is not None or bool((context.observed.job.status.get("progress") or {}).get("step"))
     if syncer_down:
         if served:
             text = f"the syncer does not run: {syncer_down}. Learners go on with what they have and connect again by themselves"
             return Statement(FALSE, c.REASON_SYNCER_UNAVAILABLE, text)
         return Statement(FALSE, c.REASON_SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
-    if world.report is None:
-        if world.now - world.syncer_since <= world.snapshot.config.report_stale_after:
+    if context.report is None:
+        if context.now - context.syncer_since <= context.observed.config.report_stale_after:
             return Statement(FALSE, c.REASON_SYNCER_STARTING, "the syncer's pod runs, its first report is awaited")
-        silence = world.snapshot.config.report_stale_after
+        silence = context.observed.config.report_stale_after
         text = f"the operator has had no report from the syncer for {silence:.0f} s; look at its pod and network"
         return Statement(UNKNOWN, c.REASON_SYNCER_UNREACHABLE, text)
-    count = _count(growth, contributing)
-    if len(contributing) >= quorum and world.report.seeded:
-        news = f"; the syncer {world.report.message}" if world.report.message else ""
+    count = _count(scaling, contributing)
+    if len(contributing) >= quorum and context.report.seeded:
+        news = f"; the syncer {context.report.message}" if context.report.message else ""
         return Statement(TRUE, c.REASON_QUORUM_CONTRIBUTING, count + news)
     if len(contributing) < quorum:
-        missing = _missing(growth, contributing)
+        missing = _missing(scaling, contributing)
         text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
         return Statement(FALSE, c.REASON_QUORUM_MISSING, text)
     return Statement(FALSE, c.REASON_SEEDING, "the first learner hands over the initial parameters")
 
 
-def _degraded(world: World, growth: Growth, contributing: set[str], going: Sequence[str]) -> Statement:
-    learners = world.spec.learners
-    volume = names.volume_claim_name(world.snapshot.job.name)
+def _degraded(context: ReconcileContext, scaling: Scaling, contributing: set[str], going: Sequence[str]) -> Statement:
+    learners = context.spec.learners
+    volume = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {volume}" in going:
         text = (
             f"somebody deleted the volume claim {volume}: it goes when the syncer's pod ends, and with it every snapshot. Let the job "
             "complete, or copy what is on it"
         )
         return Statement(TRUE, c.REASON_VOLUME_DELETED, text)
-    report = world.report
-    if len(contributing) >= learners.min or world.finishing:
+    report = context.report
+    if len(contributing) >= learners.min or context.finishing:
         if report is not None and report.snapshot_error:
             text = f"training goes on, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(TRUE, c.REASON_SNAPSHOT_FAILED, text)
         return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
-    there = contributing | _returning(world, growth.records)
+    there = contributing | _returning(context, scaling.records)
     if len(there) >= learners.min:
         text = f"{len(there)} trained until the syncer went and connect again by themselves, learners.min is {learners.min}"
         return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, text)
-    missing = [r for r in growth.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
-    details = _missing(growth, contributing)
-    text = f"{_count(growth, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
+    missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
+    details = _missing(scaling, contributing)
+    text = f"{_count(scaling, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
     return Statement(TRUE, _degraded_reason(missing), text)
 
 
-def _degraded_reason(missing: Sequence[UnitRecord]) -> str:
+def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> str:
     """One cause if all the missing ones share it."""
     causes = set()
     for record in missing:
@@ -253,23 +259,23 @@ def _degraded_reason(missing: Sequence[UnitRecord]) -> str:
     return causes.pop() if len(causes) == 1 else c.REASON_LEARNERS_MISSING
 
 
-def _count(growth: Growth, contributing: set[str]) -> str:
-    wanted = max(growth.placed, len(contributing))
+def _count(scaling: Scaling, contributing: set[str]) -> str:
+    wanted = max(scaling.placed, len(contributing))
     if not wanted:
         return "no learner has hardware"
     return f"{len(contributing)} of {wanted} {'learner contributes' if wanted == 1 else 'learners contribute'}"
 
 
-def _missing(growth: Growth, contributing: set[str]) -> str:
+def _missing(scaling: Scaling, contributing: set[str]) -> str:
     """Who does not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
-    others = [r for r in growth.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
+    others = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     named = [_says(record) for record in others[:_NAMED]]
     if len(others) > _NAMED:
         named.append(f"{len(others) - _NAMED} more")
     return "; ".join(named)
 
 
-def _says(record: UnitRecord) -> str:
+def _says(record: UnitStatusRecord) -> str:
     words = {
         UnitState.PENDING: "is pending",
         UnitState.STARTING: "is starting",

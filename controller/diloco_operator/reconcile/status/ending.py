@@ -11,9 +11,9 @@ from diloco_operator.api.conditions import TERMINAL
 from diloco_operator.api.job import UnitState
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
-from diloco_operator.reconcile.children.syncer import Verdict
-from diloco_operator.reconcile.context import World
-from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.children.syncer import JobEnd
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.scaling import possible_units
 
 
@@ -29,31 +29,31 @@ def _ended_at(status: Mapping[str, Any]) -> float | None:
     return None
 
 
-def dead_end(world: World, records: Mapping[str, UnitRecord]) -> Verdict | None:
+def quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
-    failed = [r for r in records.values() if r.state is UnitState.FAILED and r.template_hash == world.hashes.get(r.pool)]
-    quorum = world.spec.training.quorum
-    if not failed or world.finishing or world.spec.suspend or possible_units(world, records) >= quorum:
+    failed = [r for r in records.values() if r.state is UnitState.FAILED and r.template_hash == context.hashes.get(r.pool)]
+    quorum = context.spec.training.quorum
+    if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
         return None
     layout = all(r.reason == c.UNIT_REFUSED_LAYOUT for r in failed)
     reason = c.REASON_LAYOUT_REFUSED if layout else c.REASON_RESTARTS_EXHAUSTED
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
     text = (
         f"{len(failed)} {'unit has' if len(failed) == 1 else 'units have'} been given up, the rest cannot reach training.quorum {quorum}; "
-        f"{last.name}: {last.message}. The last snapshot is kept on volume {names.volume_claim_name(world.snapshot.job.name)} as long as "
+        f"{last.name}: {last.message}. The last snapshot is kept on volume {names.volume_claim_name(context.observed.job.name)} as long as "
         "the job exists"
     )
-    return Verdict(False, reason, text)
+    return JobEnd(False, reason, text)
 
 
-def time_to_live(world: World) -> tuple[Delete | None, float | None]:
+def time_to_live(context: ReconcileContext) -> tuple[Delete | None, float | None]:
     """The job's own deletion once ttlSecondsAfterFinished has passed, or when that will be."""
-    ttl = world.spec.ttl_seconds_after_finished
-    ended = _ended_at(world.snapshot.job.status)
+    ttl = context.spec.ttl_seconds_after_finished
+    ended = _ended_at(context.observed.job.status)
     if ttl is None or ended is None:
         return None, None
-    job = world.snapshot.job
-    if world.now < ended + ttl:
+    job = context.observed.job
+    if context.now < ended + ttl:
         return None, ended + ttl
     why = f"ttlSecondsAfterFinished {ttl} s have passed"
     return Delete(names.DILOCO_JOBS, job.namespace, job.name, job.uid, why=why), None

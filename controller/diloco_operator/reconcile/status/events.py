@@ -9,7 +9,7 @@ from typing import Any
 from diloco_operator.api.conditions import REASON_LEARNERS_STARTING, ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.plan import Event
-from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 NORMAL, WARNING = "Normal", "Warning"
 _LIMIT = 20
@@ -26,7 +26,7 @@ _TOLD = (
 )
 
 
-def unit_events(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord]) -> list[Event]:
+def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> list[Event]:
     found: list[Event] = []
     for name, record in after.items():
         old = before.get(name)
@@ -38,7 +38,7 @@ def unit_events(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord
     return found
 
 
-def _unit_event(old: UnitRecord | None, new: UnitRecord) -> Event | None:
+def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | None:
     changed = old is None or old.state is not new.state or old.attempt != new.attempt
     if not changed:
         return None

@@ -12,38 +12,38 @@ from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.fleet.slice_kinds import SliceKind, kinds_for
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.matching import SliceRequirements
-from diloco_operator.reconcile.context import World
-from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
-_GOES_FIRST = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
+_PREEMPTION_ORDER = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 _MESSAGE = "its pool is Scavenged, and another job has work for the slice"
 
 
-def is_reclaimed(world: World, pool: Pool) -> bool:
+def is_reclaimed(context: ReconcileContext, pool: Pool) -> bool:
     """Whether no unit of this pool may start now: others want what it would take."""
-    shape = world.shapes[pool.name].one
-    return pool.capacity is Capacity.SCAVENGED and any(requirements.shape.one == shape for requirements in world.snapshot.reclaims)
+    shape = context.shapes[pool.name].one
+    return pool.capacity is Capacity.SCAVENGED and any(requirements.shape.one == shape for requirements in context.observed.reclaims)
 
 
-def give_way(world: World, records: Mapping[str, UnitRecord]) -> dict[str, UnitRecord]:
+def preempt(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
     """The units after as many of them as are claimed drain: whoever contributes least first, then the last of the pool."""
     found = dict(records)
-    if not any(world.snapshot.reclaims.values()):
+    if not any(context.observed.reclaims.values()):
         return found
-    before = dict(_scavengers(world, world.before))
-    for requirements, wanted in world.snapshot.reclaims.items():
-        mine = {name: slices for name, slices in _scavengers(world, found) if all(fits(requirements, slice_) for slice_ in slices)}
+    before = dict(_scavenged_units(context, context.before))
+    for requirements, wanted in context.observed.reclaims.items():
+        mine = {name: slices for name, slices in _scavenged_units(context, found) if all(fits(requirements, slice_) for slice_ in slices)}
         left = wanted - sum(len(slices) for name, slices in mine.items() if found[name].state is UnitState.DRAINING)
         # Who has left since the claim was worked out has met it, although nobody knows yet.
         left -= sum(
             len(slices) for name, slices in before.items() if name not in mine and all(fits(requirements, slice_) for slice_ in slices)
         )
-        able = [found[name] for name in mine if found[name].state in _GOES_FIRST]
-        for record in sorted(able, key=lambda r: (_GOES_FIRST.index(r.state), r.pool, -r.number)):
+        able = [found[name] for name in mine if found[name].state in _PREEMPTION_ORDER]
+        for record in sorted(able, key=lambda r: (_PREEMPTION_ORDER.index(r.state), r.pool, -r.number)):
             if left <= 0:
                 break
             left -= len(mine[record.name])
-            gone = record._replace(reason=conditions.UNIT_GAVE_WAY, message=_MESSAGE, since=world.now)
+            gone = record._replace(reason=conditions.UNIT_GAVE_WAY, message=_MESSAGE, since=context.now)
             found[record.name] = gone._replace(state=UnitState.DRAINING) if record.running else gone._replace(slice="")
     return found
 
@@ -54,14 +54,14 @@ def fits(requirements: SliceRequirements, slice_: Slice) -> bool:
     return bool(kinds_for(requirements.shape, [kind])) and requirements.fits(slice_)
 
 
-def reclaimable(world: World, records: Mapping[str, UnitRecord]) -> tuple[Slice, ...]:
+def reclaimable(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> tuple[Slice, ...]:
     """Slices that Scavenged pools are on."""
-    return tuple(slice_ for _, slices in _scavengers(world, records) for slice_ in slices)
+    return tuple(slice_ for _, slices in _scavenged_units(context, records) for slice_ in slices)
 
 
-def _scavengers(world: World, records: Mapping[str, UnitRecord]) -> Iterator[tuple[str, tuple[Slice, ...]]]:
+def _scavenged_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Iterator[tuple[str, tuple[Slice, ...]]]:
     """Units of Scavenged pools that have slices, and these."""
     for record in records.values():
-        pool = world.pools.get(record.pool)
+        pool = context.pools.get(record.pool)
         if pool is not None and pool.capacity is Capacity.SCAVENGED and record.slice:
-            yield record.name, world.snapshot.fleet.resolve(world.shapes[pool.name], record.slice) or ()
+            yield record.name, context.observed.fleet.resolve(context.shapes[pool.name], record.slice) or ()

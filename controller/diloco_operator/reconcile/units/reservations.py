@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.fleet.slices import Fleet, Shape
-from diloco_operator.reconcile.context import World
+from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import Job, PodView
-from diloco_operator.reconcile.observe.unit_status import UnitRecord, read_units
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 
 _DONE = (UnitState.FAILED, UnitState.COMPLETED)
 
@@ -21,12 +21,12 @@ def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[s
     return _nodes(read_units(job.status), shapes, pods, fleet)
 
 
-def reserved_nodes(world: World, records: Mapping[str, UnitRecord]) -> frozenset[str]:
+def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
     """The same, after a pass."""
-    return _nodes(records, world.shapes, world.snapshot.pods, world.snapshot.fleet)
+    return _nodes(records, context.shapes, context.observed.pods, context.observed.fleet)
 
 
-def _nodes(records: Mapping[str, UnitRecord], shapes: Mapping[str, Shape], pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
+def _nodes(records: Mapping[str, UnitStatusRecord], shapes: Mapping[str, Shape], pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
     found = {pod.node for pod in pods if pod.component == names.COMPONENT_LEARNER and not pod.ended and pod.node}
     for record in records.values():
         shape = shapes.get(record.pool)

@@ -9,7 +9,7 @@ from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
-from diloco_operator.reconcile.observe.unit_status import UnitRecord
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 
 RETRY_HINT = "mend the cause, then change the pool's template, or suspend the job and resume it, to try again"
@@ -23,13 +23,13 @@ def backoff_seconds(budget: Restart, failures: int) -> float:
     return min(budget.backoff.max, budget.backoff.initial * 2.0 ** min(failures - 1, 60))
 
 
-def restarted(before: Mapping[str, UnitRecord], after: Mapping[str, UnitRecord]) -> tuple[UnitRestart, ...]:
+def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
     """What counts as a restart between two records of the units, each with the reason for which its attempt ended."""
-    none = UnitRecord("", "")
+    none = UnitStatusRecord("", "")
     return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
 
 
-def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitRecord:
+def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
     """The record once the end of `attempt` is accounted. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
     ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
     match end.kind:
@@ -57,7 +57,7 @@ def after_end(record: UnitRecord, attempt: int, end: End, budget: Restart, now: 
             return _after_failure(ended, attempt, end, budget, now)
 
 
-def _after_failure(record: UnitRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitRecord:
+def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
     failures = (*(t for t in record.failures if now - t < budget.window), end.at)[-(budget.limit + 1) :]
     if len(failures) > budget.limit:
         message = (

@@ -14,12 +14,12 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.kube.client import Obj
 from diloco_operator.operator.certificate_writes import certificate_writes
-from diloco_operator.plan import Certify, Create, Patch
+from diloco_operator.plan import Create, IssueCertificates, Patch
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
 META = {"name": "lm-ca", "namespace": "ns", "ownerReferences": [{"uid": "uid-lm", "controller": True}]}
-FOUND = Certify({"metadata": META}, "uid-lm", found_authority=True, wave=0)
+FOUND = IssueCertificates({"metadata": META}, "uid-lm", create_authority=True, wave=0)
 LEARNER = Leaf("v5p-0-a1.pem", "diloco://uid-lm/learner/v5p-0/1")
 SYNCER = Leaf("identity.pem", "diloco://uid-lm/syncer", ("lm-syncer.lm.ns.svc",))
 
@@ -28,7 +28,7 @@ def issuer(lifetime: float = DAY, now: float = NOW) -> Issuer:
     return Issuer(lambda: now, lifetime)
 
 
-def created(certify: Certify, by: Issuer | None = None) -> Obj:
+def created(certify: IssueCertificates, by: Issuer | None = None) -> Obj:
     [write] = certificate_writes(by or issuer(), [certify])
     assert isinstance(write, Create)
     return write.obj
@@ -58,7 +58,9 @@ def test_an_authority_can_be_read_back_and_sign() -> None:
 
 def test_a_certificate_says_who_it_is_for_and_no_more() -> None:
     authority = issuer().authority("uid-lm")
-    obj = created(Certify({"metadata": {**META, "name": "x"}}, "uid-lm", authority=authority, leaves=(LEARNER, SYNCER)), issuer(DAY))
+    obj = created(
+        IssueCertificates({"metadata": {**META, "name": "x"}}, "uid-lm", authority=authority, leaves=(LEARNER, SYNCER)), issuer(DAY)
+    )
     found = read(obj)
     learner, syncer = found.certificates["v5p-0-a1.pem"], found.certificates["identity.pem"]
     assert (learner.identity, learner.host_names, learner.expires) == ("diloco://uid-lm/learner/v5p-0/1", (), NOW + DAY)
@@ -76,19 +78,19 @@ def test_a_certificate_says_who_it_is_for_and_no_more() -> None:
 
 
 def test_every_key_is_another() -> None:
-    obj = created(Certify({"metadata": META}, "uid-lm", authority=issuer().authority("u"), leaves=(LEARNER, SYNCER)))
+    obj = created(IssueCertificates({"metadata": META}, "uid-lm", authority=issuer().authority("u"), leaves=(LEARNER, SYNCER)))
     assert loaded(obj, LEARNER.key).public_key() != loaded(obj, SYNCER.key).public_key()
     assert loaded(obj, LEARNER.key).serial_number != loaded(obj, SYNCER.key).serial_number
 
 
 def test_names_longer_than_a_subject_may_be_are_kept_whole_in_the_identity() -> None:
     long = Leaf("x.pem", f"diloco://{'1' * 36}/learner/{'p' * 15}-999/123", (f"{'j' * 32}-syncer.{'j' * 32}.{'n' * 63}.svc",))
-    obj = created(Certify({"metadata": META}, "1" * 36, authority=issuer().authority("1" * 36), leaves=(long,)))
+    obj = created(IssueCertificates({"metadata": META}, "1" * 36, authority=issuer().authority("1" * 36), leaves=(long,)))
     assert (read(obj).certificates["x.pem"].identity, read(obj).certificates["x.pem"].host_names) == (long.identity, long.host_names)
 
 
 def test_the_authority_of_a_plan_signs_the_rest_of_it() -> None:
-    first, second = certificate_writes(issuer(), [FOUND, Certify({"metadata": META}, "uid-lm", leaves=(LEARNER,))])
+    first, second = certificate_writes(issuer(), [FOUND, IssueCertificates({"metadata": META}, "uid-lm", leaves=(LEARNER,))])
     assert isinstance(first, Create)
     assert isinstance(second, Create)
     authority = read(first.obj).authority
@@ -99,7 +101,7 @@ def test_the_authority_of_a_plan_signs_the_rest_of_it() -> None:
 
 def test_a_secret_that_is_there_is_patched_and_only_as_it_was_seen() -> None:
     old, new = issuer().authority("u"), issuer().authority("u")
-    wanted = Certify(
+    wanted = IssueCertificates(
         {"metadata": META}, "u", uid="uid-s", version="42", authority=new, leaves=(LEARNER,), drop=("gone.pem",), roots=(old.root.pem,)
     )
     [write] = certificate_writes(issuer(), [wanted])
@@ -138,7 +140,7 @@ def test_a_certificate_that_cannot_be_read_counts_as_not_there(text: str) -> Non
 
 
 def test_a_certificate_without_its_key_counts_as_not_there() -> None:
-    obj = created(Certify({"metadata": META}, "u", authority=issuer().authority("u"), leaves=(LEARNER,)))
+    obj = created(IssueCertificates({"metadata": META}, "u", authority=issuer().authority("u"), leaves=(LEARNER,)))
     pem = base64.b64decode(obj["data"][LEARNER.key]).decode()
     obj["data"][LEARNER.key] = base64.b64encode(pem[pem.index("-----BEGIN CERTIFICATE") :].encode()).decode()
     assert not read(obj).certificates

@@ -22,7 +22,7 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.reconciler import Decide
 from diloco_operator.plan import Plan
-from diloco_operator.reconcile import OperatorConfig, Snapshot, reconcile
+from diloco_operator.reconcile import ObservedState, OperatorConfig, reconcile
 
 START = 1_800_000_000.0
 UNITS = 60
@@ -213,10 +213,10 @@ def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
     async def scenario() -> None:
         decided: dict[str, tuple[float, int]] = {}
 
-        def decide(snapshot: Snapshot, now: datetime) -> Plan:
+        def decide(observed: ObservedState, now: datetime) -> Plan:
             moment = asyncio.get_running_loop().time()
-            decided.setdefault(snapshot.job.name, (moment, len(there.cluster.pods(("default", "first")))))
-            return reconcile(snapshot, now)
+            decided.setdefault(observed.job.name, (moment, len(there.cluster.pods(("default", "first")))))
+            return reconcile(observed, now)
 
         async with stand(2 * UNITS, offload=slowly, decide=decide) as there:
             for name in ("first", "second"):

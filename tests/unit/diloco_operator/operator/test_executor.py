@@ -13,7 +13,7 @@ from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, 
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import READY, ExecutionResult, Executor
-from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Patch, Plan
+from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Patch, Plan
 
 JOB = Subject("ns", "lm", "uid-lm")
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -27,11 +27,11 @@ def create(name: str) -> Create:
     return Create(PODS, pod(name))
 
 
-def secret(name: str, *, wave: int = 1, there: bool = False) -> Certify:
-    return Certify({"metadata": {"namespace": "ns", "name": name}}, "uid-lm", uid="uid-secret" if there else "", wave=wave)
+def secret(name: str, *, wave: int = 1, there: bool = False) -> IssueCertificates:
+    return IssueCertificates({"metadata": {"namespace": "ns", "name": name}}, "uid-lm", uid="uid-secret" if there else "", wave=wave)
 
 
-async def made(wanted: Sequence[Certify], seconds: float) -> AsyncIterator[Create | Patch]:
+async def made(wanted: Sequence[IssueCertificates], seconds: float) -> AsyncIterator[Create | Patch]:
     """The writes of Secrets of which each takes so long to make."""
     for one in wanted:
         await asyncio.sleep(seconds)
@@ -74,7 +74,7 @@ class Run:
                 plan,
                 unsent=lambda resource, namespace, name: self.unsent.append(name),
                 postpone=lambda: postpone,
-                certificates=made(plan.certify, making),
+                certificates=made(plan.certificates, making),
             )
             writing = asyncio.create_task(events.run())
             await events.drained()
@@ -262,14 +262,14 @@ def test_nobody_waits_for_events() -> None:
 
 def test_certificates_take_their_turn_among_the_waves() -> None:
     creates = (Create(PODS, pod("a")), Create(PODS, pod("c"), wave=2))
-    run = Run(Plan(creates=creates, certify=(secret("b", there=True),), status=STATUS), {("patch", "b"): pod("b")})
+    run = Run(Plan(creates=creates, certificates=(secret("b", there=True),), status=STATUS), {("patch", "b"): pod("b")})
     assert run.did == ["create Pod a", "patch Secret b", "create Pod c", "patch DiLoCoJob lm"]
     assert run.outcome.patched == [(SECRETS, pod("b"))]
 
 
 def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others() -> None:
     creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two"), ("c", "elsewhere"), ("d", "two")))
-    run = Run(Plan(creates=creates, certify=(secret("one", wave=0), secret("two", wave=0, there=True)), status=STATUS), making=1.0)
+    run = Run(Plan(creates=creates, certificates=(secret("one", wave=0), secret("two", wave=0, there=True)), status=STATUS), making=1.0)
     # A certificate takes a second, a request much less: "c" waits for nothing in this plan.
     assert run.did == [
         "create Pod c",
@@ -283,7 +283,7 @@ def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others() -> No
 def test_certificates_are_made_no_further_ahead_than_the_pods_need_them() -> None:
     units, secrets = READY // 2, range(8)
     creates = tuple(Create(PODS, pod(f"{number}-{unit}"), after=str(number)) for number in secrets for unit in range(units))
-    run = Run(Plan(creates=creates, certify=tuple(secret(str(number), wave=0) for number in secrets)), concurrency=64)
+    run = Run(Plan(creates=creates, certificates=tuple(secret(str(number), wave=0) for number in secrets)), concurrency=64)
     for number in secrets:
         before = run.did[: run.did.index(f"create Secret {number}")]
         made = sum(each.startswith("create Pod") for each in before)
@@ -293,7 +293,7 @@ def test_certificates_are_made_no_further_ahead_than_the_pods_need_them() -> Non
 
 
 def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata() -> None:
-    plan = Plan(creates=(create("a"),), certify=(secret("b", there=True),), status=STATUS)
+    plan = Plan(creates=(create("a"),), certificates=(secret("b", there=True),), status=STATUS)
     run = Run(plan, {("patch", "b"): pod("b")})
     assert run.did == ["create Pod a", "patch Secret b", "patch DiLoCoJob lm"]
     assert run.api.metadata_only == [True, True, True]
@@ -302,14 +302,14 @@ def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata() -> None:
 def test_without_its_certificate_a_pod_is_not_made_and_others_are() -> None:
     creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two")))
     certify = (secret("one", wave=0), secret("two", wave=0))
-    run = Run(Plan(creates=creates, certify=certify, status=STATUS), {("create", "one"): refused()})
+    run = Run(Plan(creates=creates, certificates=certify, status=STATUS), {("create", "one"): refused()})
     assert run.did == ["create Secret one", "create Secret two", "create Pod b"]
     assert run.unsent == ["one", "a"]
     assert [str(failure) for failure in run.outcome.failures] == ["create Secret ns/one: exceeded quota: pods=10"]
 
 
 def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next() -> None:
-    plan = Plan(creates=(create("a"),), certify=(secret("new"), secret("old", there=True)), status=STATUS)
+    plan = Plan(creates=(create("a"),), certificates=(secret("new"), secret("old", there=True)), status=STATUS)
     run = Run(plan, {("create", "a"): refused()})
     assert run.did == ["create Pod a"]
     assert run.unsent == ["a", "new"]
@@ -318,7 +318,7 @@ def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next(
 @pytest.mark.parametrize("error", [Conflict(409, "Conflict", "changed"), NotFound(404, "NotFound", "gone")])
 def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError) -> None:
     creates = (Create(PODS, pod("c"), wave=2),)
-    run = Run(Plan(creates=creates, certify=(secret("b", there=True),), status=STATUS), {("patch", "b"): error})
+    run = Run(Plan(creates=creates, certificates=(secret("b", there=True),), status=STATUS), {("patch", "b"): error})
     assert run.did == ["patch Secret b"]
     assert [failure.transient for failure in run.outcome.failures] == [True]
     assert run.unsent == ["c"]

@@ -20,7 +20,7 @@ from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
-from diloco_operator.reconcile import OperatorConfig, Snapshot
+from diloco_operator.reconcile import ObservedState, OperatorConfig
 
 REQUEST = 0.01
 
@@ -64,12 +64,12 @@ def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time() -> No
     decided: dict[str, list[float]] = {"big": [], "small": []}
     asked: list[float] = []
 
-    def decide(snapshot: Snapshot, now: datetime) -> Plan:
+    def decide(observed: ObservedState, now: datetime) -> Plan:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        if snapshot.job.name == "big":
+        if observed.job.name == "big":
             loop._jumping.now += deciding
-        decided[snapshot.job.name].append(loop.time())
+        decided[observed.job.name].append(loop.time())
         return Plan()
 
     async def touch(api: MemoryApi, name: str, until: float, pause: float, note: Callable[[float], None]) -> None:

@@ -22,8 +22,8 @@ from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unav
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
-from diloco_operator.plan import ApplyStatus, Certify, Create, Delete, Event, Plan
-from diloco_operator.reconcile import OperatorConfig, Snapshot
+from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
+from diloco_operator.reconcile import ObservedState, OperatorConfig
 from diloco_operator.report import Report
 from diloco_operator.telemetry import Endpoint
 
@@ -57,10 +57,10 @@ class SilentTelemetry:
 class World:
     """An API server with some nodes, and an operator that decides as `decide` says. `seen` has every snapshot, with the loop's time."""
 
-    def __init__(self, decide: Callable[[Snapshot], Plan] = lambda snapshot: Plan()) -> None:
+    def __init__(self, decide: Callable[[ObservedState], Plan] = lambda observed: Plan()) -> None:
         self.api = MemoryApi(random=random.Random(1))
         self.decide = decide
-        self.seen: list[tuple[float, Snapshot]] = []
+        self.seen: list[tuple[float, ObservedState]] = []
         self.telemetry = SilentTelemetry()
         self.operator = Operator(
             self.api,
@@ -72,10 +72,10 @@ class World:
             decide=self._decide,
         )
 
-    def _decide(self, snapshot: Snapshot, now: datetime) -> Plan:
+    def _decide(self, observed: ObservedState, now: datetime) -> Plan:
         assert now.tzinfo is UTC
-        self.seen.append((asyncio.get_running_loop().time(), snapshot))
-        return self.decide(snapshot)
+        self.seen.append((asyncio.get_running_loop().time(), observed))
+        return self.decide(observed)
 
     @asynccontextmanager
     async def operating(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -96,8 +96,8 @@ class World:
     async def touch(self, name: str = "lm", value: str = "x") -> None:
         await self.api.patch(names.DILOCO_JOBS, NS, name, {"metadata": {"annotations": {"touched": value}}}, type=PatchType.MERGE)
 
-    def passes(self, name: str = "lm") -> list[Snapshot]:
-        return [snapshot for _, snapshot in self.seen if snapshot.job.name == name]
+    def passes(self, name: str = "lm") -> list[ObservedState]:
+        return [observed for _, observed in self.seen if observed.job.name == name]
 
     async def settle(self) -> None:
         """Until the operator has nothing left to do."""
@@ -105,7 +105,9 @@ class World:
         await until(lambda: self.operator.idle)
 
 
-def play(scenario: Callable[[World], Coroutine[Any, Any, None]], decide: Callable[[Snapshot], Plan] = lambda snapshot: Plan()) -> World:
+def play(
+    scenario: Callable[[World], Coroutine[Any, Any, None]], decide: Callable[[ObservedState], Plan] = lambda observed: Plan()
+) -> World:
     async def run() -> World:
         world = World(decide)
         await world.api.create(names.CUSTOM_RESOURCES, build_crd())
@@ -120,8 +122,8 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]], decide: Callabl
     return run_virtual(run())
 
 
-def a_pod(snapshot: Snapshot, name: str, node: str = "np-a-0") -> Create:
-    job = snapshot.job
+def a_pod(observed: ObservedState, name: str, node: str = "np-a-0") -> Create:
+    job = observed.job
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
     labels = {names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_LEARNER, names.LABEL_UNIT: "v6e-0"}
     meta = {"namespace": NS, "name": name, "labels": labels, "ownerReferences": [owner], "annotations": {names.ANNOTATION_NODE: node}}
@@ -129,9 +131,9 @@ def a_pod(snapshot: Snapshot, name: str, node: str = "np-a-0") -> Create:
     return Create(names.PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 
 
-def one_pod(snapshot: Snapshot) -> Plan:
+def one_pod(observed: ObservedState) -> Plan:
     """A plan that wants one pod."""
-    return Plan() if snapshot.pods else Plan(creates=(a_pod(snapshot, "lm-v6e-0-a1-0"),))
+    return Plan() if observed.pods else Plan(creates=(a_pod(observed, "lm-v6e-0-a1-0"),))
 
 
 def test_nothing_is_decided_before_every_cache_is_synced() -> None:
@@ -221,8 +223,8 @@ def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowl
 
 
 def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others() -> None:
-    def decide(snapshot: Snapshot) -> Plan:
-        if snapshot.job.name == "bad":
+    def decide(observed: ObservedState) -> Plan:
+        if observed.job.name == "bad":
             raise ZeroDivisionError
         return Plan()
 
@@ -244,7 +246,7 @@ def test_a_job_is_looked_at_again_when_its_plan_says_so() -> None:
             first, second, third = (at for at, _ in world.seen)
             assert (round(second - first), round(third - second)) == (60, 60)
 
-    play(scenario, lambda snapshot: Plan(requeue_after=60))
+    play(scenario, lambda observed: Plan(requeue_after=60))
 
 
 def test_a_job_is_looked_at_when_a_node_that_it_holds_changes() -> None:
@@ -256,7 +258,7 @@ def test_a_job_is_looked_at_when_a_node_that_it_holds_changes() -> None:
             await world.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
             await until(lambda: len(world.seen) == 2)
 
-    play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"})))
+    play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
 
 
 def test_a_heartbeat_of_a_node_wakes_nobody() -> None:
@@ -269,22 +271,22 @@ def test_a_heartbeat_of_a_node_wakes_nobody() -> None:
             await world.settle()
             assert len(world.seen) == 1
 
-    play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"})))
+    play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
 
 
-def short_of_slices(snapshot: Snapshot) -> Plan:
+def short_of_slices(observed: ObservedState) -> Plan:
     """Takes np-a-0 if it is free; otherwise says in status that it lacks a slice."""
-    pool = snapshot.job.spec.pools[0] if snapshot.job.spec else None
+    pool = observed.job.spec.pools[0] if observed.job.spec else None
     assert pool is not None
-    node = next((part.hosts[0].node for part in snapshot.fleet.free(shape_of(pool))), None)
-    mine = snapshot.job.status.get("pools", [{}])[0].get("placed") == 1
+    node = next((part.hosts[0].node for part in observed.fleet.free(shape_of(pool))), None)
+    mine = observed.job.status.get("pools", [{}])[0].get("placed") == 1
     if mine or node is not None:
-        return _status(snapshot, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}))
-    return _status(snapshot, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset())
+        return _status(observed, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}))
+    return _status(observed, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset())
 
 
-def _status(snapshot: Snapshot, pool: Obj, reservations: frozenset[str]) -> Plan:
-    job = snapshot.job
+def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str]) -> Plan:
+    job = observed.job
     if job.status.get("pools") == [pool]:
         return Plan(reservations=reservations)
     return Plan(status=ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]}), reservations=reservations)
@@ -332,8 +334,8 @@ def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone() ->
             assert not world.operator.inventory.reserved_by("np-a-0")
             assert (NS, "lm") not in world.telemetry.followed
 
-    def decide(snapshot: Snapshot) -> Plan:
-        return Plan(creates=one_pod(snapshot).creates, reservations=frozenset({"np-a-0"}))
+    def decide(observed: ObservedState) -> Plan:
+        return Plan(creates=one_pod(observed).creates, reservations=frozenset({"np-a-0"}))
 
     play(scenario, decide)
 
@@ -348,7 +350,7 @@ def test_an_operator_that_starts_knows_what_every_job_holds_before_it_decides_an
             await until(lambda: world.passes("second"))
             assert world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
 
-    play(scenario, lambda snapshot: Plan(reservations=frozenset({"np-a-0"}) if snapshot.job.name == "first" else frozenset()))
+    play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"}) if observed.job.name == "first" else frozenset()))
 
 
 def _as_snapshot(obj: Obj) -> Any:
@@ -378,7 +380,7 @@ def test_the_syncer_is_followed_where_its_pod_runs() -> None:
             assert world.telemetry.followed == {(NS, "lm"): None}
             uid = made["metadata"]["uid"]
             meta = {"namespace": NS, "name": "lm-ca", "labels": {names.LABEL_JOB: "lm"}, "ownerReferences": [_controller(made)]}
-            [authority] = certificate_writes(Issuer(lambda: 0.0, 60.0), [Certify({"metadata": meta}, uid, found_authority=True)])
+            [authority] = certificate_writes(Issuer(lambda: 0.0, 60.0), [IssueCertificates({"metadata": meta}, uid, create_authority=True)])
             assert isinstance(authority, Create)
             await world.api.create(names.SECRETS, authority.obj)
             await world.settle()
@@ -402,8 +404,8 @@ def test_a_report_that_changed_leads_to_a_pass() -> None:
 
 
 def test_told_to_stop_it_ends_the_writes_under_way() -> None:
-    def decide(snapshot: Snapshot) -> Plan:
-        creates = tuple(a_pod(snapshot, f"p{index}") for index in range(200))
+    def decide(observed: ObservedState) -> Plan:
+        creates = tuple(a_pod(observed, f"p{index}") for index in range(200))
         return Plan(creates=creates, events=(Event("Normal", "Made", "200 pods"),))
 
     async def scenario(world: World) -> None:
@@ -419,10 +421,10 @@ def test_told_to_stop_it_ends_the_writes_under_way() -> None:
 
 
 def test_a_deletion_carries_the_uid_so_that_a_successor_is_spared() -> None:
-    def decide(snapshot: Snapshot) -> Plan:
-        if not snapshot.pods:
-            return one_pod(snapshot)
-        return Plan(deletes=tuple(Delete(names.PODS, NS, pod.name, uid="another", grace_seconds=0) for pod in snapshot.pods))
+    def decide(observed: ObservedState) -> Plan:
+        if not observed.pods:
+            return one_pod(observed)
+        return Plan(deletes=tuple(Delete(names.PODS, NS, pod.name, uid="another", grace_seconds=0) for pod in observed.pods))
 
     async def scenario(world: World) -> None:
         async with world.operating():

@@ -11,7 +11,7 @@ from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco_operator.certificates.authority import AUTHORITY_LIFETIME
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
-from diloco_operator.plan import Certify, Plan
+from diloco_operator.plan import IssueCertificates, Plan
 from diloco_operator.reconcile import OperatorConfig
 
 CA, SYNCER, LEARNERS = "bytes-lm-ca", "bytes-lm-syncer-tls", "bytes-lm-learners-v5p-0"
@@ -39,11 +39,11 @@ def authority_of(stage: Stage) -> str:
 
 
 def names_of(plan: Plan) -> list[str]:
-    return [wanted.obj["metadata"]["name"] for wanted in plan.certify]
+    return [wanted.obj["metadata"]["name"] for wanted in plan.certificates]
 
 
-def wanted(plan: Plan, name: str) -> Certify:
-    return next(one for one in plan.certify if one.obj["metadata"]["name"] == name)
+def wanted(plan: Plan, name: str) -> IssueCertificates:
+    return next(one for one in plan.certificates if one.obj["metadata"]["name"] == name)
 
 
 def signed_by(stage: Stage) -> set[str]:
@@ -72,10 +72,10 @@ def test_every_attempt_has_a_certificate_of_its_own() -> None:
 
 def test_many_units_cost_one_write_for_each_64_of_them() -> None:
     stage = a_stage(130)
-    plan = stage.look()
+    plan = stage.reconcile_only()
     # 130 units: 64 + 64 + 2
     assert names_of(plan) == [CA, SYNCER, *(f"bytes-lm-learners-v5p-{k}" for k in range(3))]
-    assert [len(one.leaves) for one in plan.certify[2:]] == [64, 64, 2]
+    assert [len(one.leaves) for one in plan.certificates[2:]] == [64, 64, 2]
     stage.settle()
     size = sum(len(value) for value in stage.secrets[LEARNERS]["data"].values())
     assert size < 128 * 1024  # far from the 1 MiB that a Secret may have, also when every unit has two attempts
@@ -116,8 +116,8 @@ def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left() -> None:
     stage = trained()
     first = read(stage, LEARNERS).certificates
     stage.advance(LIFETIME * 2 / 3 - 60)
-    plan = stage.look()
-    assert plan.certify == ()
+    plan = stage.reconcile_only()
+    assert plan.certificates == ()
     assert plan.requeue_after is not None
     assert plan.requeue_after <= 60.001
     stage.advance(60)
@@ -125,7 +125,7 @@ def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left() -> None:
     renewed = read(stage, LEARNERS).certificates
     assert renewed.keys() == first.keys()
     assert all(renewed[key].expires - first[key].expires >= LIFETIME * 2 / 3 - 1 for key in first)
-    assert stage.look().certify == ()
+    assert stage.reconcile_only().certificates == ()
     assert signed_by(stage) == {authority_of(stage)}
 
 
@@ -141,7 +141,7 @@ def test_a_shorter_lifetime_holds_from_the_next_renewal_and_a_longer_one_at_once
     stage = trained()
     stage.config = OperatorConfig(certificate_lifetime=LIFETIME * 4)
     # what is left, one life, is less than a third of four
-    assert set(names_of(stage.look())) == {SYNCER, LEARNERS}
+    assert set(names_of(stage.reconcile_only())) == {SYNCER, LEARNERS}
 
 
 @pytest.mark.parametrize("lifetime", [0.0, 3 * SPREAD - 1, 366 * 86400.0])
@@ -157,7 +157,7 @@ def test_a_suspended_job_renews_nothing_and_a_resumed_one_before_its_pods() -> N
         stage.settle()
         stage.kubelets_finish_deletions()
     stage.advance(LIFETIME * 2)
-    assert stage.look().certify == ()
+    assert stage.reconcile_only().certificates == ()
     stage.edit(suspend=False)
     plan = stage.step()
     assert [leaf.key for leaf in wanted(plan, SYNCER).leaves] == ["identity.pem"]
@@ -173,7 +173,7 @@ def test_a_lost_secret_is_made_again_under_the_same_authority() -> None:
         del stage.secrets[name]
         assert names_of(stage.step()) == [name]
         assert set(trusted(stage)[0]) | set(trusted(stage)[1]) == signed_by(stage) == {authority}
-    assert stage.look().empty
+    assert stage.reconcile_only().empty
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
 
 
@@ -194,7 +194,7 @@ def test_a_lost_authority_is_replaced_without_locking_anybody_out() -> None:
     stage.advance(SPREAD)
     stage.settle()
     assert trusted(stage) == [[new], [new]]
-    assert stage.look().empty
+    assert stage.reconcile_only().empty
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
     assert all(unit["attempt"] == 1 for unit in stage.status["units"])
 
@@ -237,7 +237,7 @@ def test_an_authority_that_cannot_sign_is_deleted_and_replaced() -> None:
     stage = trained()
     stage.secrets[CA]["data"]["ca.key"] = base64.b64encode(b"junk").decode()
     plan = stage.step()
-    assert [(delete.name, plan.certify) for delete in plan.deletes] == [(CA, ())]
+    assert [(delete.name, plan.certificates) for delete in plan.deletes] == [(CA, ())]
     stage.settle()
     stage.advance(2 * SPREAD)
     stage.settle()

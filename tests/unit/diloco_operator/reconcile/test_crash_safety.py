@@ -43,7 +43,7 @@ def test_record_of_an_end_that_pods_still_tell_may_wait_for_a_later_pass() -> No
     stage = trained()
     for host in (0, 1):
         stage.learner_exits("v5p-1", 1, 1, host=host)
-    plan = stage.look()
+    plan = stage.reconcile_only()
     assert plan.status is not None
     assert plan.status.may_wait
 
@@ -58,7 +58,7 @@ def test_record_of_an_end_that_nothing_else_tells_does_not_wait() -> None:
     it_is_over.learner_exits("v5p-1", 1, 1)
     it_is_over.edit(suspend=True)
     for stage in (one_host_runs, its_pods_are_gone, it_is_over):
-        plan = stage.look()
+        plan = stage.reconcile_only()
         assert plan.status is not None
         assert not plan.status.may_wait
 
@@ -69,7 +69,7 @@ def test_start_is_finished_wherever_the_operator_dies(writes: int) -> None:
     stage = Stage(job, *a_tpu_slice("np-0", 2), *a_tpu_slice("np-1", 2))
     left = writes
     while left >= 0:
-        plan = stage.look()
+        plan = stage.reconcile_only()
         count = len(plan.creates) + (plan.status is not None) + len(plan.deletes)
         stage.step(crash_after=min(left, count))
         left -= max(count, 1)
@@ -102,8 +102,8 @@ def test_pods_newer_than_the_record_are_adopted_and_their_predecessor_accounted(
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1, host=0)
     stage.learner_exits("v5p-1", 1, 1, host=1)
-    plan = stage.look()
-    stage.step(crash_after=len(plan.certify) + len(plan.creates))  # pods are made, status is not written
+    plan = stage.reconcile_only()
+    stage.step(crash_after=len(plan.certificates) + len(plan.creates))  # pods are made, status is not written
     stage.restart_operator()
     plan = stage.step()
     assert plan.creates == ()
@@ -111,17 +111,17 @@ def test_pods_newer_than_the_record_are_adopted_and_their_predecessor_accounted(
     assert (unit["attempt"], unit["endedAttempt"], len(unit["failures"]), unit["state"]) == (2, 1, 1, "Starting")
 
 
-def test_same_snapshot_gives_the_same_plan() -> None:
+def test_same_state_gives_the_same_plan() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)
-    assert stage.look() == stage.look()
+    assert stage.reconcile_only() == stage.reconcile_only()
 
 
 def test_pass_changes_nothing_that_it_was_given() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)
     before = copy.deepcopy((stage.job, stage.pods, stage.children))
-    stage.look()
+    stage.reconcile_only()
     assert (stage.job, stage.pods, stage.children) == before
 
 
@@ -129,11 +129,11 @@ def test_restarted_operator_knows_what_its_jobs_hold() -> None:
     stage = trained()
     held = stage.plans[-1].reservations
     stage.restart_operator()
-    assert stage.inventory.reservations(stage.snapshot().job.key) == held == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+    assert stage.inventory.reservations(stage.observed().job.key) == held == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
 
 
 def test_pods_of_a_job_that_is_gone_still_hold_their_hosts() -> None:
     stage = trained()
-    snapshot = stage.snapshot()
+    observed = stage.observed()
     stage.job["status"] = {}
-    assert reservations(stage.snapshot().job, snapshot.pods, stage.inventory) == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+    assert reservations(stage.observed().job, observed.pods, stage.inventory) == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}

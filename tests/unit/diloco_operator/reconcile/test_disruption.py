@@ -119,7 +119,7 @@ def test_units_stay_while_most_nodes_are_unheard_at_once() -> None:
     stage.advance(60)
     stage.settle()
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Training"}
-    assert stage.look().requeue_after == pytest.approx(10, abs=0.01)
+    assert stage.reconcile_only().requeue_after == pytest.approx(10, abs=0.01)
     for name in nodes[:3]:
         stage.set_node(a_tpu_node(name))
     stage.settle()
@@ -178,7 +178,7 @@ def test_a_lost_node_is_left_when_no_other_has_followed_for_a_while() -> None:
     stage.advance(14)
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-0"
-    assert stage.look().requeue_after == pytest.approx(1, abs=0.01)
+    assert stage.reconcile_only().requeue_after == pytest.approx(1, abs=0.01)
     stage.advance(1)
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-1"
@@ -233,7 +233,7 @@ def test_pod_on_a_dead_node_is_forced_after_its_grace_and_its_host_stays_held_un
     stage.everyone_contributes()
     stage.settle()
     stage.advance(30 + stage.config.dead_node_force_delete - 1)
-    assert stage.look().deletes == ()
+    assert stage.reconcile_only().deletes == ()
     stage.advance(1)
     (delete,) = stage.step().deletes
     assert (delete.name, delete.grace_seconds) == ("bytes-lm-v5p-0-a1-0", 0)
@@ -322,7 +322,7 @@ def test_a_unit_that_lost_its_node_and_finds_no_other_says_both() -> None:
     assert unit["message"].startswith("node tpu-0 is NotReady; pool v5p wants 1 more slice")
     lost = [event.message for plan in stage.plans for event in plan.events if event.reason == "UnitLost"]
     assert lost == [f"v5p-0: {unit['message']}"]
-    assert stage.look().empty
+    assert stage.reconcile_only().empty
 
 
 def test_with_no_hardware_at_all_nobody_is_counted() -> None:

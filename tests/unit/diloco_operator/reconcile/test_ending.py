@@ -96,7 +96,7 @@ def test_finished_job_is_deleted_after_its_time_to_live() -> None:
     stage = completed(ttlSecondsAfterFinished=60)
     stage.settle()
     stage.kubelets_finish_deletions()
-    assert 59 <= (stage.look().requeue_after or 0) <= 60.01
+    assert 59 <= (stage.reconcile_only().requeue_after or 0) <= 60.01
     stage.advance(60)
     stage.step()
     assert stage.job_gone

@@ -55,7 +55,7 @@ def test_backoff_doubles_with_every_failure_up_to_its_maximum() -> None:
         stage.learner_exits("v5p-0", attempt, 1)
         stage.step()
         assert stage.unit("v5p-0")["state"] == "BackingOff"
-        plan = stage.look()
+        plan = stage.reconcile_only()
         assert plan.empty
         pauses.append(round(plan.requeue_after or 0))
         stage.advance(pauses[-1] + 0.01)
@@ -160,7 +160,7 @@ def test_one_failure_is_counted_once_however_often_it_is_seen() -> None:
     stage = one_unit(initial="30s")
     stage.learner_exits("v5p-0", 1, 1)
     for _ in range(5):
-        stage.look()
+        stage.reconcile_only()
         stage.step(crash_after=1)  # status is written, the pod stays
     assert len(stage.unit("v5p-0")["failures"]) == 1
     assert stage.unit("v5p-0")["restarts"] == 1
@@ -175,7 +175,7 @@ def test_unit_that_does_not_join_in_time_is_replaced() -> None:
     stage.report = Report(received_at=stage.now, t=0, steps=100)  # the syncer serves, but has seen nobody
     stage.settle()
     stage.advance(59)
-    assert stage.look().deletes == ()
+    assert stage.reconcile_only().deletes == ()
     stage.advance(1)
     stage.step()
     unit = stage.unit("v5p-0")

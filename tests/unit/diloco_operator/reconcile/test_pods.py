@@ -15,7 +15,7 @@ from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.reconcile.children.pods import learner_mould, learner_pods
+from diloco_operator.reconcile.children.pods import learner_pods, learner_template_base
 
 
 def learner(stage: Stage, unit: str = "v5p-0", host: int = 0) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def test_users_variables_can_refer_to_ours() -> None:
 def test_making_pods_leaves_the_template_alone() -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     before = copy.deepcopy(stage.job["spec"])
-    spec = stage.snapshot().job.spec
+    spec = stage.observed().job.spec
     assert spec is not None
     parsed = spec.model_dump()
     stage.settle()
@@ -240,10 +240,10 @@ def test_volume_has_the_size_and_class_that_the_job_asks_for() -> None:
 
 def test_slice_of_two_thousand_hosts_fits_into_environment_variables() -> None:
     # 2,304 hosts: the largest slice of the catalogue, tpu7x 16x24x24 with 4 chips a host. Linux takes 128 KiB in one variable.
-    job = Stage(a_job("j" * 10).with_pool(max=1, accelerator="tpu7x", topology="16x24x24")).snapshot().job
+    job = Stage(a_job("j" * 10).with_pool(max=1, accelerator="tpu7x", topology="16x24x24")).observed().job
     assert job.spec is not None
     hosts = [Host(f"host-{index}") for index in range(2304)]
-    mould = learner_mould(job, job.spec, job.spec.pools[0], OperatorConfig())
+    mould = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
     pods = learner_pods(mould, unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash="")
     told = env(pods[-1])
     assert len(told["TPU_WORKER_HOSTNAMES"].split(",")) == 2304

@@ -20,7 +20,7 @@ def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners(
         (2, "Pod", "bytes-lm-syncer"),
         (3, "Pod", "bytes-lm-v5p-0-a1-0"),
     ]
-    assert [(wanted.wave, wanted.obj["metadata"]["name"]) for wanted in stage.plans[-1].certify] == [
+    assert [(wanted.wave, wanted.obj["metadata"]["name"]) for wanted in stage.plans[-1].certificates] == [
         (0, "bytes-lm-ca"),
         (1, "bytes-lm-syncer-tls"),
         (3, "bytes-lm-learners-v5p-0"),
@@ -29,7 +29,7 @@ def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners(
 
 def test_a_settled_job_gets_an_empty_plan() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()
-    assert stage.look().empty
+    assert stage.reconcile_only().empty
 
 
 def test_unit_goes_through_starting_joining_and_training() -> None:
@@ -83,7 +83,7 @@ def test_new_hardware_is_taken_as_soon_as_it_is_there() -> None:
 def test_a_job_with_hungry_units_looks_again_soon() -> None:
     stage = Stage(a_job().with_learners(2, 4).with_pool(max=4), a_tpu_node("tpu-0"))
     stage.settle()
-    assert (stage.look().requeue_after or 0) <= stage.config.placement_retry + 0.001
+    assert (stage.reconcile_only().requeue_after or 0) <= stage.config.placement_retry + 0.001
 
 
 def test_plan_tells_which_nodes_the_job_holds() -> None:
@@ -101,7 +101,7 @@ def test_slices_that_another_job_holds_are_left_alone() -> None:
 
 
 def test_job_that_somebody_else_manages_is_left_alone() -> None:
-    plan = Stage(a_job().with_pool().with_spec(managedBy="kueue.x-k8s.io/multikueue"), a_tpu_node("tpu-0")).look()
+    plan = Stage(a_job().with_pool().with_spec(managedBy="kueue.x-k8s.io/multikueue"), a_tpu_node("tpu-0")).reconcile_only()
     assert plan.empty
     assert plan.requeue_after is None
 
@@ -110,7 +110,7 @@ def test_job_that_is_being_deleted_gets_no_new_pods() -> None:
     stage = Stage(a_job().with_pool(max=2), a_tpu_node("tpu-0")).train()
     stage.job["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:01Z"
     del stage.pods["bytes-lm-v5p-0-a1-0"]
-    assert stage.look().empty
+    assert stage.reconcile_only().empty
 
 
 def test_unreadable_spec_is_refused_with_every_reason_and_what_runs_is_left_alone() -> None:
@@ -132,20 +132,20 @@ def test_pods_of_another_owner_are_no_units_of_this_job() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
     stage.pods["bytes-lm-v5p-0-a1-0"]["metadata"]["ownerReferences"] = [{"uid": "the-job-before", "controller": True}]
-    snapshot = stage.snapshot()
-    assert {pod.owner for pod in snapshot.pods} == {"job-uid-1", "the-job-before"}
+    observed = stage.observed()
+    assert {pod.owner for pod in observed.pods} == {"job-uid-1", "the-job-before"}
     stage.job["status"] = {}
-    plan = stage.look()
+    plan = stage.reconcile_only()
     assert dataclasses.replace(plan).reservations == {"tpu-0"}  # still held: its process may run
 
 
 def test_spec_is_parsed_once_per_generation() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
-    first = stage.snapshot().job
+    first = stage.observed().job
     stage.step()
-    assert stage.snapshot().job.spec is first.spec
+    assert stage.observed().job.spec is first.spec
     stage.scale(max=3)
-    assert stage.snapshot().job.spec is not first.spec
+    assert stage.observed().job.spec is not first.spec
 
 
 def test_template_that_is_no_list_of_containers_is_a_reason_not_a_crash() -> None:

@@ -51,7 +51,7 @@ def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
 def test_who_does_not_come_back_to_a_new_syncer_is_missed_after_a_while() -> None:
     stage = trained()
     replace_syncer(stage)
-    plan = stage.look()
+    plan = stage.reconcile_only()
     assert plan.requeue_after is not None
     assert plan.requeue_after <= stage.config.report_stale_after + 0.001
     stage.advance(stage.config.report_stale_after)

@@ -9,7 +9,7 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.stage import Stage
-from diloco_operator.reconcile.observe.rejected_writes import Refusal, advice
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, advice
 
 PSA = (
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged '
@@ -30,7 +30,7 @@ def two_pools() -> Stage:
 def test_refused_unit_says_why_and_the_other_pool_trains() -> None:
     stage = two_pools()
     for _ in range(6):
-        stage.step_refused(of_unit("a-0", PSA))
+        stage.step_rejected(of_unit("a-0", PSA))
     unit = stage.unit("a-0")
     assert (unit["state"], unit["reason"], unit["slice"]) == ("Pending", "PodsRefused", "")
     assert "violates PodSecurity" in unit["message"]
@@ -38,23 +38,23 @@ def test_refused_unit_says_why_and_the_other_pool_trains() -> None:
     assert stage.learner_pods() == ["bytes-lm-b-0-a1-0"]
     stage.kubelets_start()
     stage.everyone_contributes()
-    stage.step_refused(of_unit("a-0", PSA))
+    stage.step_rejected(of_unit("a-0", PSA))
     assert stage.states() == {"a-0": "Pending", "b-0": "Training"}
     assert stage.condition("Training")["status"] == "True"
 
 
 def test_job_whose_authority_cannot_be_made_asks_for_no_certificates() -> None:
     stage = two_pools()
-    assert len(stage.look().certify) > 1, "the authority, and certificates that it signs"
-    taken = Refusal(409, "Secret bytes-lm-ca exists and does not belong to this job", stage.now, 1, transient=False, count=1)
-    stage.refusals["Secret", "bytes-lm-ca"] = taken
-    assert not stage.look().certify, "there is nobody to sign"
+    assert len(stage.reconcile_only().certificates) > 1, "the authority, and certificates that it signs"
+    taken = RejectedWrite(409, "Secret bytes-lm-ca exists and does not belong to this job", stage.now, 1, transient=False, count=1)
+    stage.rejected_writes["Secret", "bytes-lm-ca"] = taken
+    assert not stage.reconcile_only().certificates, "there is nobody to sign"
 
 
 def test_job_below_its_minimum_for_refused_pods_says_so() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
-        stage.step_refused(of_unit("v5p-0", QUOTA))
+        stage.step_rejected(of_unit("v5p-0", QUOTA))
     placed = stage.condition("Placed")
     assert (placed["status"], placed["reason"]) == ("False", "PodsRefused")
     assert "exceeded quota" in placed["message"]
@@ -67,7 +67,7 @@ def test_refused_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may(
     refuses = of_unit("v5p-0", QUOTA)
     tried = []
     for _ in range(4000):
-        plan = stage.step_refused(refuses)
+        plan = stage.step_rejected(refuses)
         if any(create.obj["metadata"]["labels"].get("diloco.dev/unit") for create in plan.creates):
             tried.append(stage.now)
         assert plan.requeue_after is not None
@@ -84,7 +84,7 @@ def test_refused_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may(
 def test_pass_while_waiting_asks_to_be_woken_when_the_next_try_is_due() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
-        plan = stage.step_refused(of_unit("v5p-0", QUOTA))
+        plan = stage.step_rejected(of_unit("v5p-0", QUOTA))
     assert not plan.creates
     assert plan.requeue_after is not None
     assert plan.requeue_after <= 5.01
@@ -93,7 +93,7 @@ def test_pass_while_waiting_asks_to_be_woken_when_the_next_try_is_due() -> None:
 def test_mended_spec_is_tried_at_once() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
-        stage.step_refused(of_unit("v5p-0", PSA))
+        stage.step_rejected(of_unit("v5p-0", PSA))
     stage.edit(priorityClassName="")
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
@@ -106,10 +106,10 @@ def test_gang_that_is_refused_in_part_gives_back_what_it_got() -> None:
         return QUOTA if obj["metadata"]["labels"].get("diloco.dev/host") == "1" else ""
 
     for _ in range(5):
-        stage.step_refused(second_host)
+        stage.step_rejected(second_host)
     assert stage.learner_pods() == []
     assert stage.unit("v5p-0")["reason"] == "PodsRefused"
-    assert stage.inventory.reservations(stage.snapshot().job.key) == frozenset()
+    assert stage.inventory.reservations(stage.observed().job.key) == frozenset()
     assert stage.unit("v5p-0")["attempt"] == 1  # no new one before its time
     stage.advance(6)
     stage.settle()
@@ -124,7 +124,7 @@ def test_refused_syncer_is_a_condition_of_the_job() -> None:
         return QUOTA if obj["metadata"]["labels"].get("diloco.dev/component") == "syncer" else ""
 
     for _ in range(3):
-        stage.step_refused(syncer)
+        stage.step_rejected(syncer)
     training = stage.condition("Training")
     assert (training["status"], training["reason"]) == ("False", "WriteRefused")
     assert "Pod bytes-lm-syncer cannot be made" in training["message"]
@@ -139,7 +139,7 @@ def test_refused_volume_claim_keeps_everything_after_it_back() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     wrong = "PersistentVolumeClaim is invalid: spec.storageClassName: Invalid value"
     for _ in range(3):
-        stage.step_refused(lambda obj: wrong if obj["kind"] == "PersistentVolumeClaim" else "", code=422)
+        stage.step_rejected(lambda obj: wrong if obj["kind"] == "PersistentVolumeClaim" else "", code=422)
     assert stage.condition("Training")["reason"] == "WriteRefused"
     assert "PersistentVolumeClaim bytes-lm-syncer" in stage.condition("Training")["message"]
     assert stage.pods == {}
@@ -150,7 +150,7 @@ def test_server_error_is_tried_at_once_and_a_lasting_one_becomes_a_message() -> 
     broken = 'failed calling webhook "w": context deadline exceeded'
     made = []
     for _ in range(5):
-        plan = stage.step_refused(of_unit("v5p-0", broken), code=500)
+        plan = stage.step_rejected(of_unit("v5p-0", broken), code=500)
         made.append(any(create.obj["metadata"]["labels"].get("diloco.dev/unit") for create in plan.creates))
     assert made == [True, True, True, False, False]
     assert "ask whoever runs this admission webhook" in stage.unit("v5p-0")["message"]
@@ -160,7 +160,7 @@ def test_running_units_are_left_alone_when_a_new_one_is_refused() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
     stage.scale(max=2)
     for _ in range(4):
-        stage.step_refused(of_unit("v5p-1", QUOTA))
+        stage.step_rejected(of_unit("v5p-1", QUOTA))
     assert stage.states()["v5p-0"] == "Training"
     assert stage.condition("Training")["status"] == "True"
     assert stage.condition("Placed")["status"] == "True"
@@ -169,10 +169,10 @@ def test_running_units_are_left_alone_when_a_new_one_is_refused() -> None:
 def test_operator_that_forgot_the_refusal_tries_once_and_tells_again() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
-        stage.step_refused(of_unit("v5p-0", QUOTA))
+        stage.step_rejected(of_unit("v5p-0", QUOTA))
     stage.restart_operator()
-    assert stage.step_refused(of_unit("v5p-0", QUOTA)).creates
-    assert not stage.step_refused(of_unit("v5p-0", QUOTA)).creates
+    assert stage.step_rejected(of_unit("v5p-0", QUOTA)).creates
+    assert not stage.step_rejected(of_unit("v5p-0", QUOTA)).creates
     assert stage.unit("v5p-0")["reason"] == "PodsRefused"
 
 
@@ -195,13 +195,13 @@ def test_operator_that_forgot_the_refusal_tries_once_and_tells_again() -> None:
     ],
 )
 def test_advice_fits_what_the_server_said(code: int, message: str, words: str) -> None:
-    assert words in advice(Refusal(code, message, 0.0, 1))
+    assert words in advice(RejectedWrite(code, message, 0.0, 1))
 
 
 def test_enormous_message_of_the_server_is_cut() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
-        stage.step_refused(of_unit("v5p-0", "spec.x: " + "y" * 100_000), code=422)
+        stage.step_rejected(of_unit("v5p-0", "spec.x: " + "y" * 100_000), code=422)
     assert len(stage.unit("v5p-0")["message"]) < 4096  # what the CRD allows
 
 

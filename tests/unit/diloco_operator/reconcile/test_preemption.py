@@ -30,7 +30,7 @@ def test_as_many_units_give_way_as_are_wanted_the_last_first_and_it_does_not_cou
     stage.settle()
     unit = stage.unit("v5p-2")
     assert (unit["state"], unit["reason"], unit["slice"], unit["restarts"]) == ("Pending", "GaveWay", "", 0)
-    assert stage.inventory.reservations(stage.snapshot().job.key) == {"tpu-0", "tpu-1"}
+    assert stage.inventory.reservations(stage.observed().job.key) == {"tpu-0", "tpu-1"}
 
 
 def test_slice_that_is_wanted_is_not_taken_again_until_nobody_wants_it() -> None:
