@@ -106,6 +106,7 @@ async def test_a_pod_that_the_scheduler_binds_runs_and_ends_as_kubectl_expects(j
         await joined.run("worker", script, container={"env": env, "resources": limits})
         await joined.kubectl("wait", "pod/worker", "--for=condition=Ready", "--timeout=30s")
         pod = await joined.pod("worker", is_true("Ready"))
+        await until(lambda: joined.log("worker").startswith("at "))  # Ready comes before the shell has set its trap
         assert pod["spec"]["nodeName"] == "sim-two", "the one with the accelerators"
         assert pod["status"]["qosClass"] == "BestEffort"
         seen: list[Obj] = []
@@ -133,11 +134,12 @@ async def test_kubectl_logs_shows_what_a_pod_writes_while_it_runs_and_afterwards
 
 async def test_force_deletion_kills_and_eviction_is_marked_as_a_disruption(joined: Joined) -> None:
     async with joined.serving():
-        stubborn = "trap '' TERM; while true; do sleep 0.02; done"
+        stubborn = "trap '' TERM; echo deaf; while true; do sleep 0.02; done"
         for name in ("forced", "evicted"):
             await joined.run(name, stubborn, terminationGracePeriodSeconds=3600)
         forced = await joined.pod("forced", is_true("Ready"))
         evicted = await joined.pod("evicted", is_true("Ready"))
+        await until(lambda: joined.log("forced") == joined.log("evicted") == "deaf\n")
         await joined.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
         await joined.pod("forced", is_gone)
         await until(lambda: not runs(forced))
@@ -150,7 +152,7 @@ async def test_force_deletion_kills_and_eviction_is_marked_as_a_disruption(joine
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - no event of a stranger's end
+        while not holds():  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.01)
 
 
@@ -196,7 +198,7 @@ async def test_a_running_pod_sees_all_files_of_a_changed_secret_at_once(joined: 
         )  # fmt: skip
 
 
-async def test_after_a_kill_the_same_command_takes_up_its_nodes_and_tells_what_became_of_their_pods(joined: Joined) -> None:
+async def test_after_a_kill_the_same_command_takes_up_its_nodes_and_reports_the_end_of_their_pods(joined: Joined) -> None:
     async with joined.serving(leave=False):
         await joined.run("once", "exec sleep 1000")
         await joined.run("service", "exec sleep 1000", policy="OnFailure")
@@ -221,7 +223,7 @@ def restarts(pod: Obj | None) -> int:
 
 
 async def test_leaving_ends_pods_as_a_node_that_shuts_down_and_touches_nothing_else(joined: Joined) -> None:
-    joined.plane.add_node("stranger", taints=[{"key": "of", "value": "somebody-else", "effect": "NoSchedule"}])
+    joined.plane.add_node("stranger", taints=[{"key": "of", "value": "another-team", "effect": "NoSchedule"}])
     try:
         async with joined.serving():
             await joined.run("worker", "trap 'exit 143' TERM; echo ready; while true; do sleep 0.02; done")
@@ -240,7 +242,7 @@ async def test_leaving_ends_pods_as_a_node_that_shuts_down_and_touches_nothing_e
         joined.plane.kubectl("delete", "node", "stranger")
 
 
-async def test_a_name_that_somebody_elses_node_has_is_refused_before_anything_is_written(joined: Joined) -> None:
+async def test_the_name_of_a_foreign_node_is_refused_before_anything_is_written(joined: Joined) -> None:
     joined.plane.add_node("sim-two")
     try:
         with pytest.raises(ForeignNodes, match=r"not of this state directory: sim-two\. Rename"):
@@ -252,7 +254,7 @@ async def test_a_name_that_somebody_elses_node_has_is_refused_before_anything_is
         joined.plane.kubectl("delete", "node", "sim-two")
 
 
-async def test_pods_of_no_job_are_not_run_unless_told_so(joined: Joined) -> None:
+async def test_pods_of_no_job_run_only_with_all_pods(joined: Joined) -> None:
     async with joined.serving():
         await joined.run("foreign", "exec sleep 1000", metadata={"labels": {"app": "proxy"}})
         waiting = await joined.pod("foreign", lambda pod: bool((pod or {}).get("status", {}).get("containerStatuses")))
@@ -273,7 +275,7 @@ async def test_a_stopped_node_comes_back(joined: Joined) -> None:
         await until(lambda: not runs(worker))
         lease = await joined.client.get(LEASES, LEASE_NAMESPACE, "sim-one")
         still = await joined.client.get(PODS, joined.namespace, "worker")
-        assert still["status"]["phase"] == "Running", "nobody tells"
+        assert still["status"]["phase"] == "Running", "the node reports nothing"
         await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate-")
         renewed = await wait_for(
             joined.client, LEASES, LEASE_NAMESPACE, "sim-one",
@@ -283,7 +285,7 @@ async def test_a_stopped_node_comes_back(joined: Joined) -> None:
         await joined.pod("worker", has_phase("Failed"))
 
 
-async def test_a_partitioned_node_works_on_and_hears_nothing(joined: Joined) -> None:
+async def test_a_partitioned_node_works_on_without_the_api_server(joined: Joined) -> None:
     async with joined.serving(a_node("sim-one"), heartbeat=0.2):
         await joined.run("worker", "exec sleep 1000")
         worker = await joined.pod("worker", is_true("Ready"))

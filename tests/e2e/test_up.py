@@ -103,7 +103,7 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
 def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_in_the_accounts(
     up: Callable[..., Up], tmp_path: Path
 ) -> None:
-    job = a_quadratic_job(steps=250, every_steps=10, environment={"QUADRATIC_TRACE": tmp_path / "trace"})
+    job = a_quadratic_job(steps=250, every_steps=10, environment={"QUADRATIC_TRACE": tmp_path / "trace", "QUADRATIC_STEP_MS": 20})
     first = up([job])
     first.until(at_step(60))
     first.process.send_signal(signal.SIGINT)

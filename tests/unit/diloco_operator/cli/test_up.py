@@ -136,10 +136,15 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
 
 async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
     pool = cpu_pool(most=1)
-    pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"]
+    deaf = tmp_path / "deaf"
+    script = f"trap '' TERM; touch {deaf}; while true; do sleep 0.05; done"
+    pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", script]
     stubborn = write(tmp_path / "job.yaml", job("stubborn", least=1, most=1, pools=[pool], steps=10))
     running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
+    async with asyncio.timeout(20):
+        while not deaf.exists():  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.01)
     running.process.send_signal(signal.SIGINT)
     await running.until(lambda line: line["type"] == "note" and "draining" in line["message"])
     running.process.send_signal(signal.SIGINT)
@@ -155,7 +160,7 @@ async def test_nothing_outlives_a_killed_up(sleeping, tmp_path: Path):
     running.process.kill()
     await running.process.wait()
     async with asyncio.timeout(20):
-        while {p.pid for p in processes() if p.alive} & started:  # noqa: ASYNC110 - no event of a stranger's end
+        while {p.pid for p in processes() if p.alive} & started:  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.01)
     await asyncio.create_task(again(sleeping, tmp_path))
 

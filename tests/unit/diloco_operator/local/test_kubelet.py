@@ -45,7 +45,14 @@ def waits_for(reason):
 async def nothing_runs(text):
     """Returns when no process has `text` in its command line."""
     async with asyncio.timeout(20):
-        while any(text in command_line(p.pid) for p in processes() if p.alive):  # noqa: ASYNC110 - no event of a stranger's end
+        while any(text in command_line(p.pid) for p in processes() if p.alive):  # noqa: ASYNC110 - the end of a foreign process has no event
+            await asyncio.sleep(0.005)
+
+
+async def logged(local: LocalNodes, text: str) -> None:
+    """Returns when the pod's log is `text`. A pod is Ready as soon as its process has started, before a shell has set a trap."""
+    async with asyncio.timeout(20):
+        while local.log("pod") != text:  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.005)
 
 
@@ -220,6 +227,7 @@ async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path):
 async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone(local: LocalNodes):
     await local.create(PODS, sh("trap 'echo drained; exit 143' TERM; echo ready; while true; do sleep 0.02; done"))
     await local.pod("pod", is_true("Ready"))
+    await logged(local, "ready\n")
     seen = []
     await local.client.delete(PODS, "default", "pod")
     await local.pod("pod", lambda pod: seen.append(pod) or pod is None)
@@ -241,8 +249,9 @@ async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: 
 
 async def test_grace_period_can_be_cut_short(local: LocalNodes):
     mark = f"stubborn in {local.context.state_dir}"
-    await local.create(PODS, sh(f"trap '' TERM; : {mark}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=3600))
+    await local.create(PODS, sh(f"trap '' TERM; echo deaf; : {mark}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=3600))
     await local.pod("pod", is_true("Ready"))
+    await logged(local, "deaf\n")
     await local.client.delete(PODS, "default", "pod")
     await local.pod("pod", lambda pod: "deletionTimestamp" in pod["metadata"])
     await local.client.delete(PODS, "default", "pod", grace_seconds=0)
