@@ -156,7 +156,6 @@ class Connection:
         told = ""
         try:
             while not self._closing.is_set():
-                before = self._incarnation
                 welcomed, trouble = self._stream()
                 if trouble is None:
                     return
@@ -171,7 +170,7 @@ class Connection:
                         raise TlsError(f"{refusal} ({TLS_FAILURE_TIMEOUT:.0f} s long)")
                 if failures in (1, 10) or failures % 100 == 0 or refusal != told:
                     told = refusal
-                    lost = "lost the syncer" if before else "no syncer yet"
+                    lost = "lost the syncer" if self._incarnation else "no syncer yet"
                     _log.warning("%s at %s (%s); trying again", lost, self._address, trouble)
                 self._closing.wait(reconnect_delay(failures, self._jitter()))
         except TlsError as error:

@@ -43,6 +43,17 @@ def test_metadata_goes_between_two_chunks_of_a_fragment() -> None:
     assert kinds(outbox) == ["hello", "chunk", "chunk", "progress", "chunk"]
 
 
+def test_a_fragment_is_sent_although_there_is_new_progress_after_every_message() -> None:
+    """As on a busy machine, where a local step takes less time than the sending of one message."""
+    outbox = Outbox(FromLearner(hello=Hello()))
+    outbox.transfer(iter([chunk(), chunk()]))
+    sent = []
+    for _, message in zip(range(6), outbox, strict=False):
+        sent.append(message.WhichOneof("message"))
+        outbox.progress(Progress())
+    assert sent == ["hello", "progress", "chunk", "progress", "chunk", "progress"]
+
+
 def test_a_stream_that_is_over_lets_its_sender_go() -> None:
     outbox = Outbox(FromLearner(hello=Hello()))
     heard: list[str] = []

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 @given(leases=st.lists(st.integers(1, 9), max_size=8), count=st.integers(1, 7))
 def test_every_leased_number_is_taken_once_and_in_order(leases: list[int], count: int) -> None:
-    work, numbers, start = Work(), [], 0
+    work, start = Work(), 0
+    numbers: list[int] = []
     for length in leases:
         work.granted(start, start + length)
         numbers += range(start, start + length)
