@@ -10,8 +10,9 @@ from diloco.protocol.diloco_pb2 import FromLearner, Progress
 
 
 class Outbox:
-    """An iterator of messages for one stream. Order: control messages, then the newest progress, then one chunk of the transfer under
-    way, and again: metadata never waits behind a fragment."""
+    """An iterator of messages for one stream. Control messages come first. Then the newest progress and one chunk of the transfer in
+    progress take turns: metadata waits for one chunk at most, and a learner whose steps are shorter than the sending of one message
+    still answers."""
 
     def __init__(self, first: FromLearner) -> None:
         self._changed = threading.Condition()
@@ -54,6 +55,7 @@ class Outbox:
             self._changed.notify()
 
     def __iter__(self) -> Iterator[FromLearner]:
+        chunk_is_next = False
         while True:
             with self._changed:
                 self._changed.wait_for(self._ready)
@@ -61,8 +63,9 @@ class Outbox:
                     return
                 if self._control:
                     message: FromLearner | None = self._control.popleft()
-                elif self._progress is not None:
+                elif self._progress is not None and not (chunk_is_next and self._transfers):
                     message, self._progress = FromLearner(progress=self._progress), None
+                    chunk_is_next = True
                 elif self._transfers:
                     message = None
                 else:
@@ -71,6 +74,7 @@ class Outbox:
                 yield message
                 continue
             # Outside the lock: the training thread must not wait for the coding of a fragment.
+            chunk_is_next = False
             chunk = next(self._transfers[0], None)
             if chunk is None:
                 with self._changed:
