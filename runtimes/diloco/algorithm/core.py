@@ -315,7 +315,8 @@ class Core:
         if unit in closed.contributions:
             return _refuse(Reason.DUPLICATE, unit, push, "it was merged already")
         if (member := self._members.get(unit)) is not None and member.missed:
-            member.answer.add(max(0.0, now - closed.launched_at))
+            # Not averaged in: the next deadline must cover an answer as slow as this one, or exchange after exchange closes too early.
+            member.answer.raise_to(max(0.0, now - closed.launched_at))
             member.missed = False
         return _refuse(Reason.STALE, unit, push, "it came after the merge")
 

@@ -29,6 +29,12 @@ class MovingAverage:
             raise ValueError(f"{x} cannot be averaged")
         self.value = x if self.value is None else self.value + self.alpha * (x - self.value)
 
+    def raise_to(self, x: float) -> None:
+        """Let the average be at least `x` from now on. Raises ValueError for a value that is not finite."""
+        if self.value is None or x > self.value:
+            self.value = None
+        self.add(x)
+
 
 def grace_seconds(
     step_seconds: float, quorum_seconds: float, sync_seconds: float, overlap_steps: int, safety_factor: float, max_steps: float

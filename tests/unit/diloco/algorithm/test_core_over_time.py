@@ -46,6 +46,20 @@ def test_twice_as_fast_at_the_same_batch_weighs_twice():
     assert fast / slow == pytest.approx(2, rel=0.1)  # counters are whole steps: 32 +- 1 against 16 +- 1
 
 
+def test_one_late_answer_is_enough_to_wait_long_enough_for_the_next_ones():
+    """As when a machine or a network becomes much slower all at once: every exchange that closes without answers trains nothing."""
+    learners = [SimulatedLearner(f"u{i}", 1.0, start=0.2 * i) for i in range(3)]
+    sim = simulation(*learners, overlap_steps=1).run(until=100)
+    assert not sim.all(Skipped)
+    for learner in learners:
+        learner.answer_seconds = 5.0
+    sim.run(until=300)
+    assert sim.all(Skipped), "nothing is known yet of the slower answers"
+    # The first pull after 100 s is answered before 107 s.
+    assert max(sim.times(Skipped)) < 107
+    assert len([when for when in sim.times(Merged) if when > 107]) > 50
+
+
 def test_silent_learner_does_not_stop_the_clock():
     learners = [SimulatedLearner(f"u{i}", 1.0, start=0.1 * i) for i in range(4)]
     sim = simulation(*learners).run(until=100)
