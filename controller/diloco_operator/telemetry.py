@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -20,13 +20,10 @@ from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.kube.backoff import Backoff
 from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
-
-CERTIFICATE_LIFETIME = 3600.0
-"""Of the operator's own certificate, made anew for each connection; it is looked at once, when the connection begins. Seconds."""
 
 type JobKey = tuple[str, str]
 """(namespace, name)."""
@@ -81,26 +78,10 @@ class Telemetry(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTiming:
-    """Seconds. A syncer reports at least once an interval, so one that is silent for `read_timeout` is not heard any more."""
-
-    interval: float = 2.0
-    """How often the syncer is asked to report although nothing changed."""
-    notify_interval: float = 5.0
-    """How often a job is looked at when only its progress moved."""
-    read_timeout: float = 15.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, ceiling=10.0))
-
-    def __post_init__(self) -> None:
-        if not 0 < self.interval < self.read_timeout:
-            raise ValueError(f"telemetry needs 0 < interval < read_timeout, not {self.interval} s and {self.read_timeout} s")
-
-
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
     """A channel of its own to each syncer, with a fresh certificate: reconnects are paced by us, and a proxy in the environment must not
     see them."""
-    issuer = Issuer(lambda: now, CERTIFICATE_LIFETIME)
+    issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
     pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
     roots = (endpoint.roots or endpoint.authority.root.pem).encode()
     return grpc.aio.secure_channel(
@@ -123,12 +104,12 @@ class SyncerWatcher:
         *,
         now: Callable[[], float],
         rng: Callable[[], float],
-        timing: StreamTiming | None = None,
+        timeouts: TelemetryTimeouts | None = None,
         channel: ChannelFactory = open_channel,
     ) -> None:
         self._now = now
         self._rng = rng
-        self._timing = timing or StreamTiming()
+        self._timeouts = timeouts or TelemetryTimeouts()
         self._channel = channel
         self._notify: list[Callable[[JobKey], None]] = []
         self._streams: dict[JobKey, _Stream] = {}
@@ -179,13 +160,13 @@ class SyncerWatcher:
                         self._take(key, report)
                 why = "the stream ended"
             except TimeoutError:
-                why = f"nothing heard for {self._timing.read_timeout:.0f} s"
+                why = f"nothing heard for {self._timeouts.read:.0f} s"
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {error.details()}"
             except UnreadableReport as error:
                 why = str(error)
             failures += 1
-            delay = self._timing.backoff.delay(failures, self._rng())
+            delay = self._timeouts.backoff.delay(failures, self._rng())
             # A syncer that starts refuses connections for a while: worth a word only when it goes on.
             log.log(
                 logging.WARNING if failures == 5 else logging.DEBUG,
@@ -198,10 +179,10 @@ class SyncerWatcher:
             await asyncio.sleep(delay)
 
     async def _reports_of(self, channel: grpc.aio.Channel) -> AsyncIterator[Report]:
-        request = diloco_pb2.WatchRequest(interval_seconds=self._timing.interval)
+        request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval)
         call = SyncerStub(channel).Watch(request)
         while True:
-            async with asyncio.timeout(self._timing.read_timeout):
+            async with asyncio.timeout(self._timeouts.read):
                 wire = await call.read()
             if wire is grpc.aio.EOF:
                 return
@@ -213,7 +194,7 @@ class SyncerWatcher:
         stream = self._streams[key]
         urgent = before is None or matters(before) != matters(report)
         loop_now = asyncio.get_running_loop().time()
-        if urgent or loop_now - stream.notified >= self._timing.notify_interval:
+        if urgent or loop_now - stream.notified >= self._timeouts.notify_interval:
             stream.notified = loop_now
             for notify in self._notify:
                 notify(key)

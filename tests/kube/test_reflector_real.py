@@ -15,13 +15,14 @@ import pytest
 from builders.control_plane import ControlPlane, start
 from builders.kube_objects import CONFIG_MAPS, SECRETS, config_map, eventually
 from builders.severed_link import link_to
-from diloco_operator.kube.backoff import Backoff
+from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.client import Obj, Unavailable
-from diloco_operator.kube.reflector import Held, Reflector, Timing, as_it_is
+from diloco_operator.kube.reflector import Held, Reflector, as_it_is
 from diloco_operator.kube.rest import RestClient, load_config
+from diloco_operator.timeouts import WatchTimeouts
 
 _NAMESPACE = "default"
-_QUICK = Backoff(initial=0.05, ceiling=0.5)
+_QUICK = ExponentialBackoff(initial=0.05, ceiling=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +63,10 @@ class Followed:
 
 
 @contextlib.asynccontextmanager
-async def _following(kubeconfig: Path, timing: Timing) -> AsyncIterator[Followed]:
+async def _following(kubeconfig: Path, timeouts: WatchTimeouts) -> AsyncIterator[Followed]:
     requests: list[str] = []
     async with RestClient.connect(load_config(kubeconfig), on_request=lambda method, code, host: requests.append(code)) as client:
-        reflector: Reflector[Obj] = Reflector(client, CONFIG_MAPS, as_it_is, rng=lambda: 0.0, namespace=_NAMESPACE, timing=timing)
+        reflector: Reflector[Obj] = Reflector(client, CONFIG_MAPS, as_it_is, rng=lambda: 0.0, namespace=_NAMESPACE, timeouts=timeouts)
         followed = Followed(reflector, requests)
         running = asyncio.create_task(reflector.run())
         try:
@@ -105,7 +106,7 @@ async def _again(client: RestClient, name: str, x: str) -> None:
 async def test_api_server_that_is_stopped_and_started_again(plane: ControlPlane, client: RestClient) -> None:
     for name in ("stays", "changes", "goes"):
         await client.create(CONFIG_MAPS, config_map(_NAMESPACE, name, x="1"))
-    async with _following(plane.kubeconfig, Timing(backoff=_QUICK)) as followed:
+    async with _following(plane.kubeconfig, WatchTimeouts(backoff=_QUICK)) as followed:
         assert followed.data == {"stays": "1", "changes": "1", "goes": "1"}
         await asyncio.to_thread(plane.stop_api_server)
         with pytest.raises(Unavailable):
@@ -129,7 +130,7 @@ async def test_history_that_is_compacted_under_a_watch(plane: ControlPlane, clie
     host, port = _address(plane)
     async with link_to(host, port) as link:
         with caplog.at_level(logging.INFO, logger="diloco_operator.kube.reflector"):
-            async with _following(_through(plane, link.port), Timing(read_timeout=2.0, backoff=_QUICK)) as followed:
+            async with _following(_through(plane, link.port), WatchTimeouts(read=2.0, backoff=_QUICK)) as followed:
                 link.silence()  # what follows the watch does not hear, and when it asks again, it is history
                 await client.update(CONFIG_MAPS, config_map(_NAMESPACE, "changes", x="2"))
                 await client.delete(CONFIG_MAPS, _NAMESPACE, "goes")
@@ -145,7 +146,7 @@ async def test_history_that_is_compacted_under_a_watch(plane: ControlPlane, clie
 
 
 async def test_etcd_that_is_compacted_under_a_watch_that_lives(plane: ControlPlane, client: RestClient) -> None:
-    async with _following(plane.kubeconfig, Timing(backoff=_QUICK)) as followed:
+    async with _following(plane.kubeconfig, WatchTimeouts(backoff=_QUICK)) as followed:
         await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "before", x="1"))
         await asyncio.to_thread(plane.compact)
         await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "after", x="1"))
@@ -154,9 +155,9 @@ async def test_etcd_that_is_compacted_under_a_watch_that_lives(plane: ControlPla
 
 
 async def test_watches_that_the_server_ends(plane: ControlPlane, client: RestClient) -> None:
-    timing = Timing(watch_timeout=1.0, read_timeout=0.9, short_watch=0.5, backoff=_QUICK)  # 1 s is the shortest that a server knows
+    timeouts = WatchTimeouts(watch=1.0, read=0.9, short=0.5, backoff=_QUICK)  # 1 s is the shortest that a server knows
     changes = 0
-    async with _following(plane.kubeconfig, timing) as followed:
+    async with _following(plane.kubeconfig, timeouts) as followed:
         await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "counter", x="0"))
         while len(followed.requests) < 5:  # the list, and the ends of three watches
             changes += 1
@@ -170,8 +171,8 @@ async def test_watches_that_the_server_ends(plane: ControlPlane, client: RestCli
 async def test_connection_that_falls_silent(plane: ControlPlane, client: RestClient) -> None:
     host, port = _address(plane)
     async with link_to(host, port) as link:
-        timing = Timing(read_timeout=3.0, backoff=_QUICK)
-        async with _following(_through(plane, link.port), timing) as followed:
+        timeouts = WatchTimeouts(read=3.0, backoff=_QUICK)
+        async with _following(_through(plane, link.port), timeouts) as followed:
             await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "before", x="1"))
             await _converged(followed, client)
             link.silence()

@@ -18,9 +18,9 @@ from diloco_operator.api.durations import parse_duration
 from diloco_operator.api.names import API_VERSION, OPERATOR_LEASE
 
 if TYPE_CHECKING:
-    from diloco_operator.kube.lease import Terms
     from diloco_operator.operator.endpoints import Address
     from diloco_operator.operator.process import ElectionOptions
+    from diloco_operator.timeouts import LeaseTimeouts
 
 log = logging.getLogger(__name__)
 
@@ -106,18 +106,18 @@ def run(
     lost. A second signal ends it at once.
     """
     from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
-    from diloco_operator.kube.lease import Terms
     from diloco_operator.kube.rest import ConfigError, load_config
     from diloco_operator.operator.logs import set_up
     from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, return_freed_memory
     from diloco_operator.operator.process import OperatorProcess, ProcessOptions
+    from diloco_operator.timeouts import LeaseTimeouts
 
     set_up("json" if log_format == "json" else "text", log_level)
     try:
         operator_config, run_config = load_configuration(config_file)
         cluster = load_config(kubeconfig or "", kube_context)
-        terms = Terms(lease_duration, renew_deadline, retry_period)
-        election = _election(leader_elect_namespace or cluster.namespace, lease_name, terms) if leader_elect else None
+        timeouts = LeaseTimeouts(lease_duration, renew_deadline, retry_period)
+        election = _election(leader_elect_namespace or cluster.namespace, lease_name, timeouts) if leader_elect else None
     except (BadConfiguration, ConfigError, ValueError) as error:
         _refuse(error)
     release = package_version("diloco-operator")
@@ -144,7 +144,7 @@ def run(
     sys.exit(status)
 
 
-def _election(namespace: str, name: str, terms: Terms) -> ElectionOptions:
+def _election(namespace: str, name: str, timeouts: LeaseTimeouts) -> ElectionOptions:
     """Raises ValueError without a namespace."""
     from diloco_operator.operator.process import ElectionOptions
 
@@ -154,7 +154,7 @@ def _election(namespace: str, name: str, terms: Terms) -> ElectionOptions:
         )
     # Nothing that a restarted process, or another pod on the same host, could have as well.
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-    return ElectionOptions(namespace, name, identity, terms)
+    return ElectionOptions(namespace, name, identity, timeouts)
 
 
 def _refuse(error: Exception) -> None:

@@ -9,12 +9,10 @@ from datetime import UTC, datetime
 
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.fence import Fence, boot_clock
-from diloco_operator.kube.lease import LEASES, Election, Lease, Move, Terms, read_lease, write_lease
+from diloco_operator.kube.lease import LEASES, Election, Lease, Move, read_lease, write_lease
+from diloco_operator.timeouts import LAST_RENEWALS, STANDBY_RETRY, LeaseTimeouts
 
 log = logging.getLogger(__name__)
-
-_LAST_RETRIES = 0.2
-"""Seconds between attempts to renew when the lease is about to be lost."""
 
 
 class LeaseLost(Exception):
@@ -36,7 +34,7 @@ class Elector:
         namespace: str,
         name: str,
         identity: str,
-        terms: Terms,
+        timeouts: LeaseTimeouts,
         rng: Callable[[], float],
         clock: Callable[[], float] = boot_clock,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -46,11 +44,11 @@ class Elector:
         self._namespace = namespace
         self._name = name
         self._identity = identity
-        self._terms = terms
+        self._timeouts = timeouts
         self._rng = rng
         self._clock = clock
         self._now = now
-        self._election = Election(identity, terms)
+        self._election = Election(identity, timeouts)
         self._version = ""
         """resourceVersion of the Lease as it was seen last; "": it must be read first."""
         self._told = ""
@@ -67,14 +65,14 @@ class Elector:
         while True:
             self._version = ""  # whoever does not lead looks before it writes
             try:
-                if await self._try(self._attempt()):
+                if await self._try(self._timeouts.attempt):
                     log.info("leading: %s holds the lease %s", self._identity, self._what)
                     return
             except (ApiError, OSError, TimeoutError) as error:
                 log.warning("lease %s: %s", self._what, _text(error))
             # A little jitter, so that replicas do not stay in step; none beyond the moment at which the lease runs out.
             wait = self._election.recheck_in(self._clock())
-            await asyncio.sleep(max(wait, 0.05) * (1 + 0.1 * self._rng()))
+            await asyncio.sleep(max(wait, STANDBY_RETRY) * (1 + 0.1 * self._rng()))
 
     async def hold(self) -> None:
         """Renews until cancelled. Raises `LeaseLost` when that fails for too long, or another holds the lease; the fence is shut then."""
@@ -82,7 +80,7 @@ class Elector:
             while True:
                 left = self._left()
                 # Sooner when time runs out, or the last attempt would come exactly when it is too late.
-                await asyncio.sleep(min(self._terms.retry_period, max(left / 2, _LAST_RETRIES), max(left, 0.0)))
+                await asyncio.sleep(min(self._timeouts.retry_period, max(left / 2, LAST_RENEWALS), max(left, 0.0)))
                 await self._renew()
         except LeaseLost:
             self._fence.shut()
@@ -92,9 +90,9 @@ class Elector:
         """One attempt. That it failed is an error only when the time is up; a process that was stopped finds it up right here."""
         left = self._left()
         if left <= 0:
-            raise LeaseLost(f"the lease {self._what} was not renewed within {self._terms.renew_deadline:g} s")
+            raise LeaseLost(f"the lease {self._what} was not renewed within {self._timeouts.renew_deadline:g} s")
         try:
-            won = await self._try(min(left, self._attempt()))
+            won = await self._try(min(left, self._timeouts.attempt))
         except (ApiError, OSError, TimeoutError) as error:
             log.warning("the lease %s was not renewed, writing goes on for %.1f s at most: %s", self._what, max(0.0, left), _text(error))
             self._version = ""
@@ -110,7 +108,7 @@ class Elector:
         if not self.leads:
             return
         try:
-            async with asyncio.timeout(self._attempt()):
+            async with asyncio.timeout(self._timeouts.attempt):
                 await self._look()  # a renewal may have been cut short, and nobody knows whether it was carried out
                 seen = self._election.seen
                 if seen is None or seen.holder != self._identity:
@@ -173,10 +171,6 @@ class Elector:
     def _left(self) -> float:
         until = self._election.leads_until
         return until - self._clock() if until is not None else 0.0
-
-    def _attempt(self) -> float:
-        """Seconds that one attempt may take: two of them fit before the deadline, so that one dead connection does not cost the lease."""
-        return self._terms.renew_deadline / 2
 
     @property
     def _what(self) -> str:

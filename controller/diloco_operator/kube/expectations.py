@@ -12,9 +12,7 @@ from typing import Any
 
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.reflector import Held
-
-EXPIRY_SECONDS = 30.0
-"""After this long an expectation counts for nothing: whatever the watch missed, the cache is right by now."""
+from diloco_operator.timeouts import RECONCILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class _Expectation[K]:
 class Expectations[K: Hashable]:
     """Open expectations by job key. `time` gives seconds of a clock that does not go back."""
 
-    def __init__(self, time: Callable[[], float], *, expiry: float = EXPIRY_SECONDS) -> None:
+    def __init__(self, time: Callable[[], float], *, expiry: float = RECONCILE.expectation) -> None:
         self._time = time
         self._expiry = expiry
         self._sought: dict[_Sought, list[_Expectation[K]]] = {}

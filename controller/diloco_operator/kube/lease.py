@@ -17,29 +17,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.timeouts import LeaseTimeouts
 
 LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases")
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Seconds, as in every Kubernetes controller."""
-
-    lease_duration: float = 15.0
-    """Others wait for so long, without a sign of life from the holder, until they take over. Whole seconds."""
-    renew_deadline: float = 10.0
-    """The holder stops writing so long after its last successful renewal."""
-    retry_period: float = 2.0
-    """Between two renewals, or two looks at a lease that another holds."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.retry_period < self.renew_deadline < self.lease_duration:
-            raise ValueError(
-                "leader election needs 0 < retry period < renew deadline < lease duration, not "
-                f"{self.retry_period:g} s, {self.renew_deadline:g} s, {self.lease_duration:g} s"
-            )
-        if self.lease_duration != int(self.lease_duration):
-            raise ValueError(f"the lease duration must be whole seconds, as the Lease object has it, not {self.lease_duration:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +53,11 @@ class Election:
     The caller reads the Lease (`saw`), asks what to do (`move`, `claim`), writes it, and tells the outcome (`won`, or `saw` again).
     """
 
-    def __init__(self, identity: str, terms: Terms) -> None:
+    def __init__(self, identity: str, timeouts: LeaseTimeouts) -> None:
         if not identity:
             raise ValueError("a replica needs an identity: an empty holder means that nobody holds the lease")
         self._identity = identity
-        self._terms = terms
+        self._timeouts = timeouts
         self._seen: Lease | None = None
         self._seen_at = 0.0
         self._renewed: float | None = None
@@ -106,17 +86,17 @@ class Election:
     def recheck_in(self, now: float) -> float:
         """Seconds until the Lease must be looked at again: the retry period, or less if another's lease runs out sooner."""
         if self._seen is None or self._seen.holder in ("", self._identity):
-            return self._terms.retry_period
-        return max(0.0, min(self._terms.retry_period, self._runs_out(self._seen) - now))
+            return self._timeouts.retry_period
+        return max(0.0, min(self._timeouts.retry_period, self._runs_out(self._seen) - now))
 
     def claim(self, wall: datetime) -> Lease:
         """The Lease to write for `Move.CREATE` and `Move.UPDATE`; `wall` is the time of day, for people to read."""
         moment = format_micro_time(wall)
         seen = self._seen
         if seen is not None and seen.holder == self._identity:
-            return replace(seen, duration=self._terms.lease_duration, renewed=moment)
+            return replace(seen, duration=self._timeouts.lease_duration, renewed=moment)
         transitions = seen.transitions + 1 if seen is not None else 0
-        return Lease(self._identity, self._terms.lease_duration, acquired=moment, renewed=moment, transitions=transitions)
+        return Lease(self._identity, self._timeouts.lease_duration, acquired=moment, renewed=moment, transitions=transitions)
 
     def released(self, wall: datetime) -> Lease:
         """The Lease to write when this replica, which holds it, goes away: anybody may take it at once."""
@@ -132,7 +112,7 @@ class Election:
     @property
     def leads_until(self) -> float | None:
         """On the clock of `now`: from then on this replica must not write. None: it does not lead at all."""
-        return self._renewed + self._terms.renew_deadline if self._renewed is not None else None
+        return self._renewed + self._timeouts.renew_deadline if self._renewed is not None else None
 
     def _runs_out(self, lease: Lease) -> float:
         return self._seen_at + lease.duration

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, Resource, Unavailable, WatchEvent
+from diloco_operator.timeouts import REQUESTS, WatchTimeouts
 
 log = logging.getLogger(__name__)
 
@@ -115,31 +115,9 @@ class Cache[T]:
                     del index[value]
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long a reflector waits for what, in seconds. Where bookmarks come, they come every minute: `read_timeout` is longer than
-    that, so that such a watch is not resumed without need, and shorter than a watch."""
-
-    page_size: int = 50
-    """Objects in one page of a list. A page is held as a whole, in raw JSON, and what it took the process keeps: 1,000 pods cost 25 MiB
-    in pages of 500, and 3 MiB in pages of 50."""
-    watch_timeout: float = 300.0
-    """The server ends a watch after this, up to doubled by jitter."""
-    read_timeout: float = 90.0
-    """A watch that delivers nothing, not even a bookmark, for so long is dropped and resumed: either its connection is dead, or nothing
-    has changed and the server had no bookmark to send."""
-    list_timeout: float = 60.0
-    """One page of a list must have arrived by then."""
-    short_watch: float = 1.0
-    """A watch that ended sooner and delivered nothing counts as failed, or a broken server would be asked in a tight loop."""
-    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.5, ceiling=30.0))
-
-    def __post_init__(self) -> None:
-        if not 0 < self.short_watch < self.read_timeout < self.watch_timeout:
-            raise ValueError(
-                "a reflector's times must be ordered short_watch < read_timeout < watch_timeout, not "
-                f"{self.short_watch} s, {self.read_timeout} s, {self.watch_timeout} s"
-            )
+PAGE_SIZE = 50
+"""Objects in one page of a list. A page is held as a whole, as JSON, and the process keeps the memory that it took: 1,000 pods cost 25 MiB
+in pages of 500, and 3 MiB in pages of 50."""
 
 
 class Reflector[T]:
@@ -160,7 +138,7 @@ class Reflector[T]:
         cache: Cache[T] | None = None,
         label_selector: str = "",
         indexers: Mapping[str, Indexer[T]] | None = None,
-        timing: Timing | None = None,
+        timeouts: WatchTimeouts | None = None,
     ) -> None:
         self.resource = resource
         self.cache: Cache[T] = cache if cache is not None else Cache(indexers)
@@ -171,7 +149,7 @@ class Reflector[T]:
         self._namespace = namespace
         self._label_selector = label_selector
         self._project = project
-        self._timing = timing or Timing()
+        self._timeouts = timeouts or WatchTimeouts()
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
@@ -205,7 +183,7 @@ class Reflector[T]:
                 self._version = None
                 failures = 0  # it is there and answers: however long it was away, listing need not wait
             except TimeoutError:
-                log.warning("%s: no answer to a list within %.0f s, asking again", self._what, self._timing.list_timeout)
+                log.warning("%s: no answer to a list within %.0f s, asking again", self._what, REQUESTS.list_page)
             except (Unavailable, OSError) as error:
                 log.warning("%s: %s", self._what, error)
             except ApiError as error:
@@ -216,7 +194,7 @@ class Reflector[T]:
                     self._version = None
             failures = 0 if heard else failures + 1
             if failures:
-                await asyncio.sleep(self._timing.backoff.delay(failures, self._rng()))
+                await asyncio.sleep(self._timeouts.backoff.delay(failures, self._rng()))
 
     @property
     def _what(self) -> str:
@@ -237,12 +215,12 @@ class Reflector[T]:
         listed: dict[ObjectKey, Held[T]] = {}
         token = ""
         while True:
-            async with asyncio.timeout(self._timing.list_timeout):
+            async with asyncio.timeout(REQUESTS.list_page):
                 page = await self._client.list(
                     self.resource,
                     self._namespace,
                     label_selector=self._label_selector,
-                    limit=self._timing.page_size,
+                    limit=PAGE_SIZE,
                     continue_token=token,
                 )
             self._hear()
@@ -270,18 +248,18 @@ class Reflector[T]:
             self._namespace,
             resource_version=version,
             label_selector=self._label_selector,
-            timeout_seconds=self._timing.watch_timeout * (1 + self._rng()),
+            timeout_seconds=self._timeouts.watch * (1 + self._rng()),
             allow_bookmarks=True,
         )
         try:
-            async with asyncio.timeout(self._timing.read_timeout) as silence:
+            async with asyncio.timeout(self._timeouts.read) as silence:
                 async for event in stream:
-                    silence.reschedule(self._hear() + self._timing.read_timeout)
+                    silence.reschedule(self._hear() + self._timeouts.read)
                     self._apply(event)
                     heard = True
         except TimeoutError:  # no failure: where nothing changes a server may have nothing to say, not even a bookmark
-            log.debug("%s: silent for %.0f s, asking again", self._what, self._timing.read_timeout)
-        return heard or loop.time() - started >= self._timing.short_watch
+            log.debug("%s: silent for %.0f s, asking again", self._what, self._timeouts.read)
+        return heard or loop.time() - started >= self._timeouts.short
 
     def _apply(self, event: WatchEvent) -> None:
         if event.type is not EventType.BOOKMARK:

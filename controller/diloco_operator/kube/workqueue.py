@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from diloco_operator.kube.backoff import Backoff
+from diloco.protocol.backoff import ExponentialBackoff
 
 
 class KeyQueue[K: Hashable]:
@@ -164,7 +164,7 @@ class WorkQueue[K: Hashable]:
 
     def __init__(
         self,
-        backoff: Backoff,
+        backoff: ExponentialBackoff,
         rng: Callable[[], float],
         *,
         time: Callable[[], float] | None = None,

@@ -86,7 +86,7 @@ class ClusterNodes:
         self._silent = False
         """The API server could not be reached at the last heartbeat."""
         self._wake = asyncio.Event()
-        self._nodes = Reflector(client, NODES, as_it_is, rng=random.random, timing=WATCHES, label_selector=f"{LABEL_SERVER}={server}")
+        self._nodes = Reflector(client, NODES, as_it_is, rng=random.random, timeouts=WATCHES, label_selector=f"{LABEL_SERVER}={server}")
         self._nodes.on_change(lambda _old, _new: self._wake.set())
 
     @property

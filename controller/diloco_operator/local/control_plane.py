@@ -28,7 +28,8 @@ from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.telemetry import StreamTiming, SyncerWatcher
+from diloco_operator.telemetry import SyncerWatcher
+from diloco_operator.timeouts import TelemetryTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class LocalTiming:
     heartbeat: float = 300.0
     volume_sync: float = 10.0
     """How often changed ConfigMaps and Secrets are brought to the pods that mount them."""
-    streams: StreamTiming = field(default_factory=lambda: StreamTiming(interval=1.0, notify_interval=1.0))
+    streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
 
 
 class LocalControlPlane:
@@ -108,7 +109,7 @@ class LocalControlPlane:
 
     def _operator(self) -> Operator:
         rng = random.random
-        telemetry = SyncerWatcher(now=time.time, rng=rng, timing=self._timing.streams)
+        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams)
         return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)
 
     async def _prepare(self) -> None:

@@ -43,7 +43,7 @@ class Kubelet:
         """Likewise."""
         self._closing = False
         self._failed: asyncio.Future[None] | None = None
-        self._reflector = Reflector(context.client, PODS, as_it_is, rng=random.random, timing=WATCHES)
+        self._reflector = Reflector(context.client, PODS, as_it_is, rng=random.random, timeouts=WATCHES)
         self._reflector.on_change(self._changed)
 
     def serve(self, name: str, *, relative_speed: str = "") -> SimulatedNode:

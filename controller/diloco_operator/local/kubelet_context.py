@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from diloco_operator.kube.backoff import Backoff
+from diloco.protocol.backoff import ExponentialBackoff
+
 from diloco_operator.kube.client import Client, Obj
-from diloco_operator.kube.reflector import Timing
 from diloco_operator.local.addresses import Addresses
 from diloco_operator.local.processes import Supervisor
+from diloco_operator.timeouts import WatchTimeouts
 
-WATCHES = Timing(backoff=Backoff(initial=0.5, ceiling=5.0))
+WATCHES = WatchTimeouts(backoff=ExponentialBackoff(initial=0.5, ceiling=5.0))
 """Of everything here that watches: one machine does the API server no harm by coming back soon after an outage."""
 _INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from diloco.protocol.backoff import exponential
+
 from diloco_operator.kube.client import Obj
 
 RESTART_FIRST, RESTART_CEILING = 10.0, 300.0
@@ -64,7 +66,7 @@ def restarts_again(policy: str, exit_code: int) -> bool:
 
 def restart_delay(earlier: int) -> float:
     """Seconds before the next restart, `earlier` restarts after the last long run: the first at once, then 10 s, 20 s, … 5 min."""
-    return 0.0 if earlier == 0 else min(RESTART_FIRST * 2.0 ** (earlier - 1), RESTART_CEILING)
+    return 0.0 if earlier == 0 else exponential(RESTART_FIRST, RESTART_CEILING, earlier)
 
 
 def ended_reason(exit_code: int, *, out_of_memory: bool) -> str:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from diloco.protocol.backoff import ExponentialBackoff
+
 from diloco_operator.api.names import PODS
-from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
 from diloco_operator.local.containers import Container, first_of, mounted_sources
 from diloco_operator.local.environment import ConfigError
@@ -22,7 +23,7 @@ from diloco_operator.local.volumes import CHANGING, PodFolder
 log = logging.getLogger(__name__)
 
 _DEFAULT_GRACE = 30.0
-_RETRY = Backoff(initial=0.1, ceiling=10.0)
+_RETRY = ExponentialBackoff(initial=0.1, ceiling=10.0)
 
 
 class PodWorker:

@@ -88,9 +88,9 @@ class Provisioner:
         self._server = server
         self._class_uid = ""
         self._wake = asyncio.Event()
-        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, rng=random.random, timing=WATCHES)
+        self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, rng=random.random, timeouts=WATCHES)
         self._volumes = Reflector(
-            client, PERSISTENT_VOLUMES, as_it_is, rng=random.random, timing=WATCHES, label_selector=f"{LABEL_SERVER}={server}"
+            client, PERSISTENT_VOLUMES, as_it_is, rng=random.random, timeouts=WATCHES, label_selector=f"{LABEL_SERVER}={server}"
         )  # fmt: skip
         for reflector in (self._claims, self._volumes):
             reflector.on_change(lambda _old, _new: self._wake.set())

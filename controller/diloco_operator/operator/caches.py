@@ -13,8 +13,9 @@ from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.fleet import NodeView, project_node
 from diloco_operator.kube.client import Client, Obj, Resource
-from diloco_operator.kube.reflector import Cache, Handler, Held, Indexer, Projection, Reflector, Timing
+from diloco_operator.kube.reflector import Cache, Handler, Held, Indexer, Projection, Reflector
 from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
+from diloco_operator.timeouts import WatchTimeouts
 
 type JobKey = tuple[str, str]
 """(namespace, name)."""
@@ -80,7 +81,9 @@ class CachedJob:
 class Caches:
     """Every reflector of an operator. `namespaces`: only jobs of these and what they own; none: of all. Nodes are the whole cluster's."""
 
-    def __init__(self, client: Client, *, rng: Callable[[], float], namespaces: Sequence[str] = (), timing: Timing | None = None) -> None:
+    def __init__(
+        self, client: Client, *, rng: Callable[[], float], namespaces: Sequence[str] = (), timeouts: WatchTimeouts | None = None
+    ) -> None:
         def reflect[T](
             resource: Resource, project: Projection[T], *, ours: bool = True, indexers: Mapping[str, Indexer[T]] | None = None
         ) -> _Followed[T]:
@@ -95,7 +98,7 @@ class Caches:
                     namespace=namespace,
                     cache=cache,
                     label_selector=names.LABEL_JOB if ours else "",
-                    timing=timing,
+                    timeouts=timeouts,
                 )
                 for namespace in where
             ]

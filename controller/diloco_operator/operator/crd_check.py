@@ -14,13 +14,10 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME, build_crd
 from diloco_operator.kube.client import ApiError, Client, Forbidden, NotFound, Obj
+from diloco_operator.timeouts import RECONCILE
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 5.0
-"""Between two looks while something is missing."""
-LOOK_SECONDS = 300.0
-"""Between two looks while all is well."""
 _SHOWN = 5
 _HINT = (
     "install the CustomResourceDefinition that belongs to this operator: crds.enabled=true in the Helm chart, or `kubectl apply -f crds/`"
@@ -43,7 +40,7 @@ class CrdCheck:
         """Look, and look again."""
         while True:
             await self._look()
-            await asyncio.sleep(RETRY_SECONDS if self.problem else LOOK_SECONDS)
+            await asyncio.sleep(RECONCILE.crd_retry if self.problem else RECONCILE.crd_recheck)
 
     async def _look(self) -> None:
         try:

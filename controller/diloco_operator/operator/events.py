@@ -15,6 +15,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
 from diloco_operator.operator.event_aggregator import EventAggregator
 from diloco_operator.plan import Event
+from diloco_operator.timeouts import RECONCILE, REQUESTS
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +23,9 @@ BACKLOG = 20_000
 """Events that wait to be written, about 1 KiB each; beyond it new ones are dropped, with a word in the log."""
 WRITERS = 4
 """Events that are being written at once."""
-TIMEOUT = 10.0
-"""Seconds that an event may take. Best effort: nothing waits for long to tell a story."""
 MESSAGE_LIMIT = 1024
 """Characters of a message, the limit of the events API."""
-COOL_DOWN = 10.0
-"""Seconds between two writes of one event; what is pending meanwhile goes into its count."""
+COOL_DOWN = RECONCILE.event_cool_down
 _REMEMBERED = 4096
 """Events of which the count is known without asking."""
 
@@ -112,7 +110,7 @@ class EventRecorder:
             pending = self._pending.pop(key)
             self._cooling_down[key] = None
             try:
-                async with asyncio.timeout(TIMEOUT):
+                async with asyncio.timeout(REQUESTS.event):
                     await self._write(key, pending)
             except (ApiError, TimeoutError) as error:
                 about = pending.obj["involvedObject"]

@@ -12,6 +12,7 @@ from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflic
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import ApplyStatus, Create, Delete, IssueCertificates, Patch, Plan
+from diloco_operator.timeouts import REQUESTS
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,6 @@ wait behind this job's."""
 READY = 128
 """Objects of a plan that may wait for their turn with their certificates made: what keeps a job's requests going while the next Secret,
 with the certificates of up to 64 units, is made and written."""
-REQUEST_TIMEOUT = 30.0
-"""Seconds after which nothing is known of a request any more. Shorter than an expectation lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +302,10 @@ class Executor:
         """One request, in its turn. No answer in time is the same as no connection: nothing is known of it."""
         async with self._slots.slot(job):
             try:
-                async with asyncio.timeout(REQUEST_TIMEOUT):
+                async with asyncio.timeout(REQUESTS.write):
                     return await send()
             except TimeoutError:
-                raise Unavailable(504, "Timeout", f"no answer within {REQUEST_TIMEOUT:.0f} s") from None
+                raise Unavailable(504, "Timeout", f"no answer within {REQUESTS.write:.0f} s") from None
 
 
 def _tell_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificates], unsent: Callable[[Resource, str, str], None]) -> None:

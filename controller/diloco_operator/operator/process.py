@@ -16,7 +16,6 @@ from typing import Any
 
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient
-from diloco_operator.kube.lease import Terms
 from diloco_operator.kube.rest import Config, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoints import Address, health_app, metrics_app, serving
@@ -24,6 +23,7 @@ from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry import SyncerWatcher
+from diloco_operator.timeouts import REQUESTS, LeaseTimeouts, check_together
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ElectionOptions:
     name: str
     identity: str
     """Of this process, unlike that of any other, also of an earlier one of the same pod."""
-    terms: Terms = field(default_factory=Terms)
+    timeouts: LeaseTimeouts = field(default_factory=LeaseTimeouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class OperatorProcess:
     """
 
     def __init__(self, options: ProcessOptions) -> None:
+        check_together(REQUESTS, expectation=options.run.expectation_expiry, stop=options.run.stop_grace)
         self._options = options
         self._metrics = Metrics()
         self._fence = Fence()
@@ -91,14 +92,14 @@ class OperatorProcess:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             await stack.enter_async_context(serving(metrics_app(self._metrics.registry), options.metrics, "/metrics"))
-            terms = options.election.terms if options.election is not None else None
+            lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(
                 RestClient.connect(
                     options.cluster,
                     on_request=self._metrics.request_done,
                     before_send=self._before_send,
                     # A write that was sent in time arrives before anybody else can lead, or not at all.
-                    delivery_timeout=terms.lease_duration - terms.renew_deadline if terms is not None else None,
+                    delivery_timeout=lease.delivery if lease is not None else None,
                     on_date=self._clock.note,
                     user_agent=options.user_agent,
                 )
@@ -210,7 +211,7 @@ class OperatorProcess:
             namespace=options.namespace,
             name=options.name,
             identity=options.identity,
-            terms=options.terms,
+            timeouts=options.timeouts,
             rng=random.random,
         )
 

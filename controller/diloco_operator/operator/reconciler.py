@@ -35,6 +35,7 @@ from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
+from diloco_operator.timeouts import RECONCILE
 
 if TYPE_CHECKING:
     from diloco_operator.operator.metrics import JobMetrics
@@ -46,8 +47,6 @@ _MANY_PODS = 50
 over it takes 10 ms."""
 _MANY_CERTIFICATES = 8
 """So many in one Secret take 1 ms or more."""
-_POSTPONE_SECONDS = 2.0
-"""For how long a status may be left to the pass that follows."""
 
 
 type Decide = Callable[[ObservedState, datetime], Plan]
@@ -122,7 +121,7 @@ class Reconciler:
         self._rejected_writes = RejectedWrites()
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. They hold what it took until the next pass: part of it may have been made."""
-        self._postponement: StatusPostponement[JobKey] = StatusPostponement(_POSTPONE_SECONDS)
+        self._postponement: StatusPostponement[JobKey] = StatusPostponement(RECONCILE.postpone_status)
         """With which the status of a job is left to its next pass."""
         self._holding: dict[JobKey, set[str]] = {}
         """Under which keys of the inventory the jobs of this name hold nodes: more than one while an earlier one still has pods."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from diloco.protocol.backoff import ExponentialBackoff
+
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
-from diloco_operator.kube.backoff import Backoff
 from diloco_operator.kube.client import Client, Resource
-from diloco_operator.kube.expectations import EXPIRY_SECONDS, Expectations
-from diloco_operator.kube.reflector import Held, Timing
+from diloco_operator.kube.expectations import Expectations
+from diloco_operator.kube.reflector import Held
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
@@ -24,6 +25,7 @@ from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, Result
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
+from diloco_operator.timeouts import RECONCILE, WatchTimeouts
 
 if TYPE_CHECKING:  # `diloco up` has nobody to tell its metrics to, and need not load the library
     from diloco_operator.operator.metrics import Metrics
@@ -55,12 +57,12 @@ class RunConfig:
     settle_per_pod: float = 0.0001
     """Seconds without a change, for each pod of a job, after which it is looked at: passes over a big job cost much, its status first of
     all, so that one should see all of what happens at a time. A job of few pods is looked at at once, none waits longer than a second."""
-    stop_grace: float = 10.0
+    stop_grace: float = RECONCILE.stop
     """When told to stop, passes under way may take this long to end their writes."""
-    expectation_expiry: float = EXPIRY_SECONDS
-    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.5, ceiling=60.0))
+    expectation_expiry: float = RECONCILE.expectation
+    backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=60.0))
     """Between passes of a job whose writes fail."""
-    reflectors: Timing = field(default_factory=Timing)
+    watches: WatchTimeouts = field(default_factory=WatchTimeouts)
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.concurrency < 1 or self.job_concurrency < 1 or not 0 < self.deciding_share <= 1:
@@ -105,7 +107,7 @@ class Operator:
         self._telemetry = telemetry
         self._metrics = metrics
         self.counters = Counters()
-        self.caches = Caches(client, rng=rng, namespaces=self._run.namespaces, timing=self._run.reflectors)
+        self.caches = Caches(client, rng=rng, namespaces=self._run.namespaces, timeouts=self._run.watches)
         self.inventory = Inventory(config.disruption_signals)
         self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, rng, observer=metrics.queue if metrics else None)
         self._capacity = CapacityQueue(self.inventory, self._queue.add)

@@ -21,6 +21,7 @@ from diloco.contract import Exit, learner_identity
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.outbox import Outbox
 from diloco.learner.store import Float32Array
+from diloco.protocol.backoff import exponential
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
@@ -41,7 +42,7 @@ CLOSE_TIMEOUT = 10.0
 
 def reconnect_delay(failures: int, jitter: float) -> float:
     """Seconds to wait after so many attempts in a row failed; `jitter` in [0, 1) spreads units that lost the same syncer."""
-    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 16)) * (0.5 + jitter / 2)
+    return exponential(FIRST_DELAY, LONGEST_DELAY, failures) * (0.5 + jitter / 2)
 
 
 class Connection:

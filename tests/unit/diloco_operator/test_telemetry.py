@@ -16,20 +16,21 @@ from builders.exchange import job_file
 from builders.virtual_time import until
 from diloco.contract import operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
+from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.kube.backoff import Backoff
 from diloco_operator.report import Report, UnitPhase
-from diloco_operator.telemetry import Endpoint, StreamTiming, SyncerWatcher, UnreadableReport, matters, report_of
+from diloco_operator.telemetry import Endpoint, SyncerWatcher, UnreadableReport, matters, report_of
+from diloco_operator.timeouts import TelemetryTimeouts
 
 KEY = ("ns", "lm")
 JOB = job_file()
 NOW = time.time()
 """The operator's clock: it stands still, but TLS is real."""
 AUTHORITY = Issuer(lambda: NOW, 3600).authority(JOB.uid)
-FAST = StreamTiming(interval=0.05, notify_interval=3600, read_timeout=0.5, backoff=Backoff(initial=0.02, ceiling=0.1))
+FAST = TelemetryTimeouts(interval=0.05, notify_interval=3600, read=0.5, backoff=ExponentialBackoff(initial=0.02, ceiling=0.1))
 
 
 class FakeSyncer(SyncerServicer):  # type: ignore[misc]  # generated without types
@@ -69,9 +70,9 @@ async def serving(
 
 
 class Watched:
-    def __init__(self, timing: StreamTiming = FAST) -> None:
+    def __init__(self, timeouts: TelemetryTimeouts = FAST) -> None:
         self.told: list[tuple[str, str]] = []
-        self.watcher = SyncerWatcher(now=lambda: NOW, rng=lambda: 0.0, timing=timing)
+        self.watcher = SyncerWatcher(now=lambda: NOW, rng=lambda: 0.0, timeouts=timeouts)
         self.watcher.on_change(self.told.append)
 
     @property
@@ -123,7 +124,7 @@ async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(w
 
 
 async def test_progress_is_told_once_an_interval() -> None:
-    it = Watched(StreamTiming(interval=0.05, notify_interval=0, read_timeout=0.5))
+    it = Watched(TelemetryTimeouts(interval=0.05, notify_interval=0, read=0.5))
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         it.watcher.follow(KEY, endpoint(port))
@@ -247,9 +248,9 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
     assert endpoint(7077, host="fd00::1").address == "[fd00::1]:7077"
 
 
-def test_an_interval_longer_than_the_patience_is_refused() -> None:
-    with pytest.raises(ValueError, match="interval < read_timeout"):
-        StreamTiming(interval=20, read_timeout=15)
+def test_an_interval_longer_than_the_read_timeout_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"telemetry: interval \(20 s\) must be shorter than read \(15 s\)"):
+        TelemetryTimeouts(interval=20, read=15)
 
 
 async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,11 +24,8 @@ from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
 from diloco_operator.kube.rest.send_guard import BeforeSend
 from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
+from diloco_operator.timeouts import REQUESTS
 
-REQUEST_TIMEOUT = 70.0
-"""Seconds for any request but a watch. A little more than the 60 s after which the server itself gives up, so that its answer is heard."""
-WATCH_MARGIN = 15.0
-"""Seconds that a watch may last beyond the time at which the server ends it. Then the connection is dead, however it looks."""
 USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
 # With the whole object as the second choice, for a server or proxy that knows no other.
@@ -115,7 +112,7 @@ class RestClient:
         wanted = {name: value for name, value in query.items() if value}
         lines = LineSplitter()
         async with self._transport.answer(
-            "GET", collection_path(resource, namespace), query=wanted, timeout=seconds + WATCH_MARGIN
+            "GET", collection_path(resource, namespace), query=wanted, timeout=seconds + REQUESTS.watch_margin
         ) as response:
             async for piece in response.content.iter_any():
                 for line in _split(lines, piece, resource):
@@ -133,7 +130,7 @@ class RestClient:
         query: dict[str, str | int] = {"container": container, "follow": "true" if follow else ""}
         wanted = {key: value for key, value in query.items() if value} | ({} if tail_lines is None else {"tailLines": tail_lines})
         path = object_path(PODS, namespace, name, "log")
-        async with self._transport.answer("GET", path, query=wanted, timeout=None if follow else REQUEST_TIMEOUT) as response:
+        async with self._transport.answer("GET", path, query=wanted, timeout=None if follow else REQUESTS.answer) as response:
             async for piece in response.content.iter_any():
                 yield piece
 
@@ -204,7 +201,7 @@ class RestClient:
 
     # --- requests -----------------------------------------------------------------------------------------------------
     async def _asked(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
-        async with self._transport.answer(method, path, query=query, timeout=REQUEST_TIMEOUT) as response:
+        async with self._transport.answer(method, path, query=query, timeout=REQUESTS.answer) as response:
             return _decoded(await response.read(), f"{method} {path}")
 
     async def _written(
@@ -225,7 +222,7 @@ class RestClient:
             body=_encoded(obj),
             content_type=content_type,
             accept=_METADATA if metadata_only else _WHOLE,
-            timeout=REQUEST_TIMEOUT,
+            timeout=REQUESTS.answer,
             honor_retry_after=honor_retry_after,
         ) as response:
             return _decoded(await response.read(), f"{method} {path}")

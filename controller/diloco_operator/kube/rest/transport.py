@@ -20,6 +20,7 @@ from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
 from diloco_operator.kube.rest.send_guard import BeforeSend, SendGuard
+from diloco_operator.timeouts import CREDENTIALS, REQUESTS
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +33,6 @@ type OnDate = Callable[[str, float], None]
 
 CONNECTIONS = 256
 """HTTP/1.1: every request under way and every watch has its own. Far more than the executor's 64, so that nothing queues here unseen."""
-IDLE_SECONDS = 60.0
-"""An idle connection is closed before the server does it (after 90 s), which would break the next request on it."""
-CONNECT_TIMEOUT = 10.0
-REREAD_SECONDS = 60.0
-"""How often token and certificate files are looked at; the kubelet renews a pod's token when a fifth of its hour or more is left."""
-EXPIRY_MARGIN = 60.0
-"""Credentials are renewed so many seconds before their end."""
-RETRY_SECONDS = 10.0
-"""Between two attempts at credentials after one that failed or was refused."""
-LONGEST_RETRY_AFTER = 20.0
-"""Seconds in all that one request waits at the server's wish (429 with Retry-After). Below the executor's time-out."""
 _MAX_WARNINGS = 100
 
 
@@ -84,7 +74,7 @@ class Transport:
         """Raises `ConfigError` where there are no credentials. Asks the server nothing yet."""
         # Of the environment nothing is trusted: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
         send_guard = SendGuard(before_send=before_send, delivery_timeout=delivery_timeout)
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=IDLE_SECONDS, socket_factory=send_guard.socket)
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=REQUESTS.idle, socket_factory=send_guard.socket)
         async with aiohttp.ClientSession(
             connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=send_guard.request_class
         ) as session:
@@ -111,7 +101,7 @@ class Transport:
         the server answers 429 with a Retry-After.
         Raises the `ApiError` that the server answered; `Unavailable` where the connection fails, also while the answer is read.
         """
-        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT)
+        limits = aiohttp.ClientTimeout(total=timeout, sock_connect=REQUESTS.connect)
         url = f"{path}?{urlencode(query)}" if query else path
         try:
             headers = {"Accept": accept, "User-Agent": self._user_agent} | ({} if body is None else {"Content-Type": content_type})
@@ -140,7 +130,7 @@ class Transport:
                 wait = retry_after(response.headers.get("Retry-After"))
             if response.status == 401 and not renewed and await self._renewed(held):
                 renewed = True  # nothing was carried out, so asking again is safe for every method
-            elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= LONGEST_RETRY_AFTER:
+            elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= REQUESTS.retry_after:
                 await asyncio.sleep(wait)  # likewise: a request that is turned away by priority and fairness was not carried out
                 waited += max(wait, 0.1)
             else:
@@ -197,17 +187,17 @@ class Transport:
         loop = asyncio.get_running_loop()
         expires = held.credentials.expires if held is not None else None
         try:
-            fresh = await self._read(held, fresh=expires is not None and time.time() >= expires - EXPIRY_MARGIN)
+            fresh = await self._read(held, fresh=expires is not None and time.time() >= expires - CREDENTIALS.renew_before)
         except ConfigError as error:
             if held is None:
                 raise
             log.warning("going on with the old credentials: %s", error)
-            self._next_look = loop.time() + RETRY_SECONDS
+            self._next_look = loop.time() + CREDENTIALS.retry
             return held
-        self._next_look = loop.time() + REREAD_SECONDS
+        self._next_look = loop.time() + CREDENTIALS.reread
         if fresh.credentials.expires is not None:  # a plugin that gives what ends at once is not asked in a tight loop
-            left = fresh.credentials.expires - EXPIRY_MARGIN - time.time()
-            self._next_look = loop.time() + min(REREAD_SECONDS, max(left, RETRY_SECONDS))
+            left = fresh.credentials.expires - CREDENTIALS.renew_before - time.time()
+            self._next_look = loop.time() + min(CREDENTIALS.reread, max(left, CREDENTIALS.retry))
         return fresh
 
     async def _renewed(self, refused: _Held) -> bool:
@@ -218,7 +208,7 @@ class Transport:
                 return True
             if loop.time() < self._next_renewal:
                 return False
-            self._next_renewal = loop.time() + RETRY_SECONDS
+            self._next_renewal = loop.time() + CREDENTIALS.retry
             try:
                 fresh = await self._read(refused, fresh=True)
             except ConfigError as error:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco.protocol.backoff import exponential
+
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.timestamps import format_timestamp
@@ -47,7 +49,7 @@ def write_key(resource: Resource, obj: Obj) -> WriteKey:
 
 def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:
     """When to try again: the pause doubles with every refusal in a row."""
-    return rejected.at + min(config.refused_retry_max, config.refused_retry * 2.0 ** min(rejected.count - 1, 60))
+    return rejected.at + exponential(config.refused_retry, config.refused_retry_max, rejected.count)
 
 
 def standing_rejection(

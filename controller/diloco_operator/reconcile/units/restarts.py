@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from diloco.protocol.backoff import exponential
+
 from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
@@ -16,11 +18,8 @@ RETRY_HINT = "mend the cause, then change the pool's template, or suspend the jo
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
-    """Pause after the n-th failure within the window: initial x 2^(n-1), at most max. `failures` >= 1."""
-    if budget.backoff.initial <= 0:
-        return 0.0
-    # 2**60 s is longer than any max, and a float holds it.
-    return min(budget.backoff.max, budget.backoff.initial * 2.0 ** min(failures - 1, 60))
+    """Pause after the n-th failure within the window; `failures` >= 1."""
+    return exponential(budget.backoff.initial, budget.backoff.max, failures)
 
 
 def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:

@@ -13,8 +13,9 @@ from diloco_operator.api.names import CONFIG_MAPS
 from diloco_operator.kube.client import Client, Resource, Unavailable
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
-from diloco_operator.kube.lease import LEASES, Terms, read_lease
+from diloco_operator.kube.lease import LEASES, read_lease
 from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.timeouts import LeaseTimeouts
 
 NS = "default"
 
@@ -33,7 +34,7 @@ class Replica:
             namespace=NS,
             name="diloco-operator",
             identity=identity,
-            terms=Terms(),
+            timeouts=LeaseTimeouts(),
             rng=world.random.random,
             clock=self.clock,
         )

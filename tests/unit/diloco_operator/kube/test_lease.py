@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from diloco_operator.kube.lease import Election, Lease, Move, Terms, read_lease, write_lease
+from diloco_operator.kube.lease import Election, Lease, Move, read_lease, write_lease
+from diloco_operator.timeouts import LeaseTimeouts
 
-TERMS = Terms()
+TERMS = LeaseTimeouts()
 WALL = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 STAMP = "2026-11-20T21:00:00.000000Z"
 
@@ -120,10 +121,18 @@ def test_a_lease_is_read_as_it_is_written() -> None:
     assert read_lease({}) == Lease("", 0.0, "", "", 0)
 
 
-@pytest.mark.parametrize(("duration", "deadline", "retry"), [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15.5, 10, 2)])
-def test_terms_that_would_let_two_lead_are_refused(duration: float, deadline: float, retry: float) -> None:
-    with pytest.raises(ValueError, match="lease duration"):
-        Terms(duration, deadline, retry)
+@pytest.mark.parametrize(
+    ("duration", "deadline", "retry", "message"),
+    [
+        (10, 10, 2, r"renew deadline \(10 s\) must be shorter than lease duration \(10 s\)"),
+        (15, 2, 2, r"retry period \(2 s\) must be shorter than renew deadline \(2 s\)"),
+        (15, 10, 0, r"zero \(0 s\) must be shorter than retry period \(0 s\)"),
+        (15.5, 10, 2, "the lease duration must be whole seconds"),
+    ],
+)
+def test_timeouts_that_would_let_two_replicas_lead_are_refused(duration: float, deadline: float, retry: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LeaseTimeouts(duration, deadline, retry)
 
 
 def test_a_replica_without_a_name_is_refused() -> None:

@@ -9,7 +9,8 @@ from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookma
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import ApiError, Gone, Obj, ObjList, Unavailable
-from diloco_operator.kube.reflector import Held, Reflector, Timing, as_it_is
+from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
 AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
@@ -18,7 +19,7 @@ AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 class Followed:
     """A reflector at work, and what its handlers were told: (old phase, new phase) by name."""
 
-    def __init__(self, api: ScriptedApi, timing: Timing | None = None, draw: float = 0.0) -> None:
+    def __init__(self, api: ScriptedApi, timeouts: WatchTimeouts | None = None, draw: float = 0.0) -> None:
         self.api = api
         self.told: list[tuple[str, str | None, str | None]] = []
         self.reflector: Reflector[str] = Reflector(
@@ -27,7 +28,7 @@ class Followed:
             lambda obj, _: obj.get("phase", ""),
             rng=lambda: draw,
             indexers={"phase": lambda held: (held.value,)},
-            timing=timing,
+            timeouts=timeouts,
         )
         self.reflector.on_change(self.note)
 
@@ -109,8 +110,8 @@ def test_a_watch_goes_on_after_the_last_bookmark() -> None:
 
 def test_a_silent_watch_is_dropped_and_resumed_where_it_was() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[bookmark(20), SILENCE], [SILENCE]])
-    timing = Timing(read_timeout=90)
-    took = follow(lambda: Followed(api, timing), lambda it: len(api.watched_from) == 2, within=200)
+    timeouts = WatchTimeouts(read=90)
+    took = follow(lambda: Followed(api, timeouts), lambda it: len(api.watched_from) == 2, within=200)
     assert api.watched_from == ["10", "20"]
     assert took >= 90
 
@@ -196,9 +197,9 @@ def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed() -> No
         follow(lambda: Fussy(ScriptedApi(lists=pages("a"))), lambda it: False)
 
 
-def test_times_in_an_order_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ValueError, match="short_watch < read_timeout < watch_timeout"):
-        Timing(read_timeout=400, watch_timeout=300)
+def test_timeouts_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a watch: read \(400 s\) must be shorter than watch \(300 s\)"):
+        WatchTimeouts(read=400, watch=300)
 
 
 def test_without_a_projection_the_object_is_held_as_it_is() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from builders.virtual_time import run_virtual
-from diloco_operator.kube.backoff import Backoff
+from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.workqueue import KeyQueue, ShutDown, WorkQueue
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -92,7 +92,7 @@ TestKeyQueue = KeyQueueMachine.TestCase
 
 
 def a_queue() -> WorkQueue[str]:
-    return WorkQueue(Backoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0)
+    return WorkQueue(ExponentialBackoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0)
 
 
 def test_keys_come_in_the_order_in_which_they_were_added() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from builders.http_server import Scripted, serving, status, stream
 from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.rest import ConfigError, RestClient, load_config
 from diloco_operator.kube.rest import client as client_module
+from diloco_operator.timeouts import REQUESTS
 
 PODS = Resource("", "v1", "Pod", "pods")
 
@@ -68,7 +70,7 @@ async def test_watch_that_is_cut_off_inside_an_event_is_no_clean_end(tmp_path: P
 
 
 async def test_watch_that_the_server_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "WATCH_MARGIN", 0.1)
+    monkeypatch.setattr(client_module, "REQUESTS", replace(REQUESTS, watch_margin=0.1))
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return await stream(request, _line("ADDED", _pod(2)), then=asyncio.Event())

@@ -1,0 +1,185 @@
+"""Every time-out of the control plane, in seconds: what it means, and the order that they must keep. Pure.
+
+A time-out that waits for another must be the longer one, or the inner error is never seen. Each class checks its own order when it is
+made, and the errors name the two that are in the wrong order. `check_together` holds what must be true between the classes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from diloco.protocol.backoff import ExponentialBackoff
+
+type Named = tuple[str, float]
+"""A time-out's name, as an error message shall call it, and its seconds."""
+
+
+def check_order(subject: str, *ascending: Named) -> None:
+    """Raises ValueError that names the first two time-outs of which the earlier is not shorter than the later."""
+    for (name, seconds), (next_name, next_seconds) in itertools.pairwise(ascending):
+        if not seconds < next_seconds:
+            raise ValueError(f"{subject}: {name} ({seconds:g} s) must be shorter than {next_name} ({next_seconds:g} s)")
+
+
+_ZERO: Named = ("zero", 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimeouts:
+    """One request to the API server, and the connections that requests share."""
+
+    connect: float = 10.0
+    """To open a connection."""
+    retry_after: float = 20.0
+    """All waits together that one request grants a busy server (status 429 with Retry-After)."""
+    write: float = 30.0
+    """One write of a plan. After that the request counts as lost: nothing is known of its effect."""
+    list_page: float = 60.0
+    """One page of a list."""
+    server: float = 60.0
+    """The API server itself gives up a request after so long (its --request-timeout). Not set here."""
+    answer: float = 70.0
+    """Any request but a watch. Longer than `server`, so that the server's own error arrives."""
+    event: float = 10.0
+    """One write of an Event. Events are best effort."""
+    watch_margin: float = 15.0
+    """A watch that the server does not end in time is broken off so much later: its connection is dead."""
+    idle: float = 60.0
+    """An unused connection is closed."""
+    server_idle: float = 90.0
+    """The API server closes an unused connection. A request that is sent at that moment would fail. Not set here."""
+
+    def __post_init__(self) -> None:
+        times = "requests to the API server"
+        check_order(times, _ZERO, ("connect", self.connect), ("retry_after", self.retry_after), ("write", self.write))
+        check_order(times, ("write", self.write), ("server", self.server), ("answer", self.answer))
+        check_order(times, ("event", self.event), ("write", self.write))
+        check_order(times, _ZERO, ("list_page", self.list_page), ("answer", self.answer))
+        check_order(times, _ZERO, ("idle", self.idle), ("server_idle", self.server_idle))
+        check_order(times, _ZERO, ("watch_margin", self.watch_margin))
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialTimeouts:
+    """How long credentials for the API server are trusted."""
+
+    retry: float = 10.0
+    """Between two attempts to get credentials after one that failed."""
+    reread: float = 60.0
+    """Between two reads of token and certificate files. A kubelet renews a token when a fifth of its life, an hour or more, is left."""
+    renew_before: float = 60.0
+    """Credentials are renewed so long before they expire."""
+
+    def __post_init__(self) -> None:
+        check_order("credentials", _ZERO, ("retry", self.retry), ("reread", self.reread))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimeouts:
+    """Leader election, with the names and meanings of every Kubernetes controller."""
+
+    lease_duration: float = 15.0
+    """Other replicas wait so long without a renewal before they take the lease. Whole seconds."""
+    renew_deadline: float = 10.0
+    """The leader stops writing so long after its last successful renewal was sent."""
+    retry_period: float = 2.0
+    """Between two renewals, and between two checks of a lease that another replica holds."""
+
+    def __post_init__(self) -> None:
+        check_order(
+            "leader election",
+            _ZERO,
+            ("retry period", self.retry_period),
+            ("renew deadline", self.renew_deadline),
+            ("lease duration", self.lease_duration),
+        )
+        if self.lease_duration != int(self.lease_duration):
+            raise ValueError(f"the lease duration must be whole seconds, as the Lease object has it, not {self.lease_duration:g} s")
+
+    @property
+    def attempt(self) -> float:
+        """One attempt to renew. Two fit before the deadline, so that one dead connection does not cost the lease."""
+        return self.renew_deadline / 2
+
+    @property
+    def delivery(self) -> float:
+        """A write that was sent in time reaches the API server within this, or the kernel drops it: no other replica leads before."""
+        return self.lease_duration - self.renew_deadline
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimeouts:
+    """One reflector. API servers that send bookmarks send them every minute: `read` is longer, so that such a watch is not resumed without
+    need."""
+
+    watch: float = 300.0
+    """The server ends a watch after this, up to doubled by jitter."""
+    read: float = 90.0
+    """A watch that delivers nothing for so long, not even a bookmark, is resumed: its connection may be dead."""
+    short: float = 1.0
+    """A watch that ended sooner and delivered nothing counts as failed. Otherwise a broken server would be asked in a tight loop."""
+    backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=30.0))
+
+    def __post_init__(self) -> None:
+        check_order("a watch", _ZERO, ("short", self.short), ("read", self.read), ("watch", self.watch))
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryTimeouts:
+    """The stream of reports from one syncer. A syncer reports at least once an interval."""
+
+    interval: float = 2.0
+    """How often the syncer reports although nothing changed."""
+    notify_interval: float = 5.0
+    """How often a job is reconciled when only its progress changed."""
+    read: float = 15.0
+    """A syncer that sends nothing for so long is not heard any more."""
+    certificate: float = 3600.0
+    """Lifetime of the operator's own certificate. Each connection has a new one, and it is checked once, when the connection opens."""
+    backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.2, ceiling=10.0))
+
+    def __post_init__(self) -> None:
+        check_order("telemetry", _ZERO, ("interval", self.interval), ("read", self.read), ("certificate", self.certificate))
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileTimeouts:
+    """The loop around reconcile."""
+
+    postpone_status: float = 2.0
+    """The status of a big job may be left to the next reconcile for so long."""
+    expectation: float = 30.0
+    """An expectation ends after this. Whatever the watch missed, the cache is right by then."""
+    stop: float = 10.0
+    """When the process is told to stop, reconciles that run may take so long to end their writes."""
+    event_cool_down: float = 10.0
+    """Between two writes of one Event. What is emitted meanwhile goes into its count."""
+    crd_retry: float = 5.0
+    """Between two checks of the CustomResourceDefinition while something is wrong with it."""
+    crd_recheck: float = 300.0
+    """Between two checks while all is well."""
+
+    def __post_init__(self) -> None:
+        check_order("reconcile", _ZERO, ("postpone_status", self.postpone_status), ("expectation", self.expectation))
+        check_order("reconcile", _ZERO, ("crd_retry", self.crd_retry), ("crd_recheck", self.crd_recheck))
+
+
+def check_together(requests: RequestTimeouts, *, expectation: float, stop: float) -> None:
+    """Raises ValueError where time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
+    for (name, seconds), (limit, most) in (
+        (("the time-out of a write", requests.write), ("that of an expectation", expectation)),
+        (("the time-out of an Event", requests.event), ("the time to stop", stop)),
+    ):
+        if seconds > most:
+            raise ValueError(f"{name} ({seconds:g} s) must not be longer than {limit} ({most:g} s)")
+
+
+REQUESTS = RequestTimeouts()
+CREDENTIALS = CredentialTimeouts()
+RECONCILE = ReconcileTimeouts()
+
+STANDBY_RETRY = 0.05
+"""Shortest pause between two attempts to take a lease."""
+LAST_RENEWALS = 0.2
+"""Shortest pause between two attempts to renew a lease that is about to run out."""
