@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo test e2e-nodes check mutants bench bench-kube proto crds docs clean
+.PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-kube proto crds docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: setup  ## train one model on four simulated nodes; kill one unit on the wa
 	@rm -rf .demo
 	@$(BIN)/diloco up examples/quickstart.yaml --fleet examples/fleet.yaml --state-dir .demo --fault unit=h100-1,step=80,signal=KILL
 
+quick: setup  ## run fast checks and the unit tests, without a cluster
+	@hack/quick.sh
+
 test: setup  ## run every test, as CI does
 	@hack/test.sh
 
@@ -29,6 +32,9 @@ e2e-nodes: setup  ## train in containers on real kubelets (root, Debian)
 
 check: setup  ## check formatting, lints, types and import rules
 	@hack/check.sh
+
+hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lints, import rules, generated files
+	@$(BIN)/pre-commit install
 
 mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE=60 JOBS=2
 	@$(BIN)/python hack/mutants.py --seed $(or $(SEED),1) --sample $(or $(SAMPLE),60) --jobs $(or $(JOBS),2)

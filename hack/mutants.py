@@ -1,7 +1,9 @@
 """Mutation testing of the pure packages: change one place of the code, run the package's tests, and see whether one of them fails.
 
-`make mutants [SEED=1] [SAMPLE=60] [JOBS=2]` draws a sample by seed, so that a run can be repeated. The changes are Cosmic Ray's
-(docs/decisions/0127-mutation-testing.md). All work happens in copies of the checkout; the checkout itself never changes.
+`make mutants [SEED=1] [SAMPLE=60] [JOBS=2]` draws a sample by seed, so that a run can be repeated. Cosmic Ray makes the mutants. All work
+happens in copies of the checkout; the checkout itself never changes.
+
+See docs/decisions/0127-mutation-testing.md.
 """
 
 from __future__ import annotations
