@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
@@ -49,18 +50,19 @@ def _job(units: int) -> dict[str, Any]:
     }
 
 
+_V5P = CATALOGUE["tpu-v5p"]
+
+
 def _node(index: int) -> dict[str, Any]:
     name = f"tpu-{index}"
     labels = {
         "kubernetes.io/hostname": name,
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
-        "cloud.google.com/gke-tpu-topology": "2x2x1",
-        "cloud.google.com/gke-accelerator-count": "4",
+        **_V5P.labels[0].on_node(topology="2x2x1", per_host=4),
         "cloud.google.com/gke-nodepool": f"np-{index}",
     }
     return {
         "metadata": {"name": name, "labels": labels},
-        "status": {"allocatable": {"google.com/tpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {"allocatable": {_V5P.resource: "4"}, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
@@ -56,13 +57,12 @@ def job(name: str) -> Obj:
 
 def node(name: str, pool: str = "", topology: str = "2x2") -> Obj:
     """A host of four v6e chips. `pool`: the slice that it is part of; "": it is a slice of its own."""
-    resources = {"cpu": "180", "memory": "720Gi", "pods": "110", names.RESOURCE_TPU: "4"}
+    kind = CATALOGUE["tpu-v6e"]
+    resources = {"cpu": "180", "memory": "720Gi", "pods": "110", kind.resource: "4"}
     labels = {
         names.NODE_HOSTNAME: name,
         names.NODE_POOL: pool or name,
-        names.NODE_TPU_TYPE: "tpu-v6e-slice",
-        names.NODE_TPU_TOPOLOGY: topology,
-        names.NODE_ACCELERATOR_COUNT: "4",
+        **kind.labels[0].on_node(topology=topology, per_host=4),
     }
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}

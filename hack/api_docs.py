@@ -6,12 +6,13 @@ import ast
 import inspect
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from diloco import contract
 from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.accelerators.labels import DIALECTS
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import UnitState
@@ -140,19 +141,55 @@ def _exits() -> str:
     return "## Exit status of a pod\n\n" + table(["status", "name", "meaning"], rows)
 
 
+_UNIT_FIELDS = {Family.TPU: "`topology`", Family.HOST: "`hosts`, `acceleratorsPerHost`", Family.CPU: "`hosts`"}
+_ACCELERATOR_NOTES = (
+    "The rules of [spec.pools[]](#specpools) list the topologies of each TPU.",
+    "Pods request the resource and tolerate taints with these keys.",
+    "The peak is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight.",
+)
+_LABEL_NOTES = (
+    """A node has an accelerator when its labels match a row of this table and it offers the accelerator's resource. If rows of
+    several accelerators match, the source that comes first in the list below decides.""",
+    """A pool with `accelerator: cpu` gets nodes without extended resources, or nodes with exactly the extended resources that its
+    template requests.""",
+)
+
+
 def _accelerators() -> str:
-    rows = []
+    rows, labels, facts = [], [], []
     for kind in CATALOGUE.values():
-        fields = {Family.TPU: "`topology`", Family.GPU: "`hosts`, `acceleratorsPerHost`", Family.CPU: "`hosts`"}
         sizes = ", ".join(map(str, kind.host_sizes))
         numbers = [f"{kind.peak_tflops:g}", f"{kind.memory_gb:g}"] if kind.peak_tflops else ["", ""]
-        rows.append([f"`{kind.name}`", ", ".join(f"`{label}`" for label in kind.gke_labels), sizes, fields[kind.family], *numbers])
-    header = ["accelerator", "GKE label", "per host", "shape of a unit", "peak, dense bf16 TFLOP/s", "memory, GB"]
-    notes = (
-        "The rules of [spec.pools[]](#specpools) list the topologies of each TPU.",
-        "The peak is a prior for a unit's speed until the unit has reported its own. It never enters a merge weight.",
+        resource = [kind.resource] if kind.resource else []
+        rows.append([f"`{kind.name}`", _codes(resource), _codes(kind.taints), sizes, _UNIT_FIELDS[kind.family], *numbers])
+        for entry in kind.labels:
+            qualified = f" with `{entry.dialect.qualifier}` = `{entry.qualifier}`" if entry.qualifier else ""
+            labels.append([f"`{kind.name}`", entry.dialect.name, f"`{entry.key}`", _codes(entry.values) + qualified])
+        if kind.sources:
+            facts.append(f"`{kind.name}`: {', '.join(kind.sources)}")
+    pages: dict[str, list[str]] = {}
+    for dialect in DIALECTS:
+        pages.setdefault(dialect.name, []).extend([dialect.source] if dialect.source not in pages.get(dialect.name, ()) else [])
+    header = ["accelerator", "resource", "taints", "per host", "shape of a unit", "peak, dense bf16 TFLOP/s", "memory, GB"]
+    return "\n".join(
+        [
+            "## Accelerators\n",
+            table(header, rows),
+            *map(paragraph, _ACCELERATOR_NOTES),
+            "### Labels of nodes\n",
+            table(["accelerator", "set by", "label", "values"], labels),
+            *map(paragraph, _LABEL_NOTES),
+            "### Sources\n",
+            paragraph("Labels, in the order in which they decide:"),
+            "".join(bullet(f"{name}: {', '.join(urls)}") for name, urls in pages.items()),
+            paragraph("Host sizes, peaks and memory:"),
+            "".join(map(bullet, facts)),
+        ]
     )
-    return "## Accelerators\n\n" + table(header, rows) + "".join("\n" + paragraph(note) for note in notes)
+
+
+def _codes(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
 
 
 def _constants(title: str, module: ModuleType, prefixes: tuple[str, ...]) -> str:

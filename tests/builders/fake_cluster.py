@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from diloco.contract import Result, UnitResult
+from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import Held, Reflector, as_it_is
@@ -196,7 +197,7 @@ class FakeCluster:
         workers: Iterator[str] = (
             node["metadata"]["name"]
             for node in nodes.items
-            if names.NODE_TPU_TYPE not in node["metadata"]["labels"] and node["metadata"]["name"] not in self._dead_nodes
+            if GKE_TPU.key not in node["metadata"]["labels"] and node["metadata"]["name"] not in self._dead_nodes
         )
         return next(workers)
 

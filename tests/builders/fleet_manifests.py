@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
 
 type Obj = dict[str, Any]
@@ -32,8 +33,8 @@ def tpu_nodes(node_pool: str, gke_type: str, topology: str, *, hosts: int = 1, c
     """All hosts of one slice; a slice of several hosts is one node pool."""
     labels = {
         names.NODE_POOL: node_pool,
-        names.NODE_TPU_TYPE: gke_type,
-        names.NODE_TPU_TOPOLOGY: topology,
-        names.NODE_ACCELERATOR_COUNT: str(chips),
+        GKE_TPU.key: gke_type,
+        GKE_TPU.topology: topology,
+        GKE_TPU.count: str(chips),
     }
     return [a_node(f"{node_pool}-{host}", labels, google_com__tpu=str(chips)) for host in range(hosts)]

@@ -46,7 +46,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     "topology that tpu7x has not": (job(pools=[tpu_pool("a", "tpu7x", "2x2")]), "spec.pools[0].topology", "one that tpu7x has"),
     "topology with a GPU": (job(pools=[gpu_pool(topology="2x2")]), "spec.pools[0].topology", "topology is for TPUs only"),
     "hosts with a TPU": (job(pools=[tpu_pool(hosts=2)]), "spec.pools[0].hosts", "follow from its topology, so remove it"),
-    "acceleratorsPerHost with a TPU": (job(pools=[tpu_pool(acceleratorsPerHost=4)]), "spec.pools[0].acceleratorsPerHost", "for GPUs only"),
+    "acceleratorsPerHost with a TPU": (
+        job(pools=[tpu_pool(acceleratorsPerHost=4)]),
+        "spec.pools[0].acceleratorsPerHost",
+        "accelerators of single hosts",
+    ),
     "acceleratorsPerHost with cpu": (job(pools=[cpu_pool(acceleratorsPerHost=1)]), "spec.pools[0].acceleratorsPerHost", "cpu has none"),
     "more GPUs than a host has": (job(pools=[gpu_pool(acceleratorsPerHost=16)]), "spec.pools[0].acceleratorsPerHost", "must be at most 8"),
     "more GB200 than a host has": (

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from diloco_operator.accelerators.labels import GKE_GPU, GKE_TPU
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, NODES, PODS
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, PatchType, Resource
@@ -30,7 +31,7 @@ WAIT_SECONDS = 60.0
 # --- objects ----------------------------------------------------------------------------------------------------------
 def a_node(name: str, *, labels: Mapping[str, str] | None = None, speed: str = "", taints: Sequence[Obj] = (), **capacity: object) -> Obj:
     """A Node manifest; capacity by resource, with `tpu` and `gpu` for their long names."""
-    long = {"tpu": names.RESOURCE_TPU, "gpu": names.RESOURCE_GPU}
+    long = {"tpu": "google.com/tpu", "gpu": "nvidia.com/gpu"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -47,18 +48,18 @@ def a_node(name: str, *, labels: Mapping[str, str] | None = None, speed: str = "
 def tpu_node(name: str, kind: str = "tpu-v5p-slice", topology: str = "2x2x1", chips: int = 4, speed: str = "") -> Obj:
     """One host of a TPU slice, labelled and tainted as GKE does."""
     labels = {
-        names.NODE_TPU_TYPE: kind, names.NODE_TPU_TOPOLOGY: topology,
-        names.NODE_ACCELERATOR_COUNT: str(chips), names.NODE_POOL: f"np-{name}",
+        GKE_TPU.key: kind, GKE_TPU.topology: topology,
+        GKE_TPU.count: str(chips), names.NODE_POOL: f"np-{name}",
     }  # fmt: skip
     return a_node(
-        name, labels=labels, speed=speed, taints=[{"key": names.RESOURCE_TPU, "value": "present", "effect": "NoSchedule"}], tpu=chips
+        name, labels=labels, speed=speed, taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}], tpu=chips
     )
 
 
 def gpu_node(name: str, kind: str = "nvidia-h100-80gb", gpus: int = 8, speed: str = "") -> Obj:
     """A GPU host, labelled and tainted as GKE does."""
-    taint = {"key": names.RESOURCE_GPU, "value": "present", "effect": "NoSchedule"}
-    return a_node(name, labels={names.NODE_GPU_TYPE: kind, names.NODE_POOL: "np-gpu"}, speed=speed, taints=[taint], gpu=gpus)
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    return a_node(name, labels={GKE_GPU.key: kind, names.NODE_POOL: "np-gpu"}, speed=speed, taints=[taint], gpu=gpus)
 
 
 def a_pod(name: str = "pod", *command: str, node: str = "", policy: str = "Never", **spec: Any) -> Obj:

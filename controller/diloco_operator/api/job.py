@@ -138,9 +138,11 @@ class Pool(_Api):
         description="TPU only: chips of each host. Needed where accelerator and topology leave a choice "
         "(v6e and v5e 2x4: one host of 8 or two of 4).",
     )
-    hosts: int | None = Field(None, ge=1, le=512, description="GPU and cpu only: hosts of one unit. Default 1.")
+    hosts: int | None = Field(
+        None, ge=1, le=512, description="Hosts of one unit. Default 1. Not for TPUs, whose hosts follow from the topology."
+    )
     accelerators_per_host: int | None = Field(
-        None, ge=1, le=16, description="GPU only: accelerators of each host. Default: all that a host of this kind has."
+        None, ge=1, le=16, description="Accelerators of each host. Default: all that a host of this kind has. Not for TPUs and cpu."
     )
     learners: PoolLearners = Field(description="How many units of this pool.")
     capacity: Capacity | None = Field(

@@ -90,17 +90,10 @@ PROVISIONER = f"{LOCAL_PREFIX}/folders"
 """The StorageClass that `diloco local nodes` offers, and its provisioner."""
 
 # Node labels and resources as clouds set them.
-NODE_TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
-NODE_TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
-NODE_ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
 NODE_POOL = "cloud.google.com/gke-nodepool"
 NODE_SPOT = "cloud.google.com/gke-spot"
 NODE_RESERVATION = "cloud.google.com/reservation-name"
-NODE_GPU_TYPE = "cloud.google.com/gke-accelerator"
-NODE_GPU_PRODUCT = "nvidia.com/gpu.product"
 NODE_HOSTNAME = "kubernetes.io/hostname"
-RESOURCE_TPU = "google.com/tpu"
-RESOURCE_GPU = "nvidia.com/gpu"
 
 LEARNER_CONTAINER = "learner"
 """The container of a pool's template that is the training program."""

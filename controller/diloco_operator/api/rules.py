@@ -40,7 +40,7 @@ def _list(values: Iterable[str]) -> str:
 
 
 _TPU = _list(of_family(Family.TPU))
-_GPU = _list(of_family(Family.GPU))
+_HOST = _list(of_family(Family.HOST))
 _DURATION = _text(DURATION_PATTERN)
 _DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -82,7 +82,7 @@ def _chips_per_host_rules() -> list[ValidationRule]:
     rules = [
         ValidationRule(
             f"!has(self.chipsPerHost) || self.accelerator in {_TPU}",
-            "chipsPerHost is for TPUs only; for a GPU set acceleratorsPerHost",
+            "chipsPerHost is for TPUs only; for other accelerators set acceleratorsPerHost",
             ".chipsPerHost",
         ),
         ValidationRule(
@@ -106,12 +106,13 @@ def _chips_per_host_rules() -> list[ValidationRule]:
 
 def _accelerators_per_host_rules() -> list[ValidationRule]:
     sizes: dict[int, list[str]] = {}
-    for name in of_family(Family.GPU):
+    for name in of_family(Family.HOST):
         sizes.setdefault(CATALOGUE[name].host_sizes[-1], []).append(name)
     return [
         ValidationRule(
-            f"!has(self.acceleratorsPerHost) || self.accelerator in {_GPU}",
-            "acceleratorsPerHost is for GPUs only; a TPU's hosts follow from topology and chipsPerHost, and cpu has none",
+            f"!has(self.acceleratorsPerHost) || self.accelerator in {_HOST}",
+            "acceleratorsPerHost is for accelerators of single hosts, such as GPUs; a TPU's hosts follow from topology and chipsPerHost, "
+            "and cpu has none",
             ".acceleratorsPerHost",
         ),
         *(
@@ -129,12 +130,12 @@ _POOL = [
     *(_topology_rule(kind) for kind in CATALOGUE.values() if kind.family is Family.TPU),
     ValidationRule(
         f"!has(self.topology) || self.topology == '' || self.accelerator in {_TPU}",
-        "topology is for TPUs only; for a GPU or cpu remove it and set hosts",
+        "topology is for TPUs only; for other hardware remove it and set hosts",
         ".topology",
     ),
     ValidationRule(
         f"!has(self.hosts) || !(self.accelerator in {_TPU})",
-        "hosts is for GPUs and cpu only; the hosts of a TPU slice follow from its topology, so remove it",
+        "hosts is not for TPUs: the hosts of a TPU slice follow from its topology, so remove it",
         ".hosts",
     ),
     *_chips_per_host_rules(),

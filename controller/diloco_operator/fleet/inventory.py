@@ -1,7 +1,7 @@
-"""The incremental index of the fleet: nodes in, slices out, and who holds which host.
+"""The incremental index of the fleet: nodes in, slices out, and which job has reserved which host.
 
 Cost: `update_node`, `remove_node` and `set_reservations` are O(log n) searches and one list move per host; `free` is lazy, so a
-placement pays for the candidates that it looks at, not for the fleet.
+placement pays for the candidates that it reads, not for the fleet.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.node import NodeView, Taint
-from diloco_operator.fleet.slice_kinds import SliceKind, kind_of, kinds_for, slice_hosts
-from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts
+from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, slice_hosts
+from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts, SliceKind
 
 REASONS = 3
-"""How many unusable slices a counts explains one by one."""
+"""How many unusable slices `SliceCounts` explains one by one."""
 
 type _Key = tuple[str, str]
 """Node pool and name: the order in which slices are offered."""
@@ -48,29 +49,29 @@ class _SliceIndex:
 
 
 class Inventory:
-    """Implements `Fleet`. One per operator, for one thread; a `copy` is for whoever looks at the fleet while it changes."""
+    """Implements `Fleet`. One per operator, for one thread; a `copy` serves a reader while the fleet changes."""
 
     def __init__(self, signals: DisruptionSignals) -> None:
         self._signals = signals
         self._now = 0.0
-        """The last moment that `advance` was told."""
+        """The time of the last `advance`."""
         self._transitions: list[tuple[float, str]] = []
-        """Heap: when a node becomes unusable, or usable again, by the mere passing of time."""
+        """Heap: when a node becomes unusable, or usable again, by the passing of time alone."""
         self._nodes: dict[str, NodeView] = {}
         self._not_ready: NotReadyCounts | None = None
-        """None: to be worked out anew."""
+        """None: must be counted again."""
         self._kinds: dict[str, SliceKind] = {}
         self._members: dict[str, dict[str, None]] = {}
         """Node pool of multi-host slices -> its nodes."""
         self._indexes: dict[SliceKind, _SliceIndex] = {}
         self._locations: dict[str, tuple[SliceKind, _Key]] = {}
-        """Node -> where its slice stands."""
+        """Node -> the index and key of its slice."""
         self._reserved_by: dict[str, set[str]] = {}
-        """Node -> keys of the jobs that hold it. More than one only when somebody else made pods by hand."""
+        """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
         self._reservations: dict[str, frozenset[str]] = {}
 
     def copy(self) -> Inventory:
-        """The fleet as it is now, for ever."""
+        """The fleet as it is now; it never changes."""
         found = Inventory(self._signals)
         found._now = self._now
         found._transitions = list(self._transitions)
@@ -86,7 +87,7 @@ class Inventory:
 
     # --- time --------------------------------------------------------------------------------------------------------
     def advance(self, now: float) -> list[str]:
-        """It is `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that. Costs nothing otherwise."""
+        """It is `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that."""
         self._now = now
         changed = []
         while self._transitions and self._transitions[0][0] <= now:
@@ -122,7 +123,7 @@ class Inventory:
         return True
 
     def remove_node(self, name: str) -> bool:
-        """The node is gone. What was reserved on it stays reserved until its holder lets go."""
+        """The node is gone. It stays reserved until its job releases it."""
         if name not in self._nodes:
             return False
         self._detach(name)
@@ -163,13 +164,13 @@ class Inventory:
             location = self._locations.pop(node.name, None)
             if location is not None:
                 self._remove(*location)
-        want = slice_hosts(kind)
+        expected = slice_hosts(kind)
         if not pool:
-            why = f"node {nodes[0].name} has no label {names.NODE_POOL}, so nobody can tell which hosts are one slice"
+            why = f"node {nodes[0].name} has no label {names.NODE_POOL}, so it is unknown which hosts are one slice"
         elif any(self._kinds[n.name] != kind for n in nodes):
             why = f"node pool {pool} mixes kinds of hosts"
-        elif len(nodes) != want:
-            why = f"node pool {pool} has {len(nodes)} of {want} hosts"
+        elif len(nodes) != expected:
+            why = f"node pool {pool} has {len(nodes)} of {expected} hosts"
         else:
             why = next((w for n in nodes if (w := unusable(n, self._signals, self._now))), "")
         shared = dict(nodes[0].labels.items())
@@ -178,13 +179,11 @@ class Inventory:
         slice_ = Slice(
             name=pool,
             hosts=tuple(n.host for n in nodes),
-            accelerator=kind.accelerator,
-            topology=kind.topology,
-            chips_per_host=kind.chips_per_host,
+            kind=kind,
             capacity=_capacity(nodes[0]),
             node_pool=pool,
             labels=shared,
-            taints=tuple(dict.fromkeys(t for n in nodes for t in _hard_taints(n))),
+            taints=tuple(dict.fromkeys(t for n in nodes for t in _foreign_taints(n, kind))),
         )
         self._insert(kind, (pool, pool), slice_, why)
 
@@ -192,13 +191,11 @@ class Inventory:
         return Slice(
             name=node.name,
             hosts=(node.host,),
-            accelerator=kind.accelerator,
-            topology=kind.topology,
-            chips_per_host=kind.chips_per_host,
+            kind=kind,
             capacity=_capacity(node),
             node_pool=node.labels.get(names.NODE_POOL, ""),
             labels=node.labels,
-            taints=_hard_taints(node),
+            taints=_foreign_taints(node, kind),
         )
 
     # --- indexes -----------------------------------------------------------------------------------------------------
@@ -218,7 +215,7 @@ class Inventory:
     def _remove(self, kind: SliceKind, key: _Key) -> None:
         index = self._indexes.get(kind)
         entry = index.entries.pop(key, None) if index else None
-        if index is None or entry is None:  # another host of the slice took it off already
+        if index is None or entry is None:  # another host of the slice removed it already
             return
         index.unusable.pop(key, None)
         if entry.reserved:
@@ -229,7 +226,7 @@ class Inventory:
             del self._indexes[kind]
 
     def _update_reserved(self, name: str) -> None:
-        """Node `name` gained its first holder or lost its last."""
+        """Node `name` gained its first reservation or lost its last."""
         location = self._locations.get(name)
         if location is None:
             return
@@ -248,9 +245,9 @@ class Inventory:
         else:
             bisect.insort(index.free, key)
 
-    # --- holds -------------------------------------------------------------------------------------------------------
+    # --- reservations ------------------------------------------------------------------------------------------------
     def set_reservations(self, job: str, nodes: Iterable[str]) -> bool:
-        """Job (any key of its own) holds exactly these nodes from now on. True when it let some go: others may want them."""
+        """Job (any key of its own) reserves exactly these nodes from now on. True when it released some: other jobs may need them."""
         new = frozenset(nodes)
         old = self._reservations.get(job, frozenset())
         if new == old:
@@ -271,10 +268,11 @@ class Inventory:
         return bool(old - new)
 
     def reservations(self, job: str) -> frozenset[str]:
+        """Nodes that this job has reserved."""
         return self._reservations.get(job, frozenset())
 
     def reserved_by(self, node: str) -> frozenset[str]:
-        """Keys of the jobs that hold this node: those to look at when it changes."""
+        """Keys of the jobs that have reserved this node: those that a change of it concerns."""
         return frozenset(self._reserved_by.get(node, ()))
 
     # --- Fleet -------------------------------------------------------------------------------------------------------
@@ -305,12 +303,15 @@ class Inventory:
 
     def counts(self, shape: Shape) -> SliceCounts:
         indexes = [self._indexes[k] for k in kinds_for(shape, self._indexes)]
+        other = kinds_with_other_devices(shape, self._indexes)
         reasons = [why for index in indexes for why in list(index.unusable.values())[:REASONS]][:REASONS]
         return SliceCounts(
             total=sum(len(s.entries) for s in indexes),
             reserved=sum(s.reserved for s in indexes),
             unusable=tuple(reasons),
             unusable_count=sum(len(s.unusable) for s in indexes),
+            other_devices=tuple(sorted({name for kind in other for name, _ in kind.devices})),
+            other_devices_count=sum(len(self._indexes[kind].entries) for kind in other),
         )
 
 
@@ -337,6 +338,7 @@ def _capacity(node: NodeView) -> CapacityType:
     return CapacityType.RESERVED if node.labels.get(names.NODE_RESERVATION) else CapacityType.ON_DEMAND
 
 
-def _hard_taints(node: NodeView) -> tuple[Taint, ...]:
-    """What a pod must tolerate; the accelerator's own taints are tolerated by every pod we make."""
-    return tuple(t for t in node.taints if t.effect != "PreferNoSchedule" and t.key not in (names.RESOURCE_TPU, names.RESOURCE_GPU))
+def _foreign_taints(node: NodeView, kind: SliceKind) -> tuple[Taint, ...]:
+    """What a pool's template must tolerate: the operator adds tolerations for the taints of the accelerator to every pod."""
+    own = CATALOGUE[kind.accelerator].taints
+    return tuple(taint for taint in node.taints if taint.effect != "PreferNoSchedule" and taint.key not in own)

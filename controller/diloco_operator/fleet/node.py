@@ -1,11 +1,11 @@
-"""A node, as much of it as fleet, placement and reconcile need: projected once from the raw JSON, kept instead of it."""
+"""The part of a node that fleet, placement and reconcile need. It is projected once from the raw JSON and kept in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diloco_operator.api import names
+from diloco_operator.fleet.devices import Devices, offered_devices
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
@@ -53,23 +53,22 @@ class NodeView:
     """Cordoned."""
     ready: bool
     ready_unknown: bool
-    """Not ready because nobody hears its kubelet, which would know better."""
+    """Not ready because its kubelet does not report; it may still run pods."""
     ready_since: float | None
-    """When the condition last changed, as it tells itself; seconds since the epoch."""
+    """When the Ready condition last changed, by its own account; seconds since the epoch."""
     ready_message: str
-    tpus: int
-    gpus: int
+    devices: Devices
+    """Its extended resources; amount 0 where the device plugin is down."""
     deleting: bool = False
     host: Host = field(default=Host(""))
 
 
 def project_node(obj: Obj) -> NodeView:
-    """From the raw Node object. A node without a Ready condition is not ready: nothing vouches for it."""
+    """From the raw Node object. A node without a Ready condition is not ready."""
     meta = obj.get("metadata", {})
     spec = obj.get("spec") or {}
     status = obj.get("status") or {}
     ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
-    resources = status.get("allocatable") or status.get("capacity") or {}
     labels = dict(meta.get("labels") or {})
     return NodeView(
         name=meta["name"],
@@ -81,16 +80,7 @@ def project_node(obj: Obj) -> NodeView:
         ready_unknown=ready is not None and ready.get("status") == "Unknown",
         ready_since=parse_timestamp(ready["lastTransitionTime"]) if ready and ready.get("lastTransitionTime") else None,
         ready_message=ready.get("message", "") if ready else "the node has no Ready condition",
-        tpus=_count(resources.get(names.RESOURCE_TPU)),
-        gpus=_count(resources.get(names.RESOURCE_GPU)),
+        devices=offered_devices(status.get("capacity") or {}, status.get("allocatable") or {}),
         deleting=bool(meta.get("deletionTimestamp")),
         host=Host(meta["name"]),
     )
-
-
-def _count(quantity: object) -> int:
-    """Devices are whole numbers; anything else (missing, malformed) counts as none."""
-    try:
-        return int(str(quantity)) if quantity is not None else 0
-    except ValueError:
-        return 0

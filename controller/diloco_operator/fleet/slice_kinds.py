@@ -1,56 +1,33 @@
-"""What kind of slice a node belongs to, from its labels and capacity, and which kinds a wanted shape can be made of."""
+"""What kind of slice a node belongs to, from its labels and devices, and which kinds a unit of some shape can be made of. Pure."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection
-from typing import NamedTuple
 
-from diloco_operator.accelerators import CATALOGUE, CPU, Family, chip_count
-from diloco_operator.api import names
+from diloco_operator.accelerators import CPU, Family, chip_count, has_accelerator_label, identify
 from diloco_operator.api.job import Pool
+from diloco_operator.fleet.devices import requested_devices
 from diloco_operator.fleet.node import NodeView
-from diloco_operator.fleet.slices import Shape
-
-
-class SliceKind(NamedTuple):
-    """Slices of one kind are interchangeable but for capacity, labels and taints."""
-
-    accelerator: str
-    topology: str
-    chips_per_host: int
-
-
-@functools.cache
-def _by_label() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    tpus: dict[str, str] = {}
-    gpus: dict[str, str] = {}
-    products: dict[str, str] = {}
-    for kind in CATALOGUE.values():
-        labels = tpus if kind.family is Family.TPU else gpus
-        labels.update(dict.fromkeys(kind.gke_labels, kind.name))
-        products.update(dict.fromkeys(kind.gpu_products, kind.name))
-    return tpus, gpus, products
+from diloco_operator.fleet.slices import Shape, SliceKind
 
 
 def kind_of(node: NodeView) -> SliceKind | None:
-    """None for hardware that the catalogue does not know, and for an accelerator that offers no device (no driver yet)."""
-    tpus, gpus, products = _by_label()
-    labels = node.labels
-    if tpu := labels.get(names.NODE_TPU_TYPE):
-        topology = labels.get(names.NODE_TPU_TOPOLOGY, "")
-        # The label, not the capacity, is the fact: a device plugin that starts makes the capacity come and go.
-        chips = _number(labels.get(names.NODE_ACCELERATOR_COUNT)) or node.tpus
-        name = tpus.get(tpu)
-        if name is None or topology not in CATALOGUE[name].host_options or chips == 0:
+    """None for a node that no unit can use: its accelerators are in the catalogue, but offer no device (no driver yet) or have an unknown
+    topology; or a label says that it has accelerators, and nothing says which.
+
+    A node with devices that the catalogue does not know is a cpu slice only for pools whose template requests these devices."""
+    found = identify(node.labels)
+    if found is None:
+        if not node.devices and has_accelerator_label(node.labels):
             return None
-        return SliceKind(name, topology, chips)
-    name = gpus.get(labels.get(names.NODE_GPU_TYPE, "")) or products.get(labels.get(names.NODE_GPU_PRODUCT, ""))
-    if name is not None:
-        return SliceKind(name, "", node.gpus) if node.gpus else None
-    if node.tpus or node.gpus or names.NODE_GPU_TYPE in labels or names.NODE_GPU_PRODUCT in labels:
+        return SliceKind(CPU, devices=node.devices)
+    accelerator, labels = found
+    topology = labels.topology_of(node.labels)
+    if accelerator.family is Family.TPU and topology not in accelerator.host_options:
         return None
-    return SliceKind(CPU, "", 0)
+    # The label, not the devices, is the fact: a device plugin that starts makes the devices come and go.
+    count = labels.count_of(node.labels) or dict(node.devices).get(accelerator.resource, 0)
+    return SliceKind(accelerator.name, topology, count) if count else None
 
 
 def slice_hosts(kind: SliceKind) -> int:
@@ -63,14 +40,26 @@ def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
     if shape.topology:
         exact = SliceKind(shape.accelerator, shape.topology, shape.chips_per_host)
         return [exact] if exact in there else []
-    return sorted(k for k in there if k.accelerator == shape.accelerator and k.chips_per_host >= shape.chips_per_host)
+    return sorted(kind for kind in _same_accelerator(shape, there) if _offers(kind, shape))
+
+
+def kinds_with_other_devices(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
+    """The kinds, of those that are there, that only their devices keep from the shape: a pool without accelerators gets hosts with exactly
+    the devices that its template requests."""
+    return [] if shape.topology else [kind for kind in _same_accelerator(shape, there) if not _offers(kind, shape)]
+
+
+def _same_accelerator(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
+    return [kind for kind in there if kind.accelerator == shape.accelerator and kind.chips_per_host >= shape.chips_per_host]
+
+
+def _offers(kind: SliceKind, shape: Shape) -> bool:
+    offered, requested = dict(kind.devices), dict(shape.devices)
+    return offered.keys() == requested.keys() and all(offered[name] >= amount for name, amount in requested.items())
 
 
 def shape_of(pool: Pool) -> Shape:
     """What a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
     unit = pool.shape
-    return Shape(unit.accelerator, unit.topology, unit.accelerators_per_host, unit.hosts)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
+    devices = requested_devices(pool.template.spec) if unit.accelerator == CPU else ()
+    return Shape(unit.accelerator, unit.topology, unit.accelerators_per_host, unit.hosts, devices)

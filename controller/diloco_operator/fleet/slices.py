@@ -1,12 +1,13 @@
-"""What can be handed to one unit: slices, and the view of them that placement chooses from."""
+"""What placement can give to one unit: slices, and the view of the fleet that placement chooses from."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.node import Host, NodeView, Taint
 
@@ -19,6 +20,19 @@ class CapacityType(enum.StrEnum):
     SPOT = "Spot"
 
 
+class SliceKind(NamedTuple):
+    """Slices of one kind are interchangeable except for capacity type, labels and taints."""
+
+    accelerator: str
+    """Name of the catalogue, or "cpu"."""
+    topology: str = ""
+    """TPU only."""
+    chips_per_host: int = 0
+    """Accelerators of each host; 0 for cpu."""
+    devices: Devices = ()
+    """cpu: extended resources of the host. Other kinds: always empty, other devices than the accelerators do not matter."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The hardware that one unit of a pool needs. Two pools of equal shape compete for the same slices."""
@@ -28,13 +42,15 @@ class Shape:
     topology: str = ""
     """TPU only."""
     chips_per_host: int = 0
-    """TPU: chips of each host. GPU: accelerators wanted on each host (a host may have more). cpu: 0."""
+    """TPU: chips of each host. cpu: 0. Otherwise: accelerators that the pool asks for on each host; a host may have more."""
     hosts: int = 1
     """Hosts of the unit."""
+    devices: Devices = ()
+    """cpu: extended resources that the pool's template requests on each host. Otherwise: always empty."""
 
     @property
     def slots(self) -> int:
-        """How many `Slice`s make one unit: a TPU slice is whole; a group of GPU or cpu hosts is formed at placement."""
+        """How many `Slice`s make one unit: a TPU slice is whole; a group of other hosts is formed at placement."""
         return 1 if self.topology else self.hosts
 
     @property
@@ -45,8 +61,9 @@ class Shape:
     def __str__(self) -> str:
         if self.topology:
             return f"{self.accelerator} {self.topology}"
-        each = f" with {self.chips_per_host} accelerators" if self.chips_per_host else ""
-        return f"{self.accelerator}, {self.hosts} host{'s' if self.hosts > 1 else ''}{each}"
+        each = [f"{self.chips_per_host} accelerators"] if self.chips_per_host else []
+        each += [f"{amount} {name}" for name, amount in self.devices]
+        return f"{self.accelerator}, {self.hosts} host{'s' if self.hosts > 1 else ''}" + (f" with {', '.join(each)}" if each else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +74,20 @@ class Slice:
     """The node pool of a TPU slice of several hosts, else the node."""
     hosts: tuple[Host, ...]
     """In the order of their index within the unit."""
-    accelerator: str
-    topology: str
-    chips_per_host: int
+    kind: SliceKind
     capacity: CapacityType
     node_pool: str
     labels: Mapping[str, str]
     """Those that all its hosts share."""
     taints: tuple[Taint, ...]
-    """NoSchedule and NoExecute taints that a pod must tolerate to run on it, besides those of the accelerator itself."""
+    """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except those of the accelerator itself."""
 
 
 GROUP_SEPARATOR = "+"
 
 
 def group_name(slices: Sequence[Slice]) -> str:
-    """The name under which a unit's slices stand in status and on its pods; `Fleet.resolve` reads it."""
+    """The name of a unit's slices in status and on its pods; `Fleet.resolve` reads it."""
     return GROUP_SEPARATOR.join(s.name for s in slices)
 
 
@@ -83,32 +98,40 @@ class SliceCounts:
     total: int
     """Slices of this shape in the fleet, whatever their state."""
     reserved: int
-    """Held by somebody."""
+    """Of these, reserved by a job."""
     unusable: tuple[str, ...]
-    """One sentence each for slices that cannot be used now, at most `Fleet.REASONS` of them."""
+    """One sentence each for slices that cannot be used now, at most `inventory.REASONS` of them."""
     unusable_count: int
+    other_devices: tuple[str, ...] = ()
+    """Device names of hosts that would be of this shape if they had exactly the devices that the pool's template requests."""
+    other_devices_count: int = 0
+    """These hosts; `total` does not include them."""
 
 
 class Fleet(Protocol):
     """What placement and reconcile see of the fleet, on behalf of one job (or of several that are placed together)."""
 
     def free(self, shape: Shape) -> Iterator[Slice]:
-        """Usable slices that nobody holds, lazily, in a fixed order (hosts of one node pool stand together)."""
+        """Usable slices that no job has reserved, lazily, in a fixed order (hosts of one node pool stand together)."""
         ...
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
-        """The slices that `group_name` named, usable or not, held or not; None when one of them is no longer in the fleet."""
+        """The slices that `group_name` named, in whatever state they are; None when one of them is no longer in the fleet."""
         ...
 
     def usable(self, slice_: Slice) -> bool:
         """Every host is there, ready, not cordoned, and no disruption is announced."""
         ...
 
-    def counts(self, shape: Shape) -> SliceCounts: ...
+    def counts(self, shape: Shape) -> SliceCounts:
+        """Slices of this shape, by state."""
+        ...
 
-    def node(self, name: str) -> NodeView | None: ...
+    def node(self, name: str) -> NodeView | None:
+        """The node of this name; None when it is not in the fleet."""
+        ...
 
     @property
     def not_ready(self) -> NotReadyCounts:
-        """How much of it is NotReady."""
+        """How much of the fleet is NotReady."""
         ...

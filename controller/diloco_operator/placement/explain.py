@@ -1,16 +1,16 @@
-"""Why a pool has not more units, for people: every slice that was passed over gets its reason."""
+"""Why a pool does not have more units, in human-readable words: every slice that was passed over gets its reason. Pure."""
 
 from __future__ import annotations
 
 import itertools
 
 from diloco_operator.api import conditions
-from diloco_operator.fleet.slices import Fleet
+from diloco_operator.fleet.slices import Fleet, SliceCounts
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
-_LOOK_AT = 1000
-"""Free slices that are looked at to count those that do not fit; an explanation must not cost more than the placement."""
+_MAX_CHECKED = 1000
+"""Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
 
 
 def pool_outcome(
@@ -26,23 +26,23 @@ def pool_outcome(
     missing = len(pool.units) - placed
     if missing <= 0:
         return PoolOutcome(job.key, pool.name, placed, "", "")
-    wanted = min(missing, pool.max - pool.reserved - placed, job_room)
-    start = f"pool {pool.name} wants {wanted} more {'slice' if wanted == 1 else 'slices'} of {pool.shape}"
+    needed = min(missing, pool.max - pool.reserved - placed, job_room)
+    start = f"pool {pool.name} needs {needed} more {'slice' if needed == 1 else 'slices'} of {pool.shape}"
     counts = fleet.counts(pool.shape)
     if counts.total == 0:
-        text = f"{start}; the fleet has no such nodes"
+        text = f"{start}; the fleet has no such nodes" + _other_devices(counts)
         return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_MATCHING_NODES, text)
     parts: list[str] = []
     if own:
         parts.append(f"{own} of this job")
     if counts.reserved > own:
-        parts.append(f"{counts.reserved - own} held by other jobs or by pods that are still ending")
+        parts.append(f"{counts.reserved - own} reserved by other jobs or by pods that are still ending")
     if counts.unusable_count:
         more = counts.unusable_count - len(counts.unusable)
         parts.append(f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else ""))
-    unfit = sum(not requirements.fits(slice_) for slice_ in itertools.islice(fleet.free(pool.shape), _LOOK_AT))
+    unfit = sum(not requirements.fits(slice_) for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED))
     if unfit:
-        parts.append(f"{unfit} free but not fitting: {_demands(pool)}")
+        parts.append(f"{unfit} free, but not fitting: {_requirements(pool)}")
     return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
 
 
@@ -53,11 +53,19 @@ def unplaced_reason(outcome: PoolOutcome) -> str:
     return conditions.UNIT_NO_CAPACITY
 
 
-def _demands(pool: PoolRequest) -> str:
+def _requirements(pool: PoolRequest) -> str:
     found = [f"capacity {pool.capacity}"] if pool.capacity else []
     found += [f"label {key}={value}" for key, value in sorted(pool.node_selector.items())]
     found += ["the node affinity of its template"] if pool.affinity is not None else []
     return "the pool asks for " + (", ".join(found) if found else "no taints that its template does not tolerate")
+
+
+def _other_devices(counts: SliceCounts) -> str:
+    """Hosts that only their devices keep from a pool without accelerators."""
+    if not counts.other_devices_count:
+        return ""
+    hosts = "1 host has" if counts.other_devices_count == 1 else f"{counts.other_devices_count} hosts have"
+    return f"; {hosts} other devices than the template requests: {', '.join(counts.other_devices)}"
 
 
 def _units(count: int) -> str:

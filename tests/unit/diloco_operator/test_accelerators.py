@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
-from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE, Family, chip_count, of_family, parse_topology, unit_shape
+from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE, Family, chip_count, identify, of_family, parse_topology, unit_shape
 
 
 @pytest.mark.parametrize(
@@ -91,10 +90,10 @@ def test_large_3d_topologies_are_whole_cubes_up_to_the_largest_slice(name: str, 
 
 
 def test_a_node_label_means_one_kind() -> None:
-    labels = [(kind.family, label) for kind in CATALOGUE.values() for label in kind.gke_labels]
-    products = list(itertools.chain.from_iterable(kind.gpu_products for kind in CATALOGUE.values()))
-    assert len(set(labels)) == len(labels)
-    assert len(set(products)) == len(products)
+    for kind in CATALOGUE.values():
+        for entry in kind.labels:
+            for value in entry.values:
+                assert identify({**entry.on_node(), entry.key: value}) == (kind, entry)
 
 
 def test_the_kinds_of_the_specification_are_there() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from diloco import contract
 
-from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE, Family
 from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.affinity import REQUIRED
@@ -38,8 +38,8 @@ COORDINATOR_PORT = 29500
 KEEP_SYNCER = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations of the syncer: nothing is lost when it moves, but every learner waits for it, so no autoscaler should move it to save
 a node. A drain by a person may."""
-_STEADY_NODES = (names.NODE_TPU_TYPE, names.NODE_GPU_TYPE, names.NODE_GPU_PRODUCT, names.NODE_SPOT)
-"""Labels of nodes that the syncer had better leave to learners, or that may be taken away at any time."""
+_AVOIDED_LABELS = (*ACCELERATOR_LABELS, names.NODE_SPOT)
+"""Labels of nodes that the syncer leaves to learners if it can, or that may be taken away at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,14 @@ def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConf
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
     env = learner.pop("env")
     first = next(index for index, each in enumerate(env) if each["name"] == _IDENTITY[0])
-    selector = dict(template.get("nodeSelector") or {})
-    if kind.family is Family.TPU:
-        selector |= {names.NODE_TPU_TYPE: kind.gke_labels[0], names.NODE_TPU_TOPOLOGY: pool.topology}
+    selector = {**(template.get("nodeSelector") or {}), **kind.node_selector(pool.topology)}
     pod_spec = {
         "terminationGracePeriodSeconds": config.learner_grace,
         **_common_spec(job, spec, template),
         "restartPolicy": "Never",
         "nodeSelector": selector,
         "securityContext": pod_security(template),
-        "tolerations": [*(template.get("tolerations") or ()), *_tolerations(kind.family)],
+        "tolerations": [*(template.get("tolerations") or ()), *({"key": key, "operator": "Exists"} for key in kind.taints)],
     }
     return PodTemplateBase(
         job=job,
@@ -186,14 +184,6 @@ def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Ob
     }
 
 
-def _tolerations(family: Family) -> list[Obj]:
-    if family is Family.TPU:
-        return [{"key": names.RESOURCE_TPU, "operator": "Exists"}]
-    if family is Family.GPU:
-        return [{"key": names.RESOURCE_GPU, "operator": "Exists"}]
-    return []
-
-
 # --- the syncer -------------------------------------------------------------------------------------------------------
 def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
     """The job's syncer. restartPolicy OnFailure: a crash is the kubelet's to mend, on the same volume."""
@@ -247,7 +237,7 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
 
 def _steady_nodes() -> Obj:
     """A preference only: where all nodes have accelerators, or all are spot, it runs there."""
-    expressions = [{"key": label, "operator": "DoesNotExist"} for label in _STEADY_NODES]
+    expressions = [{"key": label, "operator": "DoesNotExist"} for label in _AVOIDED_LABELS]
     return {
         "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {"matchExpressions": expressions}}],

@@ -12,7 +12,7 @@ from typing import Any
 
 from diloco import contract
 
-from diloco_operator.accelerators import CATALOGUE, Family, UnitShape
+from diloco_operator.accelerators import CATALOGUE, UnitShape
 from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.kube.client import Cause
@@ -150,13 +150,11 @@ def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problem
 
 
 def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    kind = CATALOGUE[unit.accelerator]
-    if kind.family is not Family.TPU:
-        return
-    for label, values in ((names.NODE_TPU_TYPE, kind.gke_labels), (names.NODE_TPU_TOPOLOGY, (unit.topology,))):
+    """The operator selects nodes by the accelerator's labels; a template may repeat them, not contradict them."""
+    for label, value in CATALOGUE[unit.accelerator].node_selector(unit.topology).items():
         chosen = (template.get("nodeSelector") or {}).get(label)
-        if chosen is not None and chosen not in values:
-            yield Cause(f"{at}[{label}]", f"{chosen} is not the pool's {values[0]}; remove it, accelerator and topology say it")
+        if chosen is not None and chosen != value:
+            yield Cause(f"{at}[{label}]", f"{chosen} is not the pool's {value}; remove it, accelerator and topology say it")
 
 
 # --- shape ------------------------------------------------------------------------------------------------------------

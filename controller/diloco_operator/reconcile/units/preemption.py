@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from diloco_operator.api import conditions
 from diloco_operator.api.job import Capacity, Pool, UnitState
-from diloco_operator.fleet.slice_kinds import SliceKind, kinds_for
+from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
@@ -50,8 +50,7 @@ def preempt(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) 
 
 def fits(requirements: SliceRequirements, slice_: Slice) -> bool:
     """Whether a unit with these requirements could run on the slice, or on it and others."""
-    kind = SliceKind(slice_.accelerator, slice_.topology, slice_.chips_per_host)
-    return bool(kinds_for(requirements.shape, [kind])) and requirements.fits(slice_)
+    return bool(kinds_for(requirements.shape, [slice_.kind])) and requirements.fits(slice_)
 
 
 def reclaimable(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> tuple[Slice, ...]:

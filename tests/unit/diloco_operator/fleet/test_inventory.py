@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
+from diloco_operator.fleet.devices import is_extended_resource, requested_devices
 from diloco_operator.fleet.inventory import natural_sort_key
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
@@ -86,6 +87,69 @@ def test_hardware_that_the_catalogue_does_not_know_is_left_alone() -> None:
     inventory = an_inventory(odd, a_gpu_node("no-driver-yet", gpus=0), a_tpu_node("odd-topology", topology="5x5x5"))
     assert names(inventory, CPU) == []
     assert inventory.counts(H100).total == 0
+
+
+def test_node_with_unknown_devices_is_a_cpu_slice_only_for_a_template_that_requests_them() -> None:
+    npu = a_node("npu", devices={"cpu": "8", "example.com/npu": "4"})
+    both = a_node("both", devices={"example.com/npu": "4", "example.com/fpga": "1"})
+    inventory = an_inventory(a_node("plain"), npu, both)
+    assert names(inventory, CPU) == ["plain"]
+    assert names(inventory, Shape("cpu", devices=(("example.com/npu", 4),))) == ["npu"]
+    assert names(inventory, Shape("cpu", devices=(("example.com/npu", 5),))) == []
+    assert names(inventory, Shape("cpu", devices=(("example.com/fpga", 1), ("example.com/npu", 2)))) == ["both"]
+
+
+@pytest.mark.parametrize("label", [{}, {"cloud.google.com/gke-accelerator": "nvidia-x9000"}])
+def test_node_with_unknown_devices_is_no_cpu_slice_while_its_device_plugin_is_down(label: dict[str, str]) -> None:
+    node = a_node("npu", labels=label)
+    node["status"] |= {"capacity": {"example.com/npu": "4"}, "allocatable": {"cpu": "8"}}
+    inventory = an_inventory(node)
+    assert names(inventory, CPU) == []
+    assert names(inventory, Shape("cpu", devices=(("example.com/npu", 1),))) == []
+
+
+def test_labels_of_unknown_accelerators_keep_a_node_from_cpu_pools() -> None:
+    aks = a_node("aks", labels={"kubernetes.azure.com/accelerator": "nvidia"})
+    inferentia = a_node("inferentia", labels={"karpenter.k8s.aws/instance-accelerator-name": "inferentia2"})
+    assert names(an_inventory(aks, inferentia), CPU) == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "extended"),
+    [
+        ("example.com/npu", True),
+        ("amd.com/gpu", True),
+        ("cpu", False),
+        ("ephemeral-storage", False),
+        ("hugepages-2Mi", False),
+        ("attachable-volumes-aws-ebs", False),
+        ("scheduling.kubernetes.io/foo", False),
+        ("kubernetes.io/batch-cpu", False),
+        ("requests.example.com/npu", False),
+    ],
+)
+def test_extended_resources_are_what_kubernetes_says(resource: str, extended: bool) -> None:
+    assert is_extended_resource(resource) is extended
+    assert names(an_inventory(a_node("node", devices={resource: "1"})), CPU) == ([] if extended else ["node"])
+
+
+def test_devices_of_a_template_are_those_of_all_its_containers() -> None:
+    npu = {"resources": {"limits": {"example.com/npu": 2, "cpu": "1"}, "requests": {"memory": "1Gi"}}}
+    nic = {"resources": {"requests": {"example.com/nic": "1", "example.com/none": 0}}}
+    start = {"resources": {"limits": {"example.com/npu": "8"}}}
+    pod = {"containers": [npu, npu, nic, {"name": "plain"}], "initContainers": [start]}
+    assert requested_devices(pod) == (("example.com/nic", 1), ("example.com/npu", 8))
+    assert requested_devices({"containers": "none", "initContainers": [1, {"resources": []}, {"resources": {"limits": 1}}]}) == ()
+
+
+def test_taint_of_an_accelerator_is_no_obstacle_to_its_own_pods_only() -> None:
+    """A cpu node with the taint of a GPU node needs a toleration in the template."""
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    inventory = an_inventory(a_node("plain", taints=[taint]), a_gpu_node("gpu", taints=[taint]))
+    (plain,) = inventory.free(CPU)
+    (gpu,) = inventory.free(H100)
+    assert [each.key for each in plain.taints] == ["nvidia.com/gpu"]
+    assert gpu.taints == ()
 
 
 def test_capacity_follows_the_labels() -> None:

@@ -60,7 +60,19 @@ async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them
             await cluster.unit("sleeps", unit, in_state("Joining"))
         assert {await cluster.node_of("sleeps", unit) for unit in ("cpu-0", "cpu-1")} == {"c", "d"}
         placed = condition(await cluster.job("sleeps"), "Placed")["message"]
-        assert placed.endswith("3 free but not fitting: the pool asks for the node affinity of its template")
+        assert placed.endswith("3 free, but not fitting: the pool asks for the node affinity of its template")
+
+
+async def test_node_with_unknown_devices_runs_only_units_whose_template_requests_them(tmp_path: Path):
+    async with local_control_plane(tmp_path, [a_node("npu-node", **{"example.com/npu": 4})]) as cluster:
+        await cluster.apply(sleeping("plain"))
+        waiting = await cluster.job("plain", lambda obj: condition(obj, "Placed").get("status") == "False")
+        assert "1 host has other devices than the template requests: example.com/npu" in condition(waiting, "Placed")["message"]
+        wanted = sleeping("npu")
+        wanted["spec"]["pools"][0]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"example.com/npu": 4}}
+        await cluster.apply(wanted)
+        await cluster.unit("npu", "cpu-0", in_state("Joining"))
+        assert await cluster.node_of("npu", "cpu-0") == "npu-node"
 
 
 async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice, an_inventory
+from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import Inventory, Shape, Toleration
 from diloco_operator.placement import JobRequest, Placement, PlacementRequest, PoolRequest, UnitRequest, place
 
@@ -163,8 +163,8 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
     (pool,) = ask(fleet, wants("a", 3, on=("mine",), capacity="OnDemand")).pools
     assert (pool.placed, pool.reason) == (1, "NoFreeSlice")
     assert pool.message == (
-        "pool a wants 2 more slices of tpu-v5p 2x2x1; the fleet has 4: 1 of this job; 1 held by other jobs or by pods that are still "
-        "ending; 1 unusable: node broken is NotReady; 1 free but not fitting: the pool asks for capacity OnDemand"
+        "pool a needs 2 more slices of tpu-v5p 2x2x1; the fleet has 4: 1 of this job; 1 reserved by other jobs or by pods that are still "
+        "ending; 1 unusable: node broken is NotReady; 1 free, but not fitting: the pool asks for capacity OnDemand"
     )
 
 
@@ -172,7 +172,17 @@ def test_fleet_without_such_hardware_is_named_as_the_reason() -> None:
     (pool,) = ask(tpus(2), wants("b", 1, H100)).pools
     assert (pool.reason, pool.message) == (
         "NoMatchingNodes",
-        "pool b wants 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators; the fleet has no such nodes",
+        "pool b needs 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators; the fleet has no such nodes",
+    )
+
+
+def test_hosts_that_only_their_devices_keep_from_a_pool_are_named() -> None:
+    npus = (a_node(f"npu-{index}", devices={"example.com/npu": "4"}) for index in range(2))
+    (pool,) = ask(an_inventory(*npus), wants("c", 1, Shape("cpu"))).pools
+    assert pool.reason == "NoMatchingNodes"
+    assert pool.message == (
+        "pool c needs 1 more slice of cpu, 1 host; the fleet has no such nodes; 2 hosts have other devices than the template "
+        "requests: example.com/npu"
     )
 
 

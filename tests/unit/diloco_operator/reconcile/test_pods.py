@@ -12,6 +12,7 @@ from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
 from diloco import contract
+from diloco_operator.accelerators import ACCELERATOR_LABELS
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
 from diloco_operator.reconcile import OperatorConfig
@@ -338,7 +339,7 @@ def test_syncer_asks_for_what_the_operator_is_told_and_stays_where_it_is_steady(
     annotations = stage.syncer["metadata"]["annotations"]
     assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     (preferred,) = stage.syncer["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert {each["key"] for each in preferred["preference"]["matchExpressions"]} >= {names.NODE_SPOT, names.NODE_TPU_TYPE}
+    assert {each["key"] for each in preferred["preference"]["matchExpressions"]} == {names.NODE_SPOT, *ACCELERATOR_LABELS}
 
 
 def test_host_network_of_a_learner_still_finds_the_syncer() -> None:

@@ -1,0 +1,35 @@
+"""The accelerator catalogue: one row says everything about a kind of hardware, and all other code derives from it. Pure.
+
+See docs/decisions/0126-accelerator-catalogue.md.
+"""
+
+from diloco_operator.accelerators.catalogue import (
+    ACCELERATOR_LABELS,
+    ACCELERATOR_NAMES,
+    CATALOGUE,
+    UnitShape,
+    has_accelerator_label,
+    identify,
+    of_family,
+    unit_shape,
+)
+from diloco_operator.accelerators.labels import NodeLabels
+from diloco_operator.accelerators.model import CPU, Accelerator, Family
+from diloco_operator.accelerators.topology import chip_count, parse_topology
+
+__all__ = [
+    "ACCELERATOR_LABELS",
+    "ACCELERATOR_NAMES",
+    "CATALOGUE",
+    "CPU",
+    "Accelerator",
+    "Family",
+    "NodeLabels",
+    "UnitShape",
+    "chip_count",
+    "has_accelerator_label",
+    "identify",
+    "of_family",
+    "parse_topology",
+    "unit_shape",
+]

@@ -1,0 +1,136 @@
+"""How nodes say which accelerators they have: the label dialects of clouds and feature discoveries. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LabelDialect:
+    """Labels that one cloud or one feature discovery sets on nodes."""
+
+    name: str
+    source: str
+    """URL of the page that documents these labels and their values."""
+    key: str = ""
+    """The label whose value names the accelerator; "" where the key itself differs from row to row."""
+    qualifier: str = ""
+    """A second label, for values of `key` that stand for several kinds."""
+    count: str = ""
+    """The label with the number of accelerators on the host, where a slice relies on it before the device plugin has started."""
+    topology: str = ""
+    """The label with the topology of the slice."""
+    shared: bool = False
+    """Nodes without accelerators have `key` too."""
+
+    def of(self, *values: str, key: str = "", qualifier: str = "") -> NodeLabels:
+        """The labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""
+        return NodeLabels(self, key or self.key, values, qualifier)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLabels:
+    """The labels, in one dialect, of the nodes that have an accelerator."""
+
+    dialect: LabelDialect
+    key: str
+    values: tuple[str, ...]
+    qualifier: str = ""
+    """Value of the dialect's `qualifier` label; "" where `key` alone decides."""
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels has the accelerator."""
+        return labels.get(self.key) in self.values and (not self.qualifier or labels.get(self.dialect.qualifier) == self.qualifier)
+
+    def selector(self, topology: str) -> dict[str, str]:
+        """A node selector for slices of this topology."""
+        return {self.key: self.values[0], self.dialect.topology: topology}
+
+    def on_node(self, *, topology: str = "", per_host: int = 0) -> dict[str, str]:
+        """Labels of a node, as the dialect sets them."""
+        labels = {self.key: self.values[0]}
+        if self.qualifier:
+            labels[self.dialect.qualifier] = self.qualifier
+        if self.dialect.count:
+            labels[self.dialect.count] = str(per_host)
+        if self.dialect.topology:
+            labels[self.dialect.topology] = topology
+        return labels
+
+    def count_of(self, labels: Mapping[str, str]) -> int:
+        """Accelerators of the host, by its labels; 0 where the dialect has no label for that."""
+        text = labels.get(self.dialect.count, "") if self.dialect.count else ""
+        return int(text) if text.isdecimal() else 0
+
+    def topology_of(self, labels: Mapping[str, str]) -> str:
+        """Topology of the slice, by its labels; "" where the dialect has no label for that."""
+        return labels.get(self.dialect.topology, "") if self.dialect.topology else ""
+
+
+GKE_TPU = LabelDialect(
+    "GKE",
+    "https://cloud.google.com/kubernetes-engine/docs/how-to/tpus",
+    key="cloud.google.com/gke-tpu-accelerator",
+    count="cloud.google.com/gke-accelerator-count",
+    topology="cloud.google.com/gke-tpu-topology",
+)
+GKE_GPU = LabelDialect("GKE", "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus", key="cloud.google.com/gke-accelerator")
+KARPENTER_AWS_GPU = LabelDialect(
+    "Karpenter on AWS",
+    "https://karpenter.sh/docs/reference/instance-types/",
+    key="karpenter.k8s.aws/instance-gpu-name",
+    qualifier="karpenter.k8s.aws/instance-gpu-memory",
+)
+KARPENTER_AWS_ACCELERATOR = LabelDialect(
+    "Karpenter on AWS", "https://karpenter.sh/docs/reference/instance-types/", key="karpenter.k8s.aws/instance-accelerator-name"
+)
+EKS_AUTO_MODE_GPU = LabelDialect(
+    "EKS Auto Mode",
+    "https://docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html",
+    key="eks.amazonaws.com/instance-gpu-name",
+    qualifier="eks.amazonaws.com/instance-gpu-memory",
+)
+NVIDIA_FEATURE_DISCOVERY = LabelDialect(
+    "NVIDIA GPU feature discovery",
+    "https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md",
+    key="nvidia.com/gpu.product",
+)
+AMD_PRODUCT = LabelDialect(
+    "AMD GPU node labeller",
+    "https://instinct.docs.amd.com/projects/k8s-device-plugin/en/latest/user-guide/installation.html",
+    key="amd.com/gpu.product-name",
+)
+AMD_DEVICE = LabelDialect(
+    "AMD GPU node labeller",
+    "https://instinct.docs.amd.com/projects/gpu-operator/en/latest/installation/openshift-olm.html",
+    key="amd.com/gpu.device-id",
+)
+NFD_PCI = LabelDialect(
+    "node feature discovery, PCI device",
+    "https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/features.html",
+)
+INSTANCE_TYPE = LabelDialect(
+    "instance type (EKS, AKS)",
+    "https://kubernetes.io/docs/reference/labels-annotations-taints/#nodekubernetesioinstance-type",
+    key="node.kubernetes.io/instance-type",
+    shared=True,
+)
+
+DIALECTS = (
+    GKE_TPU,
+    GKE_GPU,
+    KARPENTER_AWS_GPU,
+    KARPENTER_AWS_ACCELERATOR,
+    EKS_AUTO_MODE_GPU,
+    NVIDIA_FEATURE_DISCOVERY,
+    AMD_PRODUCT,
+    AMD_DEVICE,
+    NFD_PCI,
+    INSTANCE_TYPE,
+)
+"""In the order in which they decide: a cloud knows its machines better than a feature discovery, which sees one H100 like another."""
+
+VENDOR_LABELS = ("kubernetes.azure.com/accelerator", "karpenter.azure.com/sku-gpu-name")
+"""Labels of nodes with accelerators that do not tell the kind: AKS names the vendor, and node auto-provisioning on AKS says `H100` for two
+sizes of memory. See https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools."""

@@ -1,0 +1,125 @@
+"""What a row of the catalogue says. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diloco_operator.accelerators.labels import GKE_TPU, NodeLabels
+from diloco_operator.accelerators.topology import MESH, parse_topology, torus
+
+CPU = "cpu"
+"""The kind for machines without accelerators."""
+
+
+class Family(enum.StrEnum):
+    TPU = "tpu"
+    """A unit is a whole slice; its hosts follow from the topology."""
+    HOST = "host"
+    """A unit is a group of hosts with accelerators: GPUs, Gaudi, Trainium."""
+    CPU = "cpu"
+    """A unit is a group of hosts without accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One kind of hardware: a row of the catalogue."""
+
+    name: str
+    """As in spec.pools[].accelerator."""
+    family: Family
+    resource: str = ""
+    """The extended resource that a pod requests; "" for cpu."""
+    labels: tuple[NodeLabels, ...] = ()
+    """The labels of its nodes; each entry alone means this kind."""
+    taints: tuple[str, ...] = ()
+    """Keys of the taints that its nodes may have because of the hardware. Its pods tolerate them, and need no other toleration."""
+    host_sizes: tuple[int, ...] = ()
+    """Accelerators that hosts of this kind come with, ascending."""
+    peak_tflops: float = 0.0
+    """Dense bfloat16 TFLOP/s of one accelerator, without sparsity; 0: unknown. A prior for a unit's speed until it has reported its own; it
+    never enters a merge weight."""
+    memory_gb: float = 0.0
+    """High-bandwidth memory of one accelerator."""
+    host_options: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """TPU: every topology, with the chips per host that it can be built from; several where the topology label alone does not tell."""
+    topology_rule: str = ""
+    """TPU: the topologies in words, for messages."""
+    sources: tuple[str, ...] = ()
+    """URLs of the pages that state host sizes, peak and memory."""
+
+    @property
+    def topologies(self) -> tuple[str, ...]:
+        return tuple(self.host_options)
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of a topology, 0 without topologies."""
+        return max((len(parse_topology(topology)) for topology in self.host_options), default=0)
+
+    def node_selector(self, topology: str) -> dict[str, str]:
+        """Node labels that a pod of a slice must select: GKE admits no TPU pod without them. {} for other families."""
+        return next((each.selector(topology) for each in self.labels if each.dialect.topology), {})
+
+
+def tpu_3d(
+    name: str, label: str, *, peak: float, memory: float, pod: tuple[int, int, int], max_chips: int, sources: tuple[str, ...]
+) -> Accelerator:
+    """A TPU whose slices are 3-D tori of hosts with 4 chips."""
+    return Accelerator(
+        name,
+        Family.TPU,
+        resource="google.com/tpu",
+        labels=(GKE_TPU.of(label),),
+        taints=("google.com/tpu",),
+        host_sizes=(4,),
+        peak_tflops=peak,
+        memory_gb=memory,
+        host_options=torus(*pod, max_chips=max_chips),
+        topology_rule="2x2x1, 2x2x2, 2x2x4, 2x4x4, or AxBxC of multiples of 4 with A <= B <= C, "
+        f"at most {'x'.join(map(str, pod))} and {max_chips} chips",
+        sources=sources,
+    )
+
+
+def tpu_2d(name: str, label: str, *, peak: float, memory: float, sources: tuple[str, ...]) -> Accelerator:
+    """A TPU whose slices are 2-D meshes of hosts with 1, 4 or 8 chips."""
+    return Accelerator(
+        name,
+        Family.TPU,
+        resource="google.com/tpu",
+        labels=(GKE_TPU.of(label),),
+        taints=("google.com/tpu",),
+        host_sizes=(1, 4, 8),
+        peak_tflops=peak,
+        memory_gb=memory,
+        host_options=MESH,
+        topology_rule=", ".join(MESH),
+        sources=sources,
+    )
+
+
+def host_accelerator(
+    name: str,
+    resource: str,
+    *labels: NodeLabels,
+    host_sizes: tuple[int, ...],
+    peak: float,
+    memory: float,
+    sources: tuple[str, ...],
+    taints: tuple[str, ...] = (),
+) -> Accelerator:
+    """An accelerator of single hosts. The taint named like the resource is always tolerated: clusters use it by convention
+    (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration)."""
+    return Accelerator(
+        name,
+        Family.HOST,
+        resource=resource,
+        labels=labels,
+        taints=(resource, *taints),
+        host_sizes=host_sizes,
+        peak_tflops=peak,
+        memory_gb=memory,
+        sources=sources,
+    )
