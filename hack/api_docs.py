@@ -16,6 +16,7 @@ from diloco_operator.accelerators.labels import DIALECTS
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import Reason, all_reasons
 from markdown_text import bullet, paragraph, table
 
 INTRODUCTION = """\
@@ -125,10 +126,23 @@ def _conditions() -> str:
 
 
 def _reasons() -> Iterator[str]:
-    constants = list(_documented(conditions))
-    for title, prefix in (("Reasons of conditions", "REASON_"), ("Reasons of units", "UNIT_"), ("Reasons of pools", "POOL_")):
-        rows = [[f"`{value}`", meaning] for name, value, meaning in constants if name.startswith(prefix)]
-        yield f"### {title}\n\n" + table(["reason", "meaning"], rows)
+    rows: dict[str, list[Reason]] = {}
+    for reason in all_reasons():
+        rows.setdefault(reason.subject, []).append(reason)
+    units, pools, events = rows.pop("Unit"), rows.pop("Pool"), rows.pop("Event")
+    header = ["reason", "status", "Event", "meaning"]
+    for condition, reasons in rows.items():
+        cells = [[f"`{each.value}`", f"`{each.status}`", _event(each), each.meaning] for each in reasons]
+        yield f"### Reasons of {condition}\n\n" + table(header, cells)
+    intro = "A condition that takes another status is reported as an Event with the reason of the condition. The other Events:"
+    cells = [[f"`{each.value}`", _event(each), each.meaning] for each in events]
+    yield f"### Reasons of Events\n\n{paragraph(intro)}\n" + table(["reason", "type", "meaning"], cells)
+    for title, reasons in (("Reasons of units", units), ("Reasons of pools", pools)):
+        yield f"### {title}\n\n" + table(["reason", "meaning"], [[f"`{each.value}`", each.meaning] for each in reasons])
+
+
+def _event(reason: Reason) -> str:
+    return f"`{reason.severity}`" if reason.severity else "none"
 
 
 def _units() -> str:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.kube.client import Obj, Resource
@@ -105,6 +106,11 @@ class Event:
     message: str
     unit: str = ""
     """The unit that it is about; "": the whole job."""
+
+    @classmethod
+    def of(cls, reason: ConditionReason | EventReason, message: str) -> Event:
+        """Its type is the severity of the reason."""
+        return cls(reason.severity.value, reason.value, message)
 
 
 @dataclass(frozen=True, slots=True)

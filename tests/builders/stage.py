@@ -16,6 +16,7 @@ from builders.jobs import JobBuilder
 from builders.nodes import a_node, signals
 from builders.pods import exits, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
+from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
@@ -39,6 +40,17 @@ from diloco_operator.report import Report, UnitPhase
 
 START = parse_timestamp("2026-11-20T12:00:00Z")
 _CHILDREN = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
+
+
+def unknown_reasons(plan: Plan) -> list[tuple[str, str]]:
+    """(subject, reason) of what a plan writes and the table of reasons does not have."""
+    status = plan.status.status if plan.status is not None else {}
+    written = [(each["type"], each["reason"]) for each in status.get("conditions", ())]
+    written += [("Unit", each["reason"]) for each in status.get("units", ()) if each["reason"]]
+    written += [("Pool", each["reason"]) for each in status.get("pools", ()) if each["reason"]]
+    known = {(reason.subject, reason.value) for reason in all_reasons()}
+    reported = {reason.value for reason in all_reasons() if reason.severity}
+    return [*(each for each in written if each not in known), *(("Event", e.reason) for e in plan.events if e.reason not in reported)]
 
 
 class Stage:
@@ -93,6 +105,7 @@ class Stage:
         self._unsure = False
         plan = reconcile(self.observed(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
         self.plans.append(plan)
+        assert unknown_reasons(plan) == []
         return plan
 
     def step(self, crash_after: int | None = None) -> Plan:

@@ -7,6 +7,7 @@ from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Condition, UnitState, UnitStatus
+from diloco_operator.api.reasons import SuspendedReason
 from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration
 
@@ -51,7 +52,8 @@ def headline(view: JobView) -> str:
         if view.holds(end):
             return f"{end}: {conditions[end].message}"
     if view.suspend:
-        return f"Suspending: {conditions[ConditionType.SUSPENDED].message}" if ConditionType.SUSPENDED in conditions else "Suspending"
+        text = f": {conditions[ConditionType.SUSPENDED].message}" if ConditionType.SUSPENDED in conditions else ""
+        return f"{SuspendedReason.SUSPENDING}{text}"
     if not view.holds(ConditionType.TRAINING):
         return view.unreached()
     text = f"Training: {conditions[ConditionType.TRAINING].message}"

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diloco_operator.api.conditions import POOL_FULL, POOL_JOB_AT_MAXIMUM, TERMINAL, ConditionType
+from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
+from diloco_operator.api.reasons import PoolReason
 from diloco_operator.kube.client import Obj
 
 _PROGRESS_LINES = 20
@@ -111,7 +112,7 @@ def _pool_changes(before: Status, new: JobView) -> Iterator[Line]:
     known = {pool.name: pool for pool in before.pools}
     for pool in new.status.pools:
         old = known.get(pool.name)
-        if pool.reason not in ("", POOL_FULL, POOL_JOB_AT_MAXIMUM) and (old is None or old.reason != pool.reason):
+        if pool.reason not in ("", PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM) and (old is None or old.reason != pool.reason):
             yield Line("pool", new.name, f"pool {pool.name} {pool.reason}: {pool.message}", warning=False)
 
 

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.kube.client import Obj
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.plan import Plan
@@ -27,8 +28,6 @@ _QUEUE_BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.
 _RECOVERY_BUCKETS = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
 _JOB = ("namespace", "job")
-_SHORT = frozenset({"NoFreeSlice", "NoMatchingNodes"})
-"""status.pools[].reason: a placement that failed, as opposed to a pool that is as big as it may be."""
 
 
 class Metrics:
@@ -206,7 +205,7 @@ def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
     was = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
     for pool in after.get("pools") or ():
         reason = pool.get("reason", "")
-        if reason in _SHORT and was.get(pool["name"]) != reason:
+        if reason in SHORT_OF_SLICES and was.get(pool["name"]) != reason:
             yield pool["name"], reason
 
 

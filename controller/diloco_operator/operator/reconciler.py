@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from diloco.contract import syncer_host_name
 
 from diloco_operator.api import names
-from diloco_operator.api.conditions import POOL_NO_FREE_SLICE, POOL_NO_MATCHING_NODES
+from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.slice_kinds import shape_of
@@ -344,7 +344,7 @@ def lacking(job: Job, status: Mapping[str, Any]) -> frozenset[Shape]:
     """The shapes of which the job would take more if there were any, by what its status says of its pools."""
     if job.spec is None:
         return frozenset()
-    short = {pool["name"] for pool in status.get("pools", ()) if pool.get("reason") in (POOL_NO_FREE_SLICE, POOL_NO_MATCHING_NODES)}
+    short = {pool["name"] for pool in status.get("pools", ()) if pool.get("reason") in SHORT_OF_SLICES}
     return frozenset(shape_of(pool) for pool in job.spec.pools if pool.name in short)
 
 

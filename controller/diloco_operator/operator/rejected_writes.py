@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diloco_operator.api import names
-from diloco_operator.api.conditions import REASON_NAME_TAKEN, REASON_WRITE_REFUSED
+from diloco_operator.api.reasons import EventReason
 from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.operator.executor import ExecutionResult, Failure
@@ -54,14 +54,11 @@ def _key(write: Create | Patch) -> WriteKey:
 
 def rejected_write_events(outcome: ExecutionResult) -> list[Event]:
     """One for each kind of refusal, however many objects met it; none for what goes with a namespace that is being deleted."""
-    first: dict[tuple[str, int], tuple[Failure, int]] = {}
+    first: dict[tuple[EventReason, int], tuple[Failure, int]] = {}
     for failure in outcome.failures:
         if failure.transient or "being terminated" in failure.error.message:
             continue
-        reason = REASON_NAME_TAKEN if isinstance(failure.error, AlreadyExists) else REASON_WRITE_REFUSED
+        reason = EventReason.NAME_TAKEN if isinstance(failure.error, AlreadyExists) else EventReason.WRITE_REFUSED
         told, count = first.get((reason, failure.error.code), (failure, 0))
         first[reason, failure.error.code] = (told, count + 1)
-    return [
-        Event("Warning", reason, f"{told}" + (f" (and {count - 1} more)" if count > 1 else ""))
-        for (reason, _), (told, count) in first.items()
-    ]
+    return [Event.of(reason, f"{told}" + (f" (and {count - 1} more)" if count > 1 else "")) for (reason, _), (told, count) in first.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from diloco_operator.api import conditions
+from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.slices import Fleet, SliceCounts
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
@@ -19,10 +19,10 @@ def pool_outcome(
     """`own`: slices of this shape that the job itself has."""
     if placed + pool.reserved >= pool.max:
         text = f"pool {pool.name} has all of the {_units(pool.max)} that it may have"
-        return PoolOutcome(job.key, pool.name, placed, conditions.POOL_FULL, text)
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, text)
     if job_room <= 0:
         text = f"the job has the {_units(job.max)} of learners.max; pool {pool.name} has {placed}"
-        return PoolOutcome(job.key, pool.name, placed, conditions.POOL_JOB_AT_MAXIMUM, text)
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text)
     missing = len(pool.units) - placed
     if missing <= 0:
         return PoolOutcome(job.key, pool.name, placed, "", "")
@@ -31,7 +31,7 @@ def pool_outcome(
     counts = fleet.counts(pool.shape)
     if counts.total == 0:
         text = f"{start}; the fleet has no such nodes" + _other_devices(counts)
-        return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_MATCHING_NODES, text)
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_MATCHING_NODES, text)
     parts: list[str] = []
     if own:
         parts.append(f"{own} of this job")
@@ -43,14 +43,14 @@ def pool_outcome(
     unfit = sum(not requirements.fits(slice_) for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED))
     if unfit:
         parts.append(f"{unfit} free, but not fitting: {_requirements(pool)}")
-    return PoolOutcome(job.key, pool.name, placed, conditions.POOL_NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
+    return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
 
 
-def unplaced_reason(outcome: PoolOutcome) -> str:
+def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
     """The reason of a unit without a slice, from that of its pool."""
-    if outcome.reason in (conditions.POOL_FULL, conditions.POOL_JOB_AT_MAXIMUM):
-        return conditions.UNIT_SCALED_DOWN
-    return conditions.UNIT_NO_CAPACITY
+    if outcome.reason in (PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM):
+        return UnitReason.SCALED_DOWN
+    return UnitReason.NO_CAPACITY
 
 
 def _requirements(pool: PoolRequest) -> str:

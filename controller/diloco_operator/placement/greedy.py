@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from diloco_operator.api import conditions
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.explain import pool_outcome, unplaced_reason
 from diloco_operator.placement.matching import Matching, SliceRequirements, slice_requirements
@@ -179,7 +179,7 @@ class _Book:
             for unit in pool.request.units:
                 if unit.name not in pool.placed:
                     dropped = unit.name in held
-                    reason = conditions.UNIT_SCALED_DOWN if dropped else unplaced_reason(outcome)
+                    reason = UnitReason.SCALED_DOWN if dropped else unplaced_reason(outcome)
                     unplaced.append(UnplacedUnit(self.job.key, pool.request.name, unit.name, reason, outcome.message))
 
     def _own_slots(self, pool: _PoolBook) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.fleet.slices import Fleet, Shape, Slice, group_name
@@ -81,8 +83,7 @@ class UnplacedUnit:
     job: str
     pool: str
     unit: str
-    reason: str
-    """A constant of `api.conditions`, UNIT_…"""
+    reason: UnitReason
     message: str
 
 
@@ -93,8 +94,8 @@ class PoolOutcome:
     job: str
     pool: str
     placed: int
-    reason: str
-    """A constant of `api.conditions`, POOL_…; "" when every candidate is placed."""
+    reason: PoolReason | Literal[""]
+    """Empty when every candidate is placed."""
     message: str
 
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.client import Obj
 from diloco_operator.placement import Solver, place
 from diloco_operator.plan import WAVE_LEARNERS, ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
-from diloco_operator.reconcile.children.syncer import JobEnd, SyncerChanges, syncer_changes, verdict
+from diloco_operator.reconcile.children.syncer import SyncerChanges, syncer_changes
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.observe.rejected_writes import UNIT, write_key
 from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
 from diloco_operator.reconcile.status import conditions as say
 from diloco_operator.reconcile.status.assembly import assemble, worth_writing
-from diloco_operator.reconcile.status.ending import finished, quorum_lost, time_to_live
+from diloco_operator.reconcile.status.ending import JobEnd, finished, quorum_lost, syncer_end, time_to_live
 from diloco_operator.reconcile.status.events import condition_events, unit_events
 from diloco_operator.reconcile.units.cleanup import prune_pods, remaining_pods, templates_changed
 from diloco_operator.reconcile.units.lifecycle import observe_unit
@@ -61,7 +61,7 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
         return _after_the_end(context)
     records, adopted = _observe_all(context)
     restarts = restarted(context.before, records)
-    end = verdict(context.syncer) or quorum_lost(context, records)
+    end = syncer_end(context.syncer) or quorum_lost(context, records)
     if end is not None:
         plan = _end(context, records, end)
     elif job.spec.suspend:
@@ -98,7 +98,7 @@ def _end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], end
     """The syncer has spoken its last word, or nobody is left to train: say so first, clean up once it is on record."""
     closed = {name: _close(record, end, context.now) for name, record in records.items()}
     scaling = Scaling(closed, placed=0, desired=0)
-    status = assemble(context.observed.job, say.over(end), context, scaling, context.now, result=end.result)
+    status = assemble(context.observed.job, say.ended(end), context, scaling, context.now, result=end.result)
     return _finish(
         context.observed, _Draft(), status, scaling, context.now, before=context.before, reserved=_pod_nodes(context.observed.pods)
     )
@@ -142,10 +142,10 @@ def _released(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatus
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
-        return record._replace(state=UnitState.DRAINING, reason=c.UNIT_SUSPENDED, message=message, since=context.now)
+        return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, since=context.now)
     if record.state is UnitState.COMPLETED:
         return record
-    fresh = record._replace(slice="", not_before=None, failures=(), ended_at=None, reason=c.UNIT_SUSPENDED, message=message)
+    fresh = record._replace(slice="", not_before=None, failures=(), ended_at=None, reason=UnitReason.SUSPENDED, message=message)
     return fresh if record.state is UnitState.PENDING else fresh._replace(state=UnitState.PENDING, since=context.now)
 
 
@@ -259,7 +259,7 @@ def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> UnitS
         state=UnitState.PENDING,
         ended_attempt=record.attempt,
         slice="",
-        reason=c.UNIT_PODS_REFUSED,
+        reason=UnitReason.PODS_REFUSED,
         message=rejected,
         since=context.now,
     )
@@ -273,10 +273,10 @@ def _leave_removed_pools(context: ReconcileContext, records: dict[str, UnitStatu
             found[name] = record
         elif record.running:
             text = f"spec.pools has no pool {record.pool} any more"
-            draining = record._replace(state=UnitState.DRAINING, reason=c.UNIT_SCALED_DOWN, message=text, since=context.now)
+            draining = record._replace(state=UnitState.DRAINING, reason=UnitReason.SCALED_DOWN, message=text, since=context.now)
             found[name] = record if record.state is UnitState.DRAINING else draining
         elif context.learners.get(name):
-            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=c.UNIT_SCALED_DOWN)
+            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=UnitReason.SCALED_DOWN)
     return found
 
 

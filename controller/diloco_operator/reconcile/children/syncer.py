@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from diloco.contract import Exit, Result
-from pydantic import ValidationError
-
-from diloco_operator.api import conditions, names
+from diloco_operator.api import names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
 from diloco_operator.reconcile.context import ReconcileContext
@@ -25,56 +22,6 @@ class SyncerChanges:
     """Why it does not serve, in words; "" when its container runs."""
     taken: str = ""
     """Its name belongs to somebody else's pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnd:
-    """The job's end, as the syncer's pod tells it."""
-
-    complete: bool
-    reason: str
-    message: str
-    result: Result | None = None
-
-
-def verdict(syncer: PodView | None) -> JobEnd | None:
-    """None while the job goes on."""
-    if syncer is None:
-        return None
-    end = syncer.termination
-    if syncer.phase == "Succeeded" or (syncer.main_ended and end is not None and end.exit_code == Exit.COMPLETE):
-        result = _result(end.message if end else "")
-        if result is None:
-            return JobEnd(True, conditions.REASON_STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
-        return JobEnd(True, conditions.REASON_STEPS_REACHED, _summary(result), result)
-    if end is None or (syncer.running_since is not None and syncer.restarts == 0):
-        return None
-    detail = f": {end.message.strip()[:1000]}" if end.message.strip() else ""
-    if end.exit_code == Exit.BAD_STATE:
-        message = (
-            f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
-            "mend or replace the snapshots and make the job anew"
-        )
-        return JobEnd(False, conditions.REASON_STATE_UNUSABLE, message)
-    if end.exit_code == Exit.BAD_CONTRACT:
-        return JobEnd(False, conditions.REASON_SYNCER_FAILED, f"the syncer cannot read its environment or job file{detail}")
-    return None
-
-
-def _result(message: str) -> Result | None:
-    try:
-        return Result.model_validate_json(message)
-    except ValidationError:
-        return None
-
-
-def _summary(result: Result) -> str:
-    text = f"{result.step} of {result.steps} steps, {result.tokens} tokens"
-    if result.loss is not None:
-        text += f", training loss {result.loss:.4f}"
-    if result.held_out_loss is not None:
-        text += f", held-out loss {result.held_out_loss:.4f}"
-    return f"{text}. {result.message}" if result.message else text
 
 
 def syncer_changes(context: ReconcileContext, children_ready: bool) -> SyncerChanges:

@@ -94,7 +94,7 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         "state": record.state.value,
         "attempt": record.attempt,
         "restarts": record.restarts,
-        "reason": record.reason,
+        "reason": str(record.reason),
         "message": record.message,
         "tokensPerSecond": record.tokens_per_second,
         "weight": record.weight,

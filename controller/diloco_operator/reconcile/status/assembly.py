@@ -118,7 +118,7 @@ def _pools(context: ReconcileContext, scaling: Scaling, active: set[str]) -> lis
                 "name": pool.name,
                 "placed": sum(1 for r in mine if r.slice),
                 "contributing": sum(1 for r in mine if r.name in active),
-                "reason": outcome.reason if outcome else "",
+                "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.message if outcome else "",
             }
         )

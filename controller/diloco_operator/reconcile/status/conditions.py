@@ -6,19 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import (
+    SHORT_OF_SLICES,
+    AcceptedReason,
+    CompleteReason,
+    ConditionReason,
+    DegradedReason,
+    FailedReason,
+    PlacedReason,
+    SuspendedReason,
+    TrainingReason,
+    UnitReason,
+)
 from diloco_operator.kube.client import Cause
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.children.syncer import JobEnd
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.report import UnitPhase
 
-TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 _NAMED = 4
 """Units that a message names one by one."""
 _MESSAGE_LIMIT = 8000
@@ -28,9 +38,12 @@ _MESSAGE_LIMIT = 8000
 class Statement:
     """A condition without its times."""
 
-    status: str
-    reason: str
+    reason: ConditionReason
     message: str = ""
+
+    @property
+    def status(self) -> str:
+        return self.reason.status
 
 
 type Statements = dict[ConditionType, Statement]
@@ -52,7 +65,7 @@ def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generatio
             {
                 "type": kind.value,
                 "status": statement.status,
-                "reason": statement.reason,
+                "reason": statement.reason.value,
                 "message": statement.message[:_MESSAGE_LIMIT],
                 "observedGeneration": generation,
                 "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else format_timestamp(now),
@@ -64,7 +77,7 @@ def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generatio
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
     """The spec cannot be worked with; everything else stays as it was."""
     text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
-    return {ConditionType.ACCEPTED: Statement(FALSE, c.REASON_SPEC_INVALID, f"{text}. What runs is left alone until the spec is mended")}
+    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is mended")}
 
 
 def running(
@@ -80,48 +93,44 @@ def running(
     objects of the job that somebody else deletes."""
     contributing = contributors(context, scaling.records, bool(syncer_down))
     return {
-        ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
+        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: _placed(context, scaling),
         ConditionType.TRAINING: _training(context, scaling, contributing, syncer_down, taken, rejected),
         ConditionType.DEGRADED: _degraded(context, scaling, contributing, going),
-        ConditionType.SUSPENDED: Statement(FALSE, c.REASON_NOT_SUSPENDED),
-        ConditionType.COMPLETE: Statement(FALSE, c.REASON_IN_PROGRESS),
-        ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED),
+        ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
+        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
+        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
 
 
 def suspended(still: Sequence[str]) -> Statements:
     """`still`: names of the pods that have not gone yet."""
     done = not still
-    stopped = Statement(FALSE, c.REASON_STOPPED, "the job is suspended; set spec.suspend to false to resume where it stopped")
     message = "nothing runs, the state is kept" if done else f"waits for {_several(still)} to hand back state and end"
+    stopped = "the job is suspended; set spec.suspend to false to resume where it stopped"
     return {
-        ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
-        ConditionType.PLACED: Statement(FALSE, c.REASON_SUSPENDED, "every slice is given back" if done else "slices are being given back"),
-        ConditionType.TRAINING: stopped,
-        ConditionType.DEGRADED: Statement(FALSE, c.REASON_SUSPENDED),
-        ConditionType.SUSPENDED: Statement(TRUE if done else FALSE, c.REASON_SUSPENDED if done else c.REASON_SUSPENDING, message),
-        ConditionType.COMPLETE: Statement(FALSE, c.REASON_IN_PROGRESS),
-        ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED),
+        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, "every slice is given back" if done else "slices are being given back"),
+        ConditionType.TRAINING: Statement(TrainingReason.STOPPED, stopped),
+        ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED),
+        ConditionType.SUSPENDED: Statement(SuspendedReason.SUSPENDED if done else SuspendedReason.SUSPENDING, message),
+        ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
+        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
 
 
-def over(verdict: JobEnd) -> Statements:
-    """Of a job that has ended, one way or the other."""
-    word = "complete" if verdict.complete else "failed"
-    stopped = Statement(FALSE, c.REASON_STOPPED, f"the job is {word}")
+def ended(end: JobEnd) -> Statements:
+    """Of a job that is complete or failed."""
+    text = f"the job is {'complete' if end.complete else 'failed'}"
+    reason = Statement(end.reason, end.message)
     return {
-        ConditionType.ACCEPTED: Statement(TRUE, c.REASON_SPEC_VALID),
-        ConditionType.PLACED: stopped,
-        ConditionType.TRAINING: stopped,
-        ConditionType.DEGRADED: stopped,
-        ConditionType.SUSPENDED: Statement(FALSE, c.REASON_NOT_SUSPENDED),
-        ConditionType.COMPLETE: Statement(TRUE, verdict.reason, verdict.message)
-        if verdict.complete
-        else Statement(FALSE, c.REASON_STOPPED, "the job failed before its last step"),
-        ConditionType.FAILED: Statement(FALSE, c.REASON_NOT_FAILED)
-        if verdict.complete
-        else Statement(TRUE, verdict.reason, verdict.message),
+        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        ConditionType.PLACED: Statement(PlacedReason.STOPPED, text),
+        ConditionType.TRAINING: Statement(TrainingReason.STOPPED, text),
+        ConditionType.DEGRADED: Statement(DegradedReason.STOPPED, text),
+        ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
+        ConditionType.COMPLETE: reason if end.complete else Statement(CompleteReason.STOPPED, "the job failed before its last step"),
+        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else reason,
     }
 
 
@@ -167,23 +176,23 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     count = f"{scaling.placed} of {scaling.desired} units have hardware"
     why = _pool_messages(scaling)
     if scaling.placed >= max(scaling.desired, learners.min):
-        return Statement(TRUE, c.REASON_ALL_PLACED, count)
+        return Statement(PlacedReason.ALL_PLACED, count)
     if scaling.placed >= learners.min:
-        return Statement(TRUE, c.REASON_MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
+        return Statement(PlacedReason.MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
     if scaling.placed + scaling.rejected >= learners.min:
-        refused = [r for r in scaling.records.values() if r.reason == c.UNIT_PODS_REFUSED]
+        refused = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in refused[:_NAMED])
-        return Statement(FALSE, c.REASON_PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
+        return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
     failed = sum(r.state is UnitState.FAILED for r in scaling.records.values())
     given_up = f"; {failed} given up" if failed else ""
     text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
-    return Statement(FALSE, c.REASON_INSUFFICIENT_CAPACITY, text)
+    return Statement(PlacedReason.INSUFFICIENT_CAPACITY, text)
 
 
 def _pool_messages(scaling: Scaling) -> str:
     if scaling.placement is None:
         return ""
-    short = [p.message for p in scaling.placement.pools if p.reason in (c.POOL_NO_FREE_SLICE, c.POOL_NO_MATCHING_NODES)]
+    short = [p.message for p in scaling.placement.pools if p.reason in SHORT_OF_SLICES]
     return "".join(f"; {text}" for text in short)
 
 
@@ -192,31 +201,31 @@ def _training(
 ) -> Statement:
     quorum = context.spec.training.quorum
     if rejected and not contributing:
-        return Statement(FALSE, c.REASON_WRITE_REFUSED, "; ".join(rejected))
+        return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejected))
     if taken:
         text = f"{_several(taken)} exists and is not this job's: delete it, or give the job another name"
-        return Statement(FALSE, c.REASON_NAME_TAKEN, text)
+        return Statement(TrainingReason.NAME_TAKEN, text)
     served = context.observed.report is not None or bool((context.observed.job.status.get("progress") or {}).get("step"))
     if syncer_down:
         if served:
             text = f"the syncer does not run: {syncer_down}. Learners go on with what they have and connect again by themselves"
-            return Statement(FALSE, c.REASON_SYNCER_UNAVAILABLE, text)
-        return Statement(FALSE, c.REASON_SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
+            return Statement(TrainingReason.SYNCER_UNAVAILABLE, text)
+        return Statement(TrainingReason.SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
     if context.report is None:
         if context.now - context.syncer_since <= context.observed.config.report_stale_after:
-            return Statement(FALSE, c.REASON_SYNCER_STARTING, "the syncer's pod runs, its first report is awaited")
+            return Statement(TrainingReason.SYNCER_STARTING, "the syncer's pod runs, its first report is awaited")
         silence = context.observed.config.report_stale_after
         text = f"the operator has had no report from the syncer for {silence:.0f} s; look at its pod and network"
-        return Statement(UNKNOWN, c.REASON_SYNCER_UNREACHABLE, text)
+        return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
     count = _count(scaling, contributing)
     if len(contributing) >= quorum and context.report.seeded:
         news = f"; the syncer {context.report.message}" if context.report.message else ""
-        return Statement(TRUE, c.REASON_QUORUM_CONTRIBUTING, count + news)
+        return Statement(TrainingReason.QUORUM_CONTRIBUTING, count + news)
     if len(contributing) < quorum:
         missing = _missing(scaling, contributing)
         text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
-        return Statement(FALSE, c.REASON_QUORUM_MISSING, text)
-    return Statement(FALSE, c.REASON_SEEDING, "the first learner hands over the initial parameters")
+        return Statement(TrainingReason.QUORUM_MISSING, text)
+    return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
 
 
 def _degraded(context: ReconcileContext, scaling: Scaling, contributing: set[str], going: Sequence[str]) -> Statement:
@@ -227,36 +236,36 @@ def _degraded(context: ReconcileContext, scaling: Scaling, contributing: set[str
             f"somebody deleted the volume claim {volume}: it goes when the syncer's pod ends, and with it every snapshot. Let the job "
             "complete, or copy what is on it"
         )
-        return Statement(TRUE, c.REASON_VOLUME_DELETED, text)
+        return Statement(DegradedReason.VOLUME_DELETED, text)
     report = context.report
     if len(contributing) >= learners.min or context.finishing:
         if report is not None and report.snapshot_error:
             text = f"training goes on, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
-            return Statement(TRUE, c.REASON_SNAPSHOT_FAILED, text)
-        return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
+            return Statement(DegradedReason.SNAPSHOT_FAILED, text)
+        return Statement(DegradedReason.ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
     there = contributing | _returning(context, scaling.records)
     if len(there) >= learners.min:
         text = f"{len(there)} trained until the syncer went and connect again by themselves, learners.min is {learners.min}"
-        return Statement(FALSE, c.REASON_ENOUGH_LEARNERS, text)
+        return Statement(DegradedReason.ENOUGH_LEARNERS, text)
     missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     details = _missing(scaling, contributing)
     text = f"{_count(scaling, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
-    return Statement(TRUE, _degraded_reason(missing), text)
+    return Statement(_degraded_reason(missing), text)
 
 
-def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> str:
+def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> DegradedReason:
     """One cause if all the missing ones share it."""
     causes = set()
     for record in missing:
         if record.state in (UnitState.FAILED, UnitState.BACKING_OFF):
-            causes.add(c.REASON_LEARNERS_FAILED)
+            causes.add(DegradedReason.LEARNERS_FAILED)
         elif record.state is UnitState.PENDING and not record.slice:
-            causes.add(c.REASON_LEARNERS_UNPLACED)
+            causes.add(DegradedReason.LEARNERS_UNPLACED)
         elif record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING) and record.restarts == 0:
-            causes.add(c.REASON_LEARNERS_STARTING)
+            causes.add(DegradedReason.LEARNERS_STARTING)
         else:
-            causes.add(c.REASON_LEARNERS_MISSING)
-    return causes.pop() if len(causes) == 1 else c.REASON_LEARNERS_MISSING
+            causes.add(DegradedReason.LEARNERS_MISSING)
+    return causes.pop() if len(causes) == 1 else DegradedReason.LEARNERS_MISSING
 
 
 def _count(scaling: Scaling, contributing: set[str]) -> str:

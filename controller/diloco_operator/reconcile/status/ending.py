@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.api import conditions as c
+from diloco.contract import Exit, Result
+from pydantic import ValidationError
+
 from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import CompleteReason, FailedReason, UnitReason
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
-from diloco_operator.reconcile.children.syncer import JobEnd
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.scaling import possible_units
 
@@ -29,21 +33,74 @@ def _ended_at(status: Mapping[str, Any]) -> float | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How the job ended."""
+
+    reason: CompleteReason | FailedReason
+    message: str
+    result: Result | None = None
+
+    @property
+    def complete(self) -> bool:
+        return isinstance(self.reason, CompleteReason)
+
+
+def syncer_end(syncer: PodView | None) -> JobEnd | None:
+    """The end that the syncer's pod reports; None while the job goes on."""
+    if syncer is None:
+        return None
+    end = syncer.termination
+    if syncer.phase == "Succeeded" or (syncer.main_ended and end is not None and end.exit_code == Exit.COMPLETE):
+        result = _result(end.message if end else "")
+        if result is None:
+            return JobEnd(CompleteReason.STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
+        return JobEnd(CompleteReason.STEPS_REACHED, _summary(result), result)
+    if end is None or (syncer.running_since is not None and syncer.restarts == 0):
+        return None
+    detail = f": {end.message.strip()[:1000]}" if end.message.strip() else ""
+    if end.exit_code == Exit.BAD_STATE:
+        message = (
+            f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
+            "mend or replace the snapshots and make the job anew"
+        )
+        return JobEnd(FailedReason.STATE_UNUSABLE, message)
+    if end.exit_code == Exit.BAD_CONTRACT:
+        return JobEnd(FailedReason.SYNCER_FAILED, f"the syncer cannot read its environment or job file{detail}")
+    return None
+
+
+def _result(message: str) -> Result | None:
+    try:
+        return Result.model_validate_json(message)
+    except ValidationError:
+        return None
+
+
+def _summary(result: Result) -> str:
+    text = f"{result.step} of {result.steps} steps, {result.tokens} tokens"
+    if result.loss is not None:
+        text += f", training loss {result.loss:.4f}"
+    if result.held_out_loss is not None:
+        text += f", held-out loss {result.held_out_loss:.4f}"
+    return f"{text}. {result.message}" if result.message else text
+
+
 def quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
     failed = [r for r in records.values() if r.state is UnitState.FAILED and r.template_hash == context.hashes.get(r.pool)]
     quorum = context.spec.training.quorum
     if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
         return None
-    layout = all(r.reason == c.UNIT_REFUSED_LAYOUT for r in failed)
-    reason = c.REASON_LAYOUT_REFUSED if layout else c.REASON_RESTARTS_EXHAUSTED
+    layout = all(r.reason == UnitReason.REFUSED_LAYOUT for r in failed)
+    reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
     text = (
         f"{len(failed)} {'unit has' if len(failed) == 1 else 'units have'} been given up, the rest cannot reach training.quorum {quorum}; "
         f"{last.name}: {last.message}. The last snapshot is kept on volume {names.volume_claim_name(context.observed.job.name)} as long as "
         "the job exists"
     )
-    return JobEnd(False, reason, text)
+    return JobEnd(reason, text)
 
 
 def time_to_live(context: ReconcileContext) -> tuple[Delete | None, float | None]:

@@ -6,24 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from diloco_operator.api.conditions import REASON_LEARNERS_STARTING, ConditionType
+from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import CONDITION_REASONS, EventReason, Severity
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
-NORMAL, WARNING = "Normal", "Warning"
 _LIMIT = 20
 """Units that get an event of their own in one pass."""
-_BAD_WHEN_TRUE = (ConditionType.FAILED, ConditionType.DEGRADED)
-_TOLD = (
-    ConditionType.PLACED,
-    ConditionType.TRAINING,
-    ConditionType.DEGRADED,
-    ConditionType.SUSPENDED,
-    ConditionType.COMPLETE,
-    ConditionType.FAILED,
-    ConditionType.ACCEPTED,
-)
 
 
 def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> list[Event]:
@@ -34,7 +24,7 @@ def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, Unit
         if event is not None:
             found.append(replace(event, unit=name))
     if len(found) > _LIMIT:
-        return [*found[:_LIMIT], Event(NORMAL, "UnitsChanged", f"{len(found) - _LIMIT} more units changed")]
+        return [*found[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{len(found) - _LIMIT} more units changed")]
     return found
 
 
@@ -43,32 +33,32 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
     if not changed:
         return None
     if new.state is UnitState.FAILED:
-        return Event(WARNING, "UnitFailed", f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_FAILED, f"{new.name}: {new.message}")
     ended = old is not None and new.ended_attempt > old.ended_attempt and new.restarts > old.restarts
     if new.state is UnitState.BACKING_OFF and ended:
-        return Event(WARNING, "UnitCrashed", f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_CRASHED, f"{new.name}: {new.message}")
     if new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0):
         again = f" after attempt {new.attempt - 1}: {old.message}" if old and old.attempt and old.message else ""
-        return Event(NORMAL, "UnitStarted", f"{new.name}: attempt {new.attempt} starts on {new.slice}{again}")
+        return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} starts on {new.slice}{again}")
     if ended:
-        return Event(WARNING, "UnitLost", f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_LOST, f"{new.name}: {new.message}")
     if new.state is UnitState.DRAINING:
-        return Event(NORMAL, "UnitDraining", f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_DRAINING, f"{new.name}: {new.message}")
     if new.state is UnitState.TRAINING:
         back = f", {new.recover_seconds:.1f} s after it was lost" if new.recover_seconds is not None and new.attempt > 1 else ""
-        return Event(NORMAL, "UnitContributes", f"{new.name}: attempt {new.attempt} contributes{back}")
+        return Event.of(EventReason.UNIT_CONTRIBUTES, f"{new.name}: attempt {new.attempt} contributes{back}")
     return None
 
 
 def condition_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """One for each condition that took another status. Of a new job all are False but Accepted: that is no news."""
     old = {each["type"]: each["status"] for each in before}
     found = []
     for condition in after:
         kind = ConditionType(condition["type"])
-        was = old.get(kind.value, "False" if kind is not ConditionType.ACCEPTED else "True")
-        starting = condition["reason"] == REASON_LEARNERS_STARTING  # nothing is missing that was there
-        if kind in _TOLD and condition["status"] != was and not starting:
-            bad = condition["status"] == "False" if kind in (ConditionType.ACCEPTED, ConditionType.TRAINING) else kind in _BAD_WHEN_TRUE
-            text = f"{kind.value}={condition['status']}: {condition['message']}"
-            found.append(Event(WARNING if bad and condition["status"] != "Unknown" else NORMAL, condition["reason"], text))
+        if condition["status"] == old.get(kind.value, "True" if kind is ConditionType.ACCEPTED else "False"):
+            continue
+        reason = {each.value: each for each in CONDITION_REASONS[kind]}[condition["reason"]]
+        if reason.severity is not Severity.SILENT:
+            found.append(Event.of(reason, f"{kind.value}={condition['status']}: {condition['message']}"))
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from diloco.contract import Exit
 
-from diloco_operator.api import conditions
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.observe.state import PodView, Termination
 
 EVICTION_REASONS = frozenset(
@@ -42,7 +42,7 @@ class EndKind(enum.IntEnum):
 class End:
     kind: EndKind
     reason: str
-    """A constant of `api.conditions`, UNIT_…"""
+    """A `UnitReason`; "" of an end that needs none."""
     message: str
     at: float
     leave_slice: bool = False
@@ -52,27 +52,27 @@ class End:
 _REFUSALS = {
     Exit.REFUSED_LAYOUT: (
         EndKind.PERMANENT,
-        conditions.UNIT_REFUSED_LAYOUT,
+        UnitReason.REFUSED_LAYOUT,
         "the parameters of the training program do not fit the job's; make the model the same in every pool's template",
     ),
     Exit.BAD_CONTRACT: (
         EndKind.PERMANENT,
-        conditions.UNIT_BAD_CONTRACT,
+        UnitReason.BAD_CONTRACT,
         "the training program found its environment or job file missing or wrong; use the diloco version that belongs to the operator",
     ),
     Exit.REFUSED_NONFINITE: (
         EndKind.FAILURE,
-        conditions.UNIT_REFUSED_NONFINITE,
+        UnitReason.REFUSED_NONFINITE,
         "it sent NaN or infinite parameters, which were refused; look at its learning rate and data",
     ),
     Exit.REFUSED_FENCED: (
         EndKind.FAILURE,
-        conditions.UNIT_REFUSED_IDENTITY,
+        UnitReason.REFUSED_IDENTITY,
         "the syncer knows a newer attempt or another process with this identity",
     ),
     Exit.REFUSED_UNAUTHENTICATED: (
         EndKind.FAILURE,
-        conditions.UNIT_REFUSED_IDENTITY,
+        UnitReason.REFUSED_IDENTITY,
         "it and the syncer do not accept each other's certificates, or its certificate names somebody else; its log says which",
     ),
 }
@@ -83,11 +83,11 @@ def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
     if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
         return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
-        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.disruption}", now)
     if eviction_reason:
-        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, eviction_reason, now, leave_slice=True)
+        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, now, leave_slice=True)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"somebody deleted the pod {pod.name}", now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"somebody deleted the pod {pod.name}", now)
     return None
 
 
@@ -102,21 +102,21 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
             return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at)
         if end.reason == "OOMKilled":
             message = f"exit {end.exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
-            return End(EndKind.FAILURE, conditions.UNIT_OUT_OF_MEMORY, message, at)
+            return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, message, at)
     if pod.disruption:
-        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.disruption}", at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.disruption}", at)
     if eviction_reason:
-        return End(EndKind.DISRUPTION, conditions.UNIT_NODE_LOST, eviction_reason, at, leave_slice=True)
+        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, at, leave_slice=True)
     if pod.reason in EVICTION_REASONS:
-        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, conditions.UNIT_DISRUPTED, f"somebody deleted the pod {pod.name}", at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"somebody deleted the pod {pod.name}", at)
     if end is None:
         if pod.phase == "Succeeded":
             return End(EndKind.COMPLETE, "", "", at)
         detail = f"{pod.reason}: {pod.message}" if pod.reason else "the kubelet gives no reason"
-        return End(EndKind.FAILURE, conditions.UNIT_CRASHED, f"the pod {pod.name} failed ({detail})", at)
-    return End(EndKind.FAILURE, conditions.UNIT_CRASHED, _with_detail(exit_text(end), end), at)
+        return End(EndKind.FAILURE, UnitReason.CRASHED, f"the pod {pod.name} failed ({detail})", at)
+    return End(EndKind.FAILURE, UnitReason.CRASHED, _with_detail(exit_text(end), end), at)
 
 
 def exit_text(end: Termination) -> str:
@@ -147,9 +147,9 @@ def gang_end(
     over = [end for _, end in ends if end is not None]
     if len(pods) < hosts and not adopted:
         if ever_ran:
-            over.append(End(EndKind.DISRUPTION, conditions.UNIT_POD_LOST, "a pod vanished, and the operator had not deleted it", now))
+            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, "a pod vanished, and the operator had not deleted it", now))
         elif not over:
-            return End(EndKind.NEVER_RAN, conditions.UNIT_POD_LOST, "its pods are gone", now)
+            return End(EndKind.NEVER_RAN, UnitReason.POD_LOST, "its pods are gone", now)
     if not over:
         return None
     heaviest = max(end.kind for end in over)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diloco_operator.api import conditions as c
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
@@ -67,7 +67,7 @@ def templates_changed(context: ReconcileContext, records: Mapping[str, UnitStatu
         if record.state is UnitState.FAILED:
             found[record.name] = record._replace(
                 state=UnitState.PENDING,
-                reason=c.UNIT_TEMPLATE_CHANGED,
+                reason=UnitReason.TEMPLATE_CHANGED,
                 message=text,
                 failures=(),
                 since=context.now,
@@ -84,4 +84,4 @@ def templates_changed(context: ReconcileContext, records: Mapping[str, UnitStatu
 
 
 def _drain(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
-    return record._replace(state=UnitState.DRAINING, reason=c.UNIT_TEMPLATE_CHANGED, message=message, since=now)
+    return record._replace(state=UnitState.DRAINING, reason=UnitReason.TEMPLATE_CHANGED, message=message, since=now)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -18,7 +18,7 @@ from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.report import UnitPhase, UnitReport
 
-_DISRUPTIONS = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST)
+_DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
 
 
 def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitStatusRecord, bool]:
@@ -49,7 +49,7 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     if len(where) > 1 and record.state is not UnitState.DRAINING:
         # Made by two plans, of which nobody knew how much of the first was carried out.
         message = f"attempt {record.attempt} was made on two slices, {' and '.join(sorted(where))}; it is made again on one"
-        never = End(EndKind.NEVER_RAN, conditions.UNIT_SCHEDULING, message, context.now)
+        never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
         return after_end(record, record.attempt, never, context.spec.learners.restart, context.now), adopted
     if record.state is UnitState.DRAINING:
         return _drained(context, record, current), adopted
@@ -132,11 +132,11 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
 
 def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
     if record.state is UnitState.DRAINING and record.reason not in _DISRUPTIONS:
-        return End(EndKind.DRAINED, record.reason, record.message, now, leave_slice=record.reason == conditions.UNIT_GAVE_WAY)
+        return End(EndKind.DRAINED, record.reason, record.message, now, leave_slice=record.reason == UnitReason.GAVE_WAY)
     if record.state is not UnitState.DRAINING:
-        return End(EndKind.DISRUPTION, conditions.UNIT_POD_LOST, f"attempt {record.attempt} was replaced", now)
+        return End(EndKind.DISRUPTION, UnitReason.POD_LOST, f"attempt {record.attempt} was replaced", now)
     began = record.since if record.since is not None else now
-    return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == conditions.UNIT_NODE_LOST)
+    return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == UnitReason.NODE_LOST)
 
 
 def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> End | None:
@@ -145,7 +145,7 @@ def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequen
     if record.state is UnitState.STARTING and not _all_run(pods):
         if _passed(context, since + learners.join_timeout):
             message = f"not all of its pods ran within {format_duration(learners.join_timeout)} (learners.joinTimeout): {_waiting(pods)}"
-            return End(EndKind.FAILURE, conditions.UNIT_JOIN_TIMEOUT, message, context.now, leave_slice=True)
+            return End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now, leave_slice=True)
         return None
     if context.report is None:
         return None  # without a word from the syncer nobody can be blamed for silence
@@ -156,14 +156,14 @@ def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequen
         began = max((moment for moment in known if moment <= context.now + _CLOCK_TOLERANCE), default=since)
         if record.state in (UnitState.STARTING, UnitState.JOINING) and _passed(context, began + learners.join_timeout):
             message = f"it ran, but did not join the syncer within {format_duration(learners.join_timeout)} (learners.joinTimeout)"
-            return End(EndKind.FAILURE, conditions.UNIT_JOIN_TIMEOUT, message, context.now)
+            return End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now)
         return None
     if seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
         # A syncer that has just restarted has heard nobody for long, which is not the learner's fault.
         silent = min(seen.seconds_since_heard, context.report.received_at - context.syncer_since)
         if silent > 0 and _passed(context, context.report.received_at - silent + learners.stall_timeout, heard=context.report.received_at):
             message = f"the syncer has not heard from it for {format_duration(learners.stall_timeout)} (learners.stallTimeout)"
-            return End(EndKind.FAILURE, conditions.UNIT_STALLED, message, context.now)
+            return End(EndKind.FAILURE, UnitReason.STALLED, message, context.now)
     return None
 
 
@@ -206,14 +206,14 @@ def _state(
     if not _all_run(pods):
         if record.state is not UnitState.STARTING and pods:
             return record.state, record.reason, record.message
-        return UnitState.STARTING, conditions.UNIT_SCHEDULING, _waiting(pods)
+        return UnitState.STARTING, UnitReason.SCHEDULING, _waiting(pods)
     if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
         return record.state, record.reason, record.message
     if seen is not None and seen.phase is UnitPhase.JOINING:
-        return UnitState.JOINING, conditions.UNIT_TAKING_PARAMETERS, "connected, takes the current parameters"
+        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return UnitState.JOINING, conditions.UNIT_WAITING_FOR_SYNCER, "lost its connection to the syncer and connects again by itself"
-    return UnitState.JOINING, conditions.UNIT_WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer and connects again by itself"
+    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
@@ -225,5 +225,5 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
         context.deadlines.append(max(deadline, context.now + 1.0))
         return record
     message = "the training program ended with status 0 before the job was done; it must train until the session says that it is over"
-    end = End(EndKind.FAILURE, conditions.UNIT_CRASHED, message, context.now)
+    end = End(EndKind.FAILURE, UnitReason.CRASHED, message, context.now)
     return after_end(record, record.attempt, end, context.spec.learners.restart, context.now)

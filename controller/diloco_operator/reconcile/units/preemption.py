@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from diloco_operator.api import conditions
 from diloco_operator.api.job import Capacity, Pool, UnitState
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.matching import SliceRequirements
@@ -43,7 +43,7 @@ def preempt(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) 
             if left <= 0:
                 break
             left -= len(mine[record.name])
-            gone = record._replace(reason=conditions.UNIT_GAVE_WAY, message=_MESSAGE, since=context.now)
+            gone = record._replace(reason=UnitReason.GAVE_WAY, message=_MESSAGE, since=context.now)
             found[record.name] = gone._replace(state=UnitState.DRAINING) if record.running else gone._replace(slice="")
     return found
 

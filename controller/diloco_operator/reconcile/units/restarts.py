@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from diloco.protocol.backoff import exponential
 
-from diloco_operator.api import conditions
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -66,7 +66,7 @@ def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Res
         return record._replace(
             state=UnitState.FAILED,
             slice="",
-            reason=conditions.UNIT_RESTARTS_EXHAUSTED,
+            reason=UnitReason.RESTARTS_EXHAUSTED,
             message=message,
             since=now,
             failures=failures,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diloco_operator.api import conditions, names
+from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.kube.client import Obj
@@ -19,7 +20,7 @@ from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.preemption import fits, is_reclaimed
 
-_LOST = (conditions.UNIT_DISRUPTED, conditions.UNIT_NODE_LOST, conditions.UNIT_POD_LOST)
+_LOST = (UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST)
 """Why an attempt ended that did not fail."""
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
@@ -29,7 +30,7 @@ _KEEP_ORDER = {
     UnitState.PENDING: 4,
 }
 _WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
-_PERMANENT = (conditions.UNIT_REFUSED_LAYOUT, conditions.UNIT_BAD_CONTRACT)
+_PERMANENT = (UnitReason.REFUSED_LAYOUT, UnitReason.BAD_CONTRACT)
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], so
     for left in placement.unplaced:
         if left.unit in records:
             scaling.records[left.unit] = _unassign(context, records[left.unit], left)
-        scaling.has_unplaced = scaling.has_unplaced or left.reason == conditions.UNIT_NO_CAPACITY
+        scaling.has_unplaced = scaling.has_unplaced or left.reason == UnitReason.NO_CAPACITY
     _show_missing(context, scaling, placement)
     _forget_unneeded(scaling, placement)
     return scaling
@@ -144,7 +145,7 @@ def _demand(context: ReconcileContext, job: JobRequest, placement: Placement, ro
     """`room`: units that the job may still get."""
     found: dict[SliceRequirements, int] = {}
     for pool in job.pools:
-        missing = sum(left.pool == pool.name and left.reason == conditions.UNIT_NO_CAPACITY for left in placement.unplaced)
+        missing = sum(left.pool == pool.name and left.reason == UnitReason.NO_CAPACITY for left in placement.unplaced)
         if (count := min(missing, room)) > 0 and context.pools[pool.name].capacity is not Capacity.SCAVENGED:
             requirements = slice_requirements(pool)
             found[requirements] = found.get(requirements, 0) + count * pool.shape.slots
@@ -200,13 +201,13 @@ def _assign(context: ReconcileContext, scaling: Scaling, assignment: PlacedUnit,
     blocker = next((busy[host.node] for host in assignment.hosts if host.node in busy), "")
     if blocked or blocker or context.finishing:
         why = blocked or (_with_cause(record, f"waits until the pod {blocker} has gone") if blocker else "the job is about to end")
-        reason = conditions.UNIT_SCHEDULING if blocker else conditions.UNIT_WAITING_FOR_SYNCER
+        reason = UnitReason.SCHEDULING if blocker else UnitReason.WAITING_FOR_SYNCER
         return _set(record, UnitState.PENDING, reason, why, context.now)
     if rejected := context.rejection((UNIT, record.name)):
         scaling.rejected += 1
         scaling.placed -= 1
         # The slice is free for others until the next try.
-        return _set(record._replace(slice=""), UnitState.PENDING, conditions.UNIT_PODS_REFUSED, rejected, context.now)
+        return _set(record._replace(slice=""), UnitState.PENDING, UnitReason.PODS_REFUSED, rejected, context.now)
     return _start(context, scaling, record, assignment.hosts)
 
 
@@ -223,7 +224,7 @@ def _start(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord
     template_hash = context.hashes[record.pool]
     scaling.creates += pods_for(context, record, attempt, hosts, template_hash)
     started = record._replace(attempt=attempt, template_hash=template_hash, not_before=None)
-    return _set(started, UnitState.STARTING, conditions.UNIT_SCHEDULING, "its pods have been made", context.now)
+    return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been made", context.now)
 
 
 def pods_for(context: ReconcileContext, record: UnitStatusRecord, attempt: int, hosts: tuple[Host, ...], template_hash: str) -> list[Obj]:
@@ -240,10 +241,10 @@ def pods_for(context: ReconcileContext, record: UnitStatusRecord, attempt: int, 
 def _unassign(context: ReconcileContext, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
     if record.running:
         return _set(record, UnitState.DRAINING, left.reason, left.message, context.now)
-    if record.not_before is not None and context.now < record.not_before and left.reason == conditions.UNIT_NO_CAPACITY:
+    if record.not_before is not None and context.now < record.not_before and left.reason == UnitReason.NO_CAPACITY:
         context.deadlines.append(record.not_before)
         return record._replace(slice="")
-    why = _with_cause(record, left.message) if left.reason == conditions.UNIT_NO_CAPACITY else left.message
+    why = _with_cause(record, left.message) if left.reason == UnitReason.NO_CAPACITY else left.message
     return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, why, context.now)
 
 
@@ -261,7 +262,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
         if left.unit in scaling.records:
             continue
         pool = context.pools[left.pool]
-        if left.reason == conditions.UNIT_NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):
+        if left.reason == UnitReason.NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):
             scaling.records[left.unit] = UnitStatusRecord(
                 left.unit, left.pool, UnitState.PENDING, reason=left.reason, message=left.message, since=context.now
             )
@@ -273,5 +274,5 @@ def _forget_unneeded(scaling: Scaling, placement: Placement) -> None:
     """A unit that never ran and that nobody waits for leaves status; one that ran stays, for its attempt must not come twice."""
     for left in placement.unplaced:
         record = scaling.records.get(left.unit)
-        if record is not None and record.attempt == 0 and left.reason == conditions.UNIT_SCALED_DOWN:
+        if record is not None and record.attempt == 0 and left.reason == UnitReason.SCALED_DOWN:
             del scaling.records[left.unit]

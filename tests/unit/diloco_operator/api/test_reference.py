@@ -5,8 +5,8 @@ from pathlib import Path
 
 import api_docs
 from diloco import contract
-from diloco_operator.api import conditions
 from diloco_operator.api.crd import places
+from diloco_operator.api.reasons import all_reasons
 from markdown_text import WIDTH, bullet, outside_code, table
 
 ROOT = Path(__file__).parents[4]
@@ -20,8 +20,7 @@ def test_reference_has_every_field_and_every_reason() -> None:
     text = api_docs.reference()
     fields = {place.rpartition(".")[2].removesuffix("[]") for place in places() if place.startswith(("spec", "status"))}
     assert [field for field in fields if f"`{field}`" not in text and field != "containers"] == []
-    reasons = [value for name, value in vars(conditions).items() if name.startswith(("REASON_", "UNIT_", "POOL_"))]
-    assert [reason for reason in reasons if f"`{reason}`" not in text] == []
+    assert [reason for reason in all_reasons() if f"`{reason.value}`" not in text or reason.meaning not in text] == []
 
 
 def test_reference_has_values_in_place_of_names_of_constants() -> None:

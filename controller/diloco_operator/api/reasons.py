@@ -1,0 +1,276 @@
+"""Every reason that a job's status and its Events can show: one table, from which code, reference and tests take them.
+
+A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from diloco_operator.api.conditions import ConditionType
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+"""Values of a condition's status."""
+
+
+class Severity(enum.StrEnum):
+    """The type of the Event that reports a reason."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+    SILENT = ""
+    """No Event."""
+
+
+# --- status.conditions[].reason ---------------------------------------------------------------------------------------
+class ConditionReason(enum.StrEnum):
+    """Why a condition has its status. A reason of a condition always comes with the same status."""
+
+    status: str
+    severity: Severity
+    """Of the Event when the condition takes this status."""
+    meaning: str
+
+    def __new__(cls, value: str, status: str, severity: Severity, meaning: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.status, member.severity, member.meaning = status, severity, meaning
+        return member
+
+
+class AcceptedReason(ConditionReason):
+    SPEC_VALID = "SpecValid", TRUE, Severity.NORMAL, "The spec is valid."
+    SPEC_INVALID = (
+        "SpecInvalid",
+        FALSE,
+        Severity.WARNING,
+        "The CRD of another version accepted this spec, but this operator cannot use it; the message lists the fields.",
+    )
+
+
+class PlacedReason(ConditionReason):
+    ALL_PLACED = "AllPlaced", TRUE, Severity.NORMAL, "Every desired unit has hardware."
+    MINIMUM_PLACED = "MinimumPlaced", TRUE, Severity.NORMAL, "At least `learners.min` units have hardware; others wait."
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity", FALSE, Severity.NORMAL, "Too few slices are free; `status.pools` says which and why."
+    PODS_REFUSED = (
+        "PodsRefused",
+        FALSE,
+        Severity.NORMAL,
+        "There are slices, but the API server rejected the pods for them; the message says what to do.",
+    )
+    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended and gives its slices back."
+    STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job is complete or failed."
+
+
+class TrainingReason(ConditionReason):
+    QUORUM_CONTRIBUTING = "QuorumContributing", TRUE, Severity.NORMAL, "At least `training.quorum` learners contribute."
+    QUORUM_MISSING = "QuorumMissing", FALSE, Severity.WARNING, "Fewer learners contribute than the quorum; outer steps wait for them."
+    SYNCER_STARTING = "SyncerStarting", FALSE, Severity.WARNING, "The syncer's pod does not serve yet."
+    SYNCER_UNAVAILABLE = (
+        "SyncerUnavailable",
+        FALSE,
+        Severity.WARNING,
+        "The syncer does not run at the moment; learners train on and reconnect by themselves.",
+    )
+    SYNCER_UNREACHABLE = (
+        "SyncerUnreachable",
+        UNKNOWN,
+        Severity.NORMAL,
+        "The operator has had no report from the syncer lately; the state of the job is unknown.",
+    )
+    SEEDING = "Seeding", FALSE, Severity.WARNING, "The first learner hands over the initial parameters."
+    STOPPED = "Stopped", FALSE, Severity.WARNING, "The job is complete, failed or suspended."
+    NAME_TAKEN = "NameTaken", FALSE, Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
+    WRITE_REFUSED = (
+        "WriteRefused",
+        FALSE,
+        Severity.WARNING,
+        "The API server rejected an object without which no unit can start (quota, policy, rights); the message says which and why.",
+    )
+
+
+class DegradedReason(ConditionReason):
+    LEARNERS_MISSING = "LearnersMissing", TRUE, Severity.WARNING, "Fewer than `learners.min` learners contribute, for several causes."
+    LEARNERS_STARTING = "LearnersStarting", TRUE, Severity.SILENT, "The missing learners start or join for the first time."
+    LEARNERS_FAILED = "LearnersFailed", TRUE, Severity.WARNING, "The missing learners crashed or were refused."
+    LEARNERS_UNPLACED = "LearnersUnplaced", TRUE, Severity.WARNING, "There is no hardware for the missing learners."
+    SNAPSHOT_FAILED = (
+        "SnapshotFailed",
+        TRUE,
+        Severity.WARNING,
+        "Training continues, but the syncer cannot write its snapshots (a full volume, for example).",
+    )
+    VOLUME_DELETED = (
+        "VolumeDeleted",
+        TRUE,
+        Severity.WARNING,
+        "The syncer's volume claim was deleted; it goes, with every snapshot, when the syncer's pod ends.",
+    )
+    ENOUGH_LEARNERS = "EnoughLearners", FALSE, Severity.NORMAL, "At least `learners.min` learners contribute."
+    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended."
+    STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job is complete or failed."
+
+
+class SuspendedReason(ConditionReason):
+    SUSPENDED = "Suspended", TRUE, Severity.NORMAL, "Nothing runs; the state is kept."
+    SUSPENDING = "Suspending", FALSE, Severity.NORMAL, "Learners and syncer hand back their state and end."
+    NOT_SUSPENDED = "NotSuspended", FALSE, Severity.NORMAL, "`spec.suspend` is not set."
+
+
+class CompleteReason(ConditionReason):
+    STEPS_REACHED = "StepsReached", TRUE, Severity.NORMAL, "The last step is done and the final snapshot is durable."
+    IN_PROGRESS = "InProgress", FALSE, Severity.NORMAL, "The job has not reached its last step."
+    STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job failed before its last step."
+
+
+class FailedReason(ConditionReason):
+    RESTARTS_EXHAUSTED = (
+        "RestartsExhausted",
+        TRUE,
+        Severity.WARNING,
+        "So many units used up `learners.restart.limit` that the others cannot reach the quorum.",
+    )
+    LAYOUT_REFUSED = (
+        "LayoutRefused",
+        TRUE,
+        Severity.WARNING,
+        "The parameters of the training program do not fit the job's; a restart does not help.",
+    )
+    SYNCER_FAILED = "SyncerFailed", TRUE, Severity.WARNING, "The syncer ended with an error that a restart does not repair."
+    STATE_UNUSABLE = (
+        "StateUnusable",
+        TRUE,
+        Severity.WARNING,
+        "The state on the syncer's volume cannot be used; nothing was overwritten.",
+    )
+    NOT_FAILED = "NotFailed", FALSE, Severity.NORMAL, "Nothing stops the job."
+
+
+CONDITION_REASONS: dict[ConditionType, type[ConditionReason]] = {
+    ConditionType.ACCEPTED: AcceptedReason,
+    ConditionType.PLACED: PlacedReason,
+    ConditionType.TRAINING: TrainingReason,
+    ConditionType.DEGRADED: DegradedReason,
+    ConditionType.SUSPENDED: SuspendedReason,
+    ConditionType.COMPLETE: CompleteReason,
+    ConditionType.FAILED: FailedReason,
+}
+
+
+# --- Events -----------------------------------------------------------------------------------------------------------
+class EventReason(enum.StrEnum):
+    """Reasons of Events beside those of conditions: a condition that takes another status is reported with its own reason."""
+
+    severity: Severity
+    meaning: str
+
+    def __new__(cls, value: str, severity: Severity, meaning: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.severity, member.meaning = severity, meaning
+        return member
+
+    UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts; the message says where, and how the last one ended."
+    UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
+    UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
+    UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again."
+    UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause."
+    UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
+    UNITS_CHANGED = "UnitsChanged", Severity.NORMAL, "More units changed at once than there are Events for."
+    NAME_TAKEN = "NameTaken", Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
+    WRITE_REFUSED = (
+        "WriteRefused",
+        Severity.WARNING,
+        "The API server rejected the creation, change or deletion of an object of the job; the message says which and why.",
+    )
+
+
+# --- status.units[].reason and status.pools[].reason ------------------------------------------------------------------
+class UnitReason(enum.StrEnum):
+    """Why a unit is in its state."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    NO_CAPACITY = "NoCapacity", "Pending: no slice is free in any pool that may still grow."
+    PODS_REFUSED = (
+        "PodsRefused",
+        "Pending: the API server rejected its pods (policy, quota, an invalid template); the message says what to do.",
+    )
+    SCHEDULING = "Scheduling", "Starting: its pods exist, but not all of them run."
+    WAITING_FOR_SYNCER = "WaitingForSyncer", "Joining: its pods run, but the syncer has not seen the learner yet."
+    TAKING_PARAMETERS = "TakingParameters", "Joining: it is connected and receives the current parameters."
+    CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
+    OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the training program because it used too much memory."
+    POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it."
+    DISRUPTED = (
+        "Disrupted",
+        "The platform took the pod away (pre-emption, eviction, maintenance); does not count against the restart budget.",
+    )
+    NODE_LOST = "NodeLost", "A node is gone or does not answer; does not count against the restart budget."
+    JOIN_TIMEOUT = "JoinTimeout", "The unit did not join within `learners.joinTimeout`."
+    STALLED = "Stalled", "The syncer has not heard from the unit for `learners.stallTimeout`."
+    REFUSED_LAYOUT = "RefusedLayout", "The learner's parameters have other names or shapes than the job's."
+    REFUSED_NONFINITE = "RefusedNonFinite", "The learner sent NaN or infinite parameters."
+    REFUSED_IDENTITY = "RefusedIdentity", "A newer attempt exists, another process has the identity, or its certificate was refused."
+    BAD_CONTRACT = "BadContract", "The environment or the job file of the training program is missing or wrong."
+    RESTARTS_EXHAUSTED = "RestartsExhausted", "More than `learners.restart.limit` failures within `learners.restart.window`."
+    SCALED_DOWN = "ScaledDown", "The job asks for fewer learners."
+    GAVE_WAY = "GaveWay", "The pool's capacity is Scavenged, and a unit of another job needed the slice."
+    SUSPENDED = "Suspended", "The job is suspended."
+    TEMPLATE_CHANGED = "TemplateChanged", "The pool's template changed; the unit is replaced by one from the new template."
+
+
+class PoolReason(enum.StrEnum):
+    """Why a pool has not more units."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    AT_MAXIMUM = "AtMaximum", "The pool has as many units as `pools[].learners.max`."
+    NO_FREE_SLICE = "NoFreeSlice", "Every slice that fits the pool is in use or not ready."
+    NO_MATCHING_NODES = "NoMatchingNodes", "No node of this accelerator and shape exists."
+    JOB_AT_MAXIMUM = "JobAtMaximum", "The job already has `learners.max` units."
+
+
+SHORT_OF_SLICES = frozenset({PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NODES})
+"""Of a pool that would have more units if the fleet had more slices."""
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+class Reason(NamedTuple):
+    """One row."""
+
+    subject: str
+    """A condition type, Event, Unit or Pool."""
+    value: str
+    status: str
+    """Of the condition; "" for others."""
+    severity: Severity | None
+    """None: a reason of a unit or pool, which has no Event of its own."""
+    meaning: str
+
+
+def all_reasons() -> Iterator[Reason]:
+    """The whole table."""
+    for condition, reasons in CONDITION_REASONS.items():
+        for reason in reasons:
+            yield Reason(condition.value, reason.value, reason.status, reason.severity, reason.meaning)
+    for event in EventReason:
+        yield Reason("Event", event.value, "", event.severity, event.meaning)
+    for unit in UnitReason:
+        yield Reason("Unit", unit.value, "", None, unit.meaning)
+    for pool in PoolReason:
+        yield Reason("Pool", pool.value, "", None, pool.meaning)
