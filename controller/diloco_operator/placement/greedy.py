@@ -1,6 +1,6 @@
 """The first solver: minima first, then what runs already, then growth in order of preference; augmenting paths where pools compete.
 
-Every unit that has a slice keeps it, so only free slices are matched. See docs/decisions/0043-placement-interface.md.
+Every unit that has a slice keeps it, so only free slices are matched.
 """
 
 from __future__ import annotations

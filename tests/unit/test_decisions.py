@@ -1,0 +1,137 @@
+"""The decision records keep one form, and the links between records, documents and code hold in both directions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs" / "decisions"
+HEADINGS = ["Context", "Decision", "Alternatives", "Consequences"]
+LONGEST_LINE = 120
+LONGEST_RECORD = 60
+"""Lines: about one page."""
+SCANNED = ("benchmarks", "controller", "docs", "examples", "hack", "helm", "runtimes", "tests", ".github", ".ci")
+"""Folders that may refer to a record; the files beside them in the root may, too."""
+TEXT = {".md", ".py", ".sh", ".proto", ".toml", ".yaml", ".yml", ".tpl", ".txt", ".Dockerfile", ""}
+
+_NAME = re.compile(r"\d{4}-[a-z0-9]+(-[a-z0-9]+)*\.md")
+_METADATA = re.compile(
+    r"Status: (?P<status>accepted|superseded by \d{4}) · Date: \d{4}-\d{2}-\d{2} · "
+    r"Supersedes: (?P<supersedes>none|\d{4}(, \d{4})*) · Area: (?P<area>[A-Za-z]+( [a-z]+)*(, [A-Za-z]+( [a-z]+)*)*)"
+)
+_ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \|([^|]+)\|([^|]+)\|([^|]*)\|([^|]+)\|$", re.MULTILINE)
+_LINK = re.compile(r"decisions/([\w.-]+\.md)")
+_NUMBER = re.compile(r"\bdecisions? (\d{4})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One file of docs/decisions."""
+
+    name: str
+    number: str
+    title: str
+    status: str
+    supersedes: tuple[str, ...]
+    area: str
+
+
+def _paths() -> list[Path]:
+    return sorted(path for path in DECISIONS.glob("*.md") if path.name not in ("README.md", "template.md"))
+
+
+def _paragraph(text: str, start: str) -> str:
+    """The paragraph that begins with `start` as one line; "" if there is none."""
+    return next((" ".join(part.split()) for part in text.split("\n\n") if part.startswith(start)), "")
+
+
+def _record(path: Path) -> Record:
+    text = path.read_text(encoding="utf-8")
+    title = re.match(r"# (\d{4})\. (.+)\n", text)
+    assert title, f"{path.name} must begin with '# NNNN. Short noun title'"
+    metadata = _METADATA.fullmatch(_paragraph(text, "Status: "))
+    assert metadata, f"{path.name} has no line 'Status: … · Date: … · Supersedes: … · Area: …' of the form in template.md"
+    earlier = metadata["supersedes"]
+    return Record(
+        path.name,
+        title[1],
+        title[2],
+        metadata["status"],
+        () if earlier == "none" else tuple(earlier.split(", ")),
+        metadata["area"],
+    )
+
+
+RECORDS = {path.name: _record(path) for path in _paths()}
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    """Every text file of the repository that may refer to a record."""
+    found = [path for path in ROOT.iterdir() if path.is_file()]
+    for folder in SCANNED:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    for path in found:
+        if path.suffix in TEXT and path != Path(__file__):
+            try:
+                yield path, path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+@pytest.mark.parametrize("path", _paths(), ids=lambda path: path.name)
+def test_a_record_has_the_headings_and_fits_on_a_page(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert _NAME.fullmatch(path.name), f"{path.name} must be called NNNN-short-noun.md"
+    assert path.name.startswith(RECORDS[path.name].number), "the title has another number than the file"
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    assert not re.search(r"^## [^\n]+\n+(## |\Z)", text, re.MULTILINE), "a heading without text below it"
+    assert text.count("\n") <= LONGEST_RECORD
+
+
+@pytest.mark.parametrize("path", sorted(DECISIONS.glob("*.md")), ids=lambda path: path.name)
+def test_a_record_is_wrapped(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    long = [line for line in lines if len(line) > LONGEST_LINE and not line.startswith("|") and "](" not in line]
+    assert not long, f"wrap at {LONGEST_LINE} columns"
+
+
+def test_numbers_are_unique() -> None:
+    numbers = [record.number for record in RECORDS.values()]
+    assert len(numbers) == len(set(numbers)), "a number stands for two records"
+    taken_over = [earlier for record in RECORDS.values() for earlier in record.supersedes]
+    assert len(taken_over) == len(set(taken_over)), "two records supersede the same number"
+
+
+def test_a_superseded_record_and_its_successor_name_each_other() -> None:
+    statuses = {record.number: record.status for record in RECORDS.values()}
+    successors = {earlier: record.number for record in RECORDS.values() for earlier in record.supersedes}
+    for number, status in statuses.items():
+        assert status == (f"superseded by {successors[number]}" if number in successors else "accepted"), number
+
+
+def test_the_index_has_every_record() -> None:
+    rows = [tuple(row) for row in _ROW.findall((DECISIONS / "README.md").read_text(encoding="utf-8"))]
+    expected = [
+        (record.number, record.name, record.title, record.status, ", ".join(record.supersedes), record.area)
+        for record in sorted(RECORDS.values(), key=lambda record: record.number)
+    ]
+    assert [tuple(cell.strip() for cell in row) for row in rows] == expected
+
+
+def test_every_link_to_a_record_points_to_a_file() -> None:
+    numbers = {record.number for record in RECORDS.values()}
+    allowed = {*RECORDS, "README.md", "template.md", "NNNN-name.md"}
+    wrong = []
+    for path, text in _texts():
+        where = path.relative_to(ROOT)
+        wrong += [f"{where}: decisions/{name}" for name in _LINK.findall(text) if name not in allowed]
+        wrong += [f"{where}: decision {number}" for number in _NUMBER.findall(text) if number not in numbers]
+    for path in DECISIONS.glob("*.md"):
+        inside = re.findall(r"\]\(([\w-]+\.md)\)", path.read_text(encoding="utf-8"))
+        wrong += [f"{path.name}: {name}" for name in inside if name not in allowed]
+    assert not wrong
