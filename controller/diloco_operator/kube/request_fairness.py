@@ -90,16 +90,16 @@ class FairSlots[K: Hashable]:
 
     def _hand_out(self) -> None:
         """Give free slots to the keys in turn, until no slot is left or every waiting key is at its limit."""
-        at_limit: list[K] = []
-        while self._free and len(at_limit) < len(self._waiting):
-            key = next(key for key in self._waiting if key not in at_limit)
+        turns = deque(self._waiting)
+        while self._free and turns:
+            key = turns.popleft()
             if not self._may(key):
-                at_limit.append(key)
                 continue
             queue = self._waiting.pop(key)
             turn = queue.popleft()
             if queue:
                 self._waiting[key] = queue
+                turns.append(key)
             if not turn.done():
                 self._grant(key)
                 turn.set_result(None)
