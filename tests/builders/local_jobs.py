@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
+from builders.jobs import JobBuilder, Obj, gpu_pool, template, tpu_pool
 from builders.local import a_node, gpu_node, tpu_node
-from diloco_operator.api.names import API_VERSION, KIND
-
-type Obj = dict[str, Any]
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "quadratic_learner.py"
 
@@ -25,9 +22,7 @@ def a_fleet(*, tpus: int = 2, gpus: int = 2) -> list[Obj]:
 
 
 def learner_template(**environment: object) -> Obj:
-    variables = [{"name": name, "value": str(value)} for name, value in environment.items()]
-    container = {"name": "learner", "image": "none", "command": ["python", str(PROGRAM)], "env": variables}
-    return {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
+    return template(command=["python", str(PROGRAM)], env=environment, terminationGracePeriodSeconds=5)
 
 
 def a_quadratic_job(
@@ -35,7 +30,7 @@ def a_quadratic_job(
     *,
     steps: int = 200,
     units: dict[str, int] | None = None,
-    least: int = 1,
+    min: int = 1,
     backoff: str = "0s",
     stall: str = "2m",
     join: str = "1m",
@@ -46,36 +41,21 @@ def a_quadratic_job(
 ) -> Obj:
     """`units`: units of the pools v5p and h100, such as {"v5p": 2, "h100": 1}; `every_steps`: outer steps between snapshots."""
     wanted = units or {"v5p": 2, "h100": 1}
-    template = learner_template(**(environment or {}))
-    kinds: dict[str, Obj] = {
-        "v5p": {"accelerator": "tpu-v5p", "topology": "2x2x1"},
-        "h100": {"accelerator": "nvidia-h100-80gb", "hosts": 1, "acceleratorsPerHost": 8},
+    learner = learner_template(**(environment or {}))
+    pools = {
+        "v5p": lambda count: tpu_pool(topology="2x2x1", max=count, template=learner),
+        "h100": lambda count: gpu_pool(hosts=1, acceleratorsPerHost=8, max=count, template=learner),
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": name},
-        "spec": {
-            "learners": {
-                "min": least,
-                "max": sum(wanted.values()),
-                "joinTimeout": join,
-                "stallTimeout": stall,
-                "restart": {"limit": limit, "window": "1h", "backoff": {"initial": backoff, "max": "1m"}},
-            },
-            "pools": [
-                {"name": pool, **kinds[pool], "learners": {"min": 0, "max": count}, "template": template} for pool, count in wanted.items()
-            ],
-            "training": {
-                "steps": steps,
-                "syncInterval": 8,
-                "fragments": 8,
-                "overlapSteps": 2,
-                "checkpoint": {"everySteps": every_steps, "keep": 3},
-                **(training or {}),
-            },
-        },
-    }
+    checkpoint = {"everySteps": every_steps, "keep": 3}
+    defaults = {"steps": steps, "syncInterval": 8, "fragments": 8, "overlapSteps": 2, "checkpoint": checkpoint}
+    return (
+        JobBuilder(name)
+        .with_learners(min, sum(wanted.values()), joinTimeout=join, stallTimeout=stall)
+        .with_restarts(limit, initial=backoff, max="1m")
+        .with_pools(*(pools[pool](count) for pool, count in wanted.items()))
+        .with_training(**{**defaults, **(training or {})})
+        .build()
+    )
 
 
 def steps_taken(trace: Path) -> dict[tuple[str, int], list[Obj]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
-from builders.job_manifests import Obj, gpu_pool, job, tpu_pool, with_field
+from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.rules import RULES
 from diloco_operator.kube.client import Cause
@@ -90,7 +90,7 @@ def rows(text: str) -> list[list[str]]:
 
 # --- looking ----------------------------------------------------------------------------------------------------------
 def test_get_tells_whether_it_trains_how_many_how_far_how_fast_how_old(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
     header, row = rows(plane.kubectl("get", "dlj", "-n", namespace).stdout)
     assert header == ["NAME", "TRAINING", "REASON", "LEARNERS", "OF", "STEP", "STEPS", "TOKENS/S", "AGE"]
@@ -103,13 +103,13 @@ def test_get_tells_whether_it_trains_how_many_how_far_how_fast_how_old(plane: Co
 
 
 def test_get_of_a_job_that_nobody_has_looked_at_yet_is_no_error(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     header, row = rows(plane.kubectl("get", "dilocojobs", "-n", namespace).stdout)
     assert (header[0], row[0], len(row)) == ("NAME", "bytes-lm", 2)  # a name and an age
 
 
 def test_describe_tells_the_story(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
     made = plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/bytes-lm")
     about = {"apiVersion": made["apiVersion"], "kind": made["kind"], "namespace": namespace, "name": "bytes-lm"}
@@ -164,7 +164,7 @@ def undescribed(schema: Obj, place: str) -> Iterator[str]:
 
 # --- doing ------------------------------------------------------------------------------------------------------------
 def test_scale_sets_the_upper_bound(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
     assert plane.kubectl("scale", "dlj/bytes-lm", "--replicas=3", "-n", namespace).stdout == "dilocojob.diloco.dev/bytes-lm scaled\n"
     assert plane.kubectl("get", "dlj/bytes-lm", "-n", namespace, "-o", "jsonpath={.spec.learners.max}").stdout == "3"
@@ -173,13 +173,13 @@ def test_scale_sets_the_upper_bound(plane: ControlPlane, namespace: str) -> None
 
 
 def test_scale_below_the_minimum_is_refused_with_the_rule(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     with pytest.raises(CommandFailed, match=r"spec\.learners\.min: .*learners\.min must not exceed learners\.max; lower min or raise max"):
         plane.kubectl("scale", "dlj/bytes-lm", "--replicas=1", "-n", namespace)
 
 
 def test_scale_below_what_the_pools_must_have_is_refused_with_the_rule(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job(least=1, pools=[tpu_pool(least=2), gpu_pool(least=1)]))
+    applied(plane, namespace, a_manifest(min=1, pools=[tpu_pool(min=2), gpu_pool(min=1)]))
     with pytest.raises(CommandFailed, match=r"spec\.pools: .*the sum of pools\[\]\.learners\.min must not exceed learners\.max; lower the"):
         plane.kubectl("scale", "dlj/bytes-lm", "--replicas=2", "-n", namespace)
 
@@ -188,20 +188,20 @@ def test_scale_below_what_the_pools_must_have_is_refused_with_the_rule(plane: Co
     ("replicas", "words"), [(0, "should be greater than or equal to 1"), (1025, "should be less than or equal to 1024")]
 )
 def test_scale_to_what_no_job_may_have_is_refused_with_the_bound(plane: ControlPlane, namespace: str, replicas: int, words: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     with pytest.raises(CommandFailed, match=rf"spec\.learners\.max: Invalid value: {replicas}: .*{words}"):
         plane.kubectl("scale", "dlj/bytes-lm", f"--replicas={replicas}", "-n", namespace)
 
 
 def test_scale_beyond_what_the_pools_may_have_is_taken(plane: ControlPlane, namespace: str) -> None:
     """The pools' own maxima hold; learners.max above their sum is no mistake, for pools can be added."""
-    applied(plane, namespace, job())  # two pools of at most 4
+    applied(plane, namespace, a_manifest())  # two pools of at most 4
     assert plane.kubectl("scale", "dlj/bytes-lm", "--replicas=100", "-n", namespace).stdout == "dilocojob.diloco.dev/bytes-lm scaled\n"
     assert plane.kubectl("get", "dlj/bytes-lm", "-n", namespace, "-o", "jsonpath={.spec.learners.max}").stdout == "100"
 
 
 def test_wait_for_complete_ends_when_the_job_does(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
     command = [str(PROGRAMS / "kubectl"), "wait", "--for=condition=Complete", "dlj/bytes-lm", "-n", namespace, "--timeout=60s"]
     with subprocess.Popen(command, env=plane.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as waiting:
@@ -211,9 +211,9 @@ def test_wait_for_complete_ends_when_the_job_does(plane: ControlPlane, namespace
 
 
 def test_a_users_apply_does_not_touch_the_status(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
-    applied(plane, namespace, {**job(most=8), "status": {"progress": {"step": 1}}})
+    applied(plane, namespace, {**a_manifest(max=8), "status": {"progress": {"step": 1}}})
     found = plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/bytes-lm")
     assert (found["spec"]["learners"]["max"], found["status"]["progress"]["step"]) == (8, 812)
 
@@ -246,15 +246,15 @@ def test_a_wrong_job_is_refused_with_field_and_rule(plane: ControlPlane, empty: 
 
 @pytest.mark.parametrize(("path", "value", "words"), IMMUTABLE.values(), ids=IMMUTABLE.keys())
 def test_what_is_immutable_cannot_be_changed(plane: ControlPlane, namespace: str, path: str, value: Any, words: str) -> None:
-    applied(plane, namespace, job())
-    changed = with_field(job(), path, value)
+    applied(plane, namespace, a_manifest())
+    changed = with_field(a_manifest(), path, value)
     said = refusal(plane, namespace, changed)
     assert words in said
-    check_told(said, expected(changed, old=job()))
+    check_told(said, expected(changed, old=a_manifest()))
 
 
 def test_shards_are_immutable_too(plane: ControlPlane, namespace: str) -> None:
-    applied(plane, namespace, job())
+    applied(plane, namespace, a_manifest())
     assert "spec.syncer.shards: Invalid value: shards is immutable" in refusal(plane, namespace, SEVERAL_SHARDS)
 
 
@@ -271,14 +271,14 @@ def test_jobs_at_the_edge_are_taken(plane: ControlPlane, namespace: str) -> None
     [("spec.learner", {"min": 1}), ("spec.pools[1].learners.minimum", 1), ("spec.training.checkpoint.every", 5), ("specs", {})],
 )
 def test_an_unknown_field_is_refused_by_its_path(plane: ControlPlane, empty: str, path: str, value: Any) -> None:
-    obj = json.dumps(with_field(job(), path, value))
+    obj = json.dumps(with_field(a_manifest(), path, value))
     with pytest.raises(CommandFailed) as error:
         plane.kubectl("create", "-n", empty, "-f", "-", input=obj)
     assert f'strict decoding error: unknown field "{path}"' in error.value.done.stderr
 
 
 def test_an_unknown_field_of_a_server_side_apply_is_refused_by_its_name(plane: ControlPlane, empty: str) -> None:
-    said = refusal(plane, empty, with_field(job(), "spec.training.stepz", 5), "--server-side")
+    said = refusal(plane, empty, with_field(a_manifest(), "spec.training.stepz", 5), "--server-side")
     assert ".spec.training.stepz: field not declared in schema" in said
 
 

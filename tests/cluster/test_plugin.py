@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
-from builders.job_manifests import Obj, job
+from builders.jobs import Obj, a_manifest
 from builders.pods import a_learner_pod
 from builders.simulated_kubelet import SimulatedKubelet, serve_logs
 from click.testing import CliRunner, Result
@@ -81,7 +81,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 def team(plane: ControlPlane) -> Iterator[Team]:
     name: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "plugin-"}})["metadata"]["name"]
     plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
-    plane.request("POST", f"/apis/diloco.dev/v1alpha1/namespaces/{name}/dilocojobs", job())
+    plane.request("POST", f"/apis/diloco.dev/v1alpha1/namespaces/{name}/dilocojobs", a_manifest())
     logs = {f"{name}/bytes-lm-v5p-0-a2-{host}/learner": f"step 1\nstep 2 of host {host}\n".encode() for host in (0, 1)}
     with serve_logs(plane.folder / "server.crt", plane.folder / "server.key", logs) as kubelet:
         status = {

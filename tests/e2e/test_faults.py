@@ -195,7 +195,7 @@ async def test_units_come_and_go_while_the_job_trains(tmp_path: Path) -> None:
 
 async def test_a_unit_out_of_restarts_fails_and_the_job_goes_on_degraded(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        job = a_quadratic_job(steps=900, least=3, limit=1)
+        job = a_quadratic_job(steps=900, min=3, limit=1)
         await cluster.apply(job)
         await cluster.job("quad", lambda job: all_train(job, 3))
         await cluster.kill("quad", "h100-0")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.operator_process import OperatorReplica, TcpProxy, replica, wait_for
 
 TERMS = ("--lease-duration", "6s", "--renew-deadline", "4s", "--retry-period", "1s")
@@ -84,7 +84,7 @@ def jobs_all_the_time(scene: Scene) -> Iterator[None]:
 
     def make() -> None:
         while not stop.wait(0.05):
-            manifest = job(f"j{len(scene.made)}", pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=2)])
+            manifest = a_manifest(f"j{len(scene.made)}", pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=2)])
             scene.plane.request("POST", f"/apis/diloco.dev/v1alpha1/namespaces/{scene.namespace}/dilocojobs", manifest)
             scene.made.append(manifest["metadata"]["name"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane, start
-from builders.job_manifests import cpu_pool, job
+from builders.jobs import a_manifest, cpu_pool
 from builders.operator_process import OperatorReplica, replica, wait_for
 from diloco_operator.api import names
 
@@ -33,7 +33,7 @@ class Scene:
         self.operator = operator
 
     def apply(self, name: str, **spec: Any) -> None:
-        manifest = job(name, pools=[cpu_pool(most=2)], spec=spec)
+        manifest = a_manifest(name, pools=[cpu_pool(max=2)], spec=spec)
         self.plane.kubectl("apply", "-n", self.namespace, "-f", "-", input=json.dumps(manifest))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
-from builders.job_manifests import job, tpu_pool, with_field
+from builders.jobs import a_manifest, tpu_pool, with_field
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import MAX_LEARNERS
@@ -91,7 +91,7 @@ async def test_two_mistakes_are_told_as_foretold(client: Client, namespace: str)
     for one, other in itertools.combinations(_MISTAKES, 2):
         if one.startswith("spec.pools[") != other.startswith("spec.pools[") and "spec.pools" in (one, other):
             continue  # one of a pool, and no pools
-        obj = with_field(with_field(job(), one, _MISTAKES[one]), other, _MISTAKES[other])
+        obj = with_field(with_field(a_manifest(), one, _MISTAKES[one]), other, _MISTAKES[other])
         told = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
         if told != (expected := {cause.field for cause in _foretold(obj)}):
             wrong[one, other] = (told, expected)
@@ -113,16 +113,16 @@ async def test_every_sensible_job_is_accepted(client: Client, namespace: str) ->
 
 
 async def test_what_is_immutable_cannot_change(client: Client, namespace: str) -> None:
-    made = await client.create(names.DILOCO_JOBS, _in(namespace, job()))
+    made = await client.create(names.DILOCO_JOBS, _in(namespace, a_manifest()))
     for path, value, words in IMMUTABLE.values():
         told = await _causes(client, with_field(made, path, value), old=made)
         assert [cause for cause in told if words in cause.message], (path, told)
-        assert {cause.field for cause in told} == {cause.field for cause in _foretold(with_field(job(), path, value), job())}
+        assert {cause.field for cause in told} == {cause.field for cause in _foretold(with_field(a_manifest(), path, value), a_manifest())}
     assert await _causes(client, {**made, "spec": {**made["spec"], **SEVERAL_SHARDS["spec"]}}, old=made)
 
 
 async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client: Client, namespace: str) -> None:
-    obj = _in(namespace, job())
+    obj = _in(namespace, a_manifest())
     name = obj["metadata"]["name"]
     first = await client.create(names.DILOCO_JOBS, obj)
     await client.delete(names.DILOCO_JOBS, namespace, name)
@@ -137,7 +137,7 @@ async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client:
 
 async def test_the_longest_status_of_the_largest_job_is_stored(client: Client, namespace: str) -> None:
     limit = MAX_FAILURES_ON_RECORD // MAX_LEARNERS
-    obj = job(most=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", most=MAX_LEARNERS)])
+    obj = a_manifest(max=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", max=MAX_LEARNERS)])
     made = await client.create(names.DILOCO_JOBS, _in(namespace, with_field(obj, "spec.learners.restart.limit", limit)))
     moment = "2026-11-22T01:58:01.343Z"
     unit = {

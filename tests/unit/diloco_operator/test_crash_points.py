@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.fleet_manifests import cpu_node, tpu_nodes
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -191,11 +191,11 @@ async def scenario(world: World) -> None:
 
 
 def the_job() -> Obj:
-    manifest = job(
+    manifest = a_manifest(
         "lm",
-        least=2,
-        most=3,
-        pools=[tpu_pool("v5p", least=1, most=1), tpu_pool("v6e", "tpu-v6e", "2x2", most=3)],
+        min=2,
+        max=3,
+        pools=[tpu_pool("v5p", min=1, max=1), tpu_pool("v6e", "tpu-v6e", "2x2", max=3)],
         spec={"syncer": {}},
     )
     manifest["metadata"]["namespace"] = "default"

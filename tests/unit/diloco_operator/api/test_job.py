@@ -4,7 +4,7 @@ import datetime
 import json
 
 import pytest
-from builders.job_manifests import gpu_pool, job, tpu_pool, with_field
+from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.job import (
     Condition,
@@ -60,25 +60,25 @@ def full_status() -> Status:
 
 
 def test_job_survives_the_way_to_json_and_back() -> None:
-    original = load(with_field(job(pools=[tpu_pool(least=1), gpu_pool(hosts=2)], quorum=2), "spec.learners.joinTimeout", "1h30m"))
+    original = load(with_field(a_manifest(pools=[tpu_pool(min=1), gpu_pool(hosts=2)], quorum=2), "spec.learners.joinTimeout", "1h30m"))
     original = original.model_copy(update={"status": full_status()})
     assert load(json.loads(json.dumps(dump(original)))) == original
 
 
 def test_dumped_job_is_what_the_schema_accepts() -> None:
-    obj = dump(load(job()).model_copy(update={"status": full_status()}))
+    obj = dump(load(a_manifest()).model_copy(update={"status": full_status()}))
     schema = job_schema()
     assert kube_schema.prune(schema, obj) == (obj, [])
     assert kube_schema.validate(schema, kube_schema.apply_defaults(schema, obj)) == []
 
 
 def test_defaults_of_the_types_are_the_defaults_of_the_crd() -> None:
-    written = job(pools=[tpu_pool(), gpu_pool()])
+    written = a_manifest(pools=[tpu_pool(), gpu_pool()])
     assert load(written) == load(kube_schema.apply_defaults(job_schema(), written))
 
 
 def test_defaults_are_those_of_the_specification() -> None:
-    spec = load(job()).spec
+    spec = load(a_manifest()).spec
     assert (spec.suspend, spec.managed_by, spec.priority_class_name) == (False, "diloco.dev/operator", "")
     restart = spec.learners.restart
     assert (restart.limit, restart.window, restart.backoff.initial, restart.backoff.max) == (5, 3600.0, 5.0, 300.0)
@@ -106,11 +106,11 @@ def _utc(seconds: int) -> str:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    assert load(with_field(job(), "spec.learners.spares", 2)) == load(job())
+    assert load(with_field(a_manifest(), "spec.learners.spares", 2)) == load(a_manifest())
 
 
 def test_unreadable_object_names_every_field() -> None:
-    obj = with_field(with_field(job(), "spec.learners.joinTimeout", "soon"), "spec.pools[1].learners", {})
+    obj = with_field(with_field(a_manifest(), "spec.learners.joinTimeout", "soon"), "spec.pools[1].learners", {})
     with pytest.raises(InvalidJob) as caught:
         load(obj)
     assert [cause.field for cause in caught.value.causes] == ["spec.learners.joinTimeout", "spec.pools[1].learners.max"]
@@ -119,7 +119,7 @@ def test_unreadable_object_names_every_field() -> None:
 
 
 def test_pool_and_condition_are_found_by_name() -> None:
-    parsed = load(job()).model_copy(update={"status": full_status()})
+    parsed = load(a_manifest()).model_copy(update={"status": full_status()})
     pool = parsed.pool("h100")
     assert pool is not None
     assert pool.accelerator == "nvidia-h100-80gb"
@@ -131,6 +131,6 @@ def test_pool_and_condition_are_found_by_name() -> None:
 
 
 def test_shape_of_a_pool_tells_hosts_and_accelerators() -> None:
-    v5p, h100 = load(job(pools=[tpu_pool(topology="4x4x4"), gpu_pool(hosts=2)])).spec.pools
+    v5p, h100 = load(a_manifest(pools=[tpu_pool(topology="4x4x4"), gpu_pool(hosts=2)])).spec.pools
     assert (v5p.shape.hosts, v5p.shape.accelerators_per_host, v5p.shape.resource) == (16, 4, "google.com/tpu")
     assert (h100.shape.hosts, h100.shape.accelerators_per_host, h100.shape.resource) == (2, 8, "nvidia.com/gpu")

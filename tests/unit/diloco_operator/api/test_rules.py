@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
-from builders.job_manifests import gpu_pool, job, tpu_pool, with_field
+from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.rules import RULES
 from diloco_operator.kube.client import Cause
@@ -41,9 +41,9 @@ def test_sensible_job_is_accepted(obj: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("path", "value", "words"), IMMUTABLE.values(), ids=IMMUTABLE.keys())
 def test_immutable_field_cannot_change(path: str, value: Any, words: str) -> None:
-    changed = with_field(job(), path, value)
+    changed = with_field(a_manifest(), path, value)
     assert refusals(changed) == []
-    causes = refusals(changed, old=job())
+    causes = refusals(changed, old=a_manifest())
     assert [cause.field for cause in causes if words in cause.message], causes
     assert all(path.startswith(cause.field) for cause in causes), causes
 
@@ -51,15 +51,17 @@ def test_immutable_field_cannot_change(path: str, value: Any, words: str) -> Non
 def test_every_rule_refuses_one_of_the_cases() -> None:
     """So that whoever is held to the cases is held to every rule."""
     causes = [cause for obj, _, _ in REFUSED.values() for cause in refusals(obj)]
-    causes += [cause for path, value, _ in IMMUTABLE.values() for cause in refusals(with_field(job(), path, value), old=job())]
-    causes += refusals(SEVERAL_SHARDS, old=job())
+    causes += [
+        cause for path, value, _ in IMMUTABLE.values() for cause in refusals(with_field(a_manifest(), path, value), old=a_manifest())
+    ]
+    causes += refusals(SEVERAL_SHARDS, old=a_manifest())
     said = "\n".join(cause.message for cause in causes)
     assert [rule.message for rules in RULES.values() for rule in rules if rule.message not in said] == []
 
 
 def test_shards_cannot_change() -> None:
-    old = kube_schema.apply_defaults(SCHEMA, job(spec={"syncer": {"shards": 2}}))
-    causes = kube_schema.validate(SCHEMA, kube_schema.apply_defaults(SCHEMA, job()), old)
+    old = kube_schema.apply_defaults(SCHEMA, a_manifest(spec={"syncer": {"shards": 2}}))
+    causes = kube_schema.validate(SCHEMA, kube_schema.apply_defaults(SCHEMA, a_manifest()), old)
     assert [(cause.field, cause.message) for cause in causes] == [
         ("spec.syncer.shards", "shards is immutable; create a new job for another number")
     ]
@@ -67,8 +69,8 @@ def test_shards_cannot_change() -> None:
 
 def test_pool_is_found_by_name_when_pools_are_reordered() -> None:
     v5p, h100 = tpu_pool(), gpu_pool()
-    assert refusals(job(pools=[h100, v5p]), old=job(pools=[v5p, h100])) == []
-    causes = refusals(job(pools=[{**h100, "accelerator": "nvidia-b200"}, v5p]), old=job(pools=[v5p, h100]))
+    assert refusals(a_manifest(pools=[h100, v5p]), old=a_manifest(pools=[v5p, h100])) == []
+    causes = refusals(a_manifest(pools=[{**h100, "accelerator": "nvidia-b200"}, v5p]), old=a_manifest(pools=[v5p, h100]))
     assert [cause.field for cause in causes] == ["spec.pools[0].accelerator"]
 
 
@@ -84,11 +86,11 @@ CHANGEABLE = {
 
 @pytest.mark.parametrize(("path", "value"), CHANGEABLE.values(), ids=CHANGEABLE.keys())
 def test_everything_else_can_change(path: str, value: Any) -> None:
-    assert refusals(with_field(job(), path, value), old=job()) == []
+    assert refusals(with_field(a_manifest(), path, value), old=a_manifest()) == []
 
 
 def test_all_errors_are_told_at_once() -> None:
-    obj = job(least=7, quorum=9, fragments=25, pools=[tpu_pool("V5P", topology="3x3"), gpu_pool(topology="2x2")])
+    obj = a_manifest(min=7, quorum=9, fragments=25, pools=[tpu_pool("V5P", topology="3x3"), gpu_pool(topology="2x2")])
     obj = with_field(obj, "spec.learners.joinTimeout", "soon")
     assert {cause.field for cause in refusals(obj)} >= {
         "spec.learners.min",
@@ -102,5 +104,5 @@ def test_all_errors_are_told_at_once() -> None:
 
 
 def test_changing_the_scale_below_the_minimum_is_refused() -> None:
-    causes = refusals(with_field(job(), "spec.learners.max", 1), old=job())
+    causes = refusals(with_field(a_manifest(), "spec.learners.max", 1), old=a_manifest())
     assert [cause.field for cause in causes] == ["spec.learners.min"]

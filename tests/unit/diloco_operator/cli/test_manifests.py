@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders.job_manifests import job
+from builders.jobs import a_manifest
 from diloco_operator.cli.manifests import ManifestError, load_manifests, validate_jobs
 
 
 def test_objects_come_in_order_with_their_place(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
-    file.write_text("---\n" + yaml.safe_dump_all([job("one"), job("two")]))
+    file.write_text("---\n" + yaml.safe_dump_all([a_manifest("one"), a_manifest("two")]))
     manifests = load_manifests([file])
     assert [(manifest.name, manifest.file, manifest.document) for manifest in manifests] == [("one", str(file), 1), ("two", str(file), 2)]
-    assert manifests[0].obj == job("one")
+    assert manifests[0].obj == a_manifest("one")
 
 
 def test_other_kinds_are_read_on_demand(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_other_kinds_are_read_on_demand(tmp_path: Path) -> None:
 
 def test_validated_jobs_have_their_defaults(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(job()))
+    file.write_text(yaml.safe_dump(a_manifest()))
     (written,) = load_manifests([file])
     (valid,) = validate_jobs([written])
     assert valid.obj["spec"]["training"]["syncInterval"] == 24
@@ -44,7 +44,7 @@ def test_one_error_holds_every_problem(tmp_path: Path) -> None:
 
 def test_documents_after_a_broken_one_are_not_guessed_at_but_those_before_it_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
-    file.write_text(yaml.safe_dump(job("one")) + "---\nspec: [\n")
+    file.write_text(yaml.safe_dump(a_manifest("one")) + "---\nspec: [\n")
     with pytest.raises(ManifestError) as caught:
         load_manifests([file])
     assert [problem.document for problem in caught.value.problems] == [2]

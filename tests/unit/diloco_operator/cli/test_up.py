@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders.job_manifests import cpu_pool, job, tpu_pool
+from builders.jobs import a_manifest, cpu_pool, tpu_pool
 from builders.local import a_node, tpu_node
 from click.testing import CliRunner
 from diloco_operator.cli.up import hints, up
@@ -28,15 +28,15 @@ def write(path: Path, *objs) -> str:
 @pytest.fixture
 def unplaced(tmp_path: Path) -> str:
     """A job that no cpu can serve: nothing of it ever runs but the syncer."""
-    return write(tmp_path / "job.yaml", job("waits", least=1, pools=[tpu_pool(topology="2x2x1")], steps=10))
+    return write(tmp_path / "job.yaml", a_manifest("waits", min=1, pools=[tpu_pool(topology="2x2x1")], steps=10))
 
 
 @pytest.fixture
 def sleeping(tmp_path: Path) -> str:
     """A job whose learner only sleeps."""
-    pool = cpu_pool(most=1)
+    pool = cpu_pool(max=1)
     pool["template"]["spec"]["containers"][0]["command"] = ["sleep", "1000"]
-    return write(tmp_path / "job.yaml", job("sleeps", least=1, most=1, pools=[pool], steps=10))
+    return write(tmp_path / "job.yaml", a_manifest("sleeps", min=1, max=1, pools=[pool], steps=10))
 
 
 def refused(*arguments: str) -> str:
@@ -46,7 +46,7 @@ def refused(*arguments: str) -> str:
 
 
 def test_wrong_jobs_are_refused_with_every_error(tmp_path: Path):
-    wrong = job("wrong", pools=[tpu_pool(topology="9x9x9")])
+    wrong = a_manifest("wrong", pools=[tpu_pool(topology="9x9x9")])
     wrong["spec"]["training"]["setps"] = 1
     text = refused(write(tmp_path / "job.yaml", wrong))
     assert "spec.pools[0].topology" in text
@@ -78,7 +78,7 @@ def test_second_up_on_a_state_directory_is_refused(unplaced, tmp_path: Path):
 
 def test_hardware_that_the_fleet_lacks_is_said_before_the_wait():
     nodes = [complete(a_node("cpu", cpu=2))]
-    wanted = job("j", pools=[tpu_pool("v5p", topology="2x2x1"), cpu_pool()])
+    wanted = a_manifest("j", pools=[tpu_pool("v5p", topology="2x2x1"), cpu_pool()])
     (hint,) = hints([wanted], nodes, None)
     assert hint == "j: pool v5p asks for tpu-v5p 2x2x1, and this machine (no --fleet was given) has none; its units stay unplaced"
     assert list(hints([wanted], [*nodes, complete(tpu_node("v5p"))], "fleet.yaml")) == []
@@ -135,11 +135,11 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
 
 
 async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
-    pool = cpu_pool(most=1)
+    pool = cpu_pool(max=1)
     deaf = tmp_path / "deaf"
     script = f"trap '' TERM; touch {deaf}; while true; do sleep 0.05; done"
     pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", script]
-    stubborn = write(tmp_path / "job.yaml", job("stubborn", least=1, most=1, pools=[pool], steps=10))
+    stubborn = write(tmp_path / "job.yaml", a_manifest("stubborn", min=1, max=1, pools=[pool], steps=10))
     running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
     async with asyncio.timeout(20):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders.job_manifests import gpu_pool, job, tpu_pool, with_field
+from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from click.testing import CliRunner, Result
 from diloco_operator.cli.main import main
 from diloco_operator.cli.manifests import load_manifests, validate_jobs
@@ -21,15 +21,17 @@ def written(path: Path, *objects: object) -> Path:
 
 
 def test_valid_jobs_are_named(tmp_path: Path) -> None:
-    file = written(tmp_path / "jobs.yaml", job("one"), job("two"))
+    file = written(tmp_path / "jobs.yaml", a_manifest("one"), a_manifest("two"))
     result = validate(file)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [f"{file}: document 1 (one): valid", f"{file}: document 2 (two): valid"]
 
 
 def test_all_errors_of_all_files_are_told_at_once(tmp_path: Path) -> None:
-    good = written(tmp_path / "good.yaml", job("good"))
-    bad = written(tmp_path / "bad.yaml", job("one", least=7, quorum=8), job("two", pools=[tpu_pool(topology="3x3")], fragments=99))
+    good = written(tmp_path / "good.yaml", a_manifest("good"))
+    bad = written(
+        tmp_path / "bad.yaml", a_manifest("one", min=7, quorum=8), a_manifest("two", pools=[tpu_pool(topology="3x3")], fragments=99)
+    )
     missing = tmp_path / "missing.yaml"
     result = validate(good, bad, missing)
     assert result.exit_code == 2
@@ -86,14 +88,14 @@ UNKNOWN = {
 
 @pytest.mark.parametrize(("path", "words"), UNKNOWN.items(), ids=UNKNOWN)
 def test_unknown_field_is_an_error_that_names_the_nearest(tmp_path: Path, path: str, words: str) -> None:
-    result = validate(written(tmp_path / "job.yaml", with_field(job(), path, 1)))
+    result = validate(written(tmp_path / "job.yaml", with_field(a_manifest(), path, 1)))
     assert result.exit_code == 2
     assert f"{path}: unknown field; " in result.stderr
     assert words in result.stderr
 
 
 def test_pod_spec_is_left_to_the_api_server(tmp_path: Path) -> None:
-    obj = with_field(job(), "spec.pools[0].template.spec.containers[0].resources", {"limits": {"memory": "1Gi"}})
+    obj = with_field(a_manifest(), "spec.pools[0].template.spec.containers[0].resources", {"limits": {"memory": "1Gi"}})
     assert validate(written(tmp_path / "job.yaml", obj)).exit_code == 0
 
 
@@ -128,17 +130,20 @@ def test_unreadable_file_is_refused(tmp_path: Path, content: bytes, words: str) 
 
 MISFITS = {
     "wrong kind": ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}, "kind: must be DiLoCoJob, not 'Pod'"),
-    "kind in other letters": (with_field(job(), "kind", "DilocoJob"), "did you mean DiLoCoJob?"),
-    "no kind": (with_field(job(), "kind", ...), "kind: must be DiLoCoJob, it is missing"),
-    "wrong version": (with_field(job(), "apiVersion", "diloco.dev/v1"), "apiVersion: must be diloco.dev/v1alpha1, not 'diloco.dev/v1'"),
-    "no version": (with_field(job(), "apiVersion", ...), "apiVersion: must be diloco.dev/v1alpha1, it is missing"),
-    "no metadata": (with_field(job(), "metadata", ...), "metadata: must be an object with a name"),
-    "no name": (with_field(job(), "metadata", {}), "metadata.name: is required"),
-    "number as name": (with_field(job(), "metadata.name", 7), "metadata.name: is required"),
-    "number as label": (with_field(job(), "metadata.labels", {"a": 1}), "metadata.labels.a: must be a string; put 1 in quotes"),
-    "labels as a list": (with_field(job(), "metadata.labels", ["a"]), "metadata.labels: must be an object of strings"),
-    "no spec": (with_field(job(), "spec", ...), "spec: Required value"),
-    "spec as a list": (with_field(job(), "spec", []), "spec: "),
+    "kind in other letters": (with_field(a_manifest(), "kind", "DilocoJob"), "did you mean DiLoCoJob?"),
+    "no kind": (with_field(a_manifest(), "kind", ...), "kind: must be DiLoCoJob, it is missing"),
+    "wrong version": (
+        with_field(a_manifest(), "apiVersion", "diloco.dev/v1"),
+        "apiVersion: must be diloco.dev/v1alpha1, not 'diloco.dev/v1'",
+    ),
+    "no version": (with_field(a_manifest(), "apiVersion", ...), "apiVersion: must be diloco.dev/v1alpha1, it is missing"),
+    "no metadata": (with_field(a_manifest(), "metadata", ...), "metadata: must be an object with a name"),
+    "no name": (with_field(a_manifest(), "metadata", {}), "metadata.name: is required"),
+    "number as name": (with_field(a_manifest(), "metadata.name", 7), "metadata.name: is required"),
+    "number as label": (with_field(a_manifest(), "metadata.labels", {"a": 1}), "metadata.labels.a: must be a string; put 1 in quotes"),
+    "labels as a list": (with_field(a_manifest(), "metadata.labels", ["a"]), "metadata.labels: must be an object of strings"),
+    "no spec": (with_field(a_manifest(), "spec", ...), "spec: Required value"),
+    "spec as a list": (with_field(a_manifest(), "spec", []), "spec: "),
 }
 
 
@@ -150,15 +155,15 @@ def test_object_that_is_no_job_is_refused(tmp_path: Path, obj: dict[str, object]
 
 
 def test_same_name_twice_is_refused_with_both_places(tmp_path: Path) -> None:
-    first, second = written(tmp_path / "a.yaml", job("x"), job("y")), written(tmp_path / "b.yaml", job("y"))
+    first, second = written(tmp_path / "a.yaml", a_manifest("x"), a_manifest("y")), written(tmp_path / "b.yaml", a_manifest("y"))
     result = validate(first, second)
     assert result.exit_code == 2
     assert f"{second}:4: document 1 (y): metadata.name: the same name is used in {first}, document 2" in result.stderr
 
 
 def test_same_name_in_two_namespaces_is_fine(tmp_path: Path) -> None:
-    other = with_field(job("x"), "metadata.namespace", "other")
-    assert validate(written(tmp_path / "a.yaml", job("x"), other)).exit_code == 0
+    other = with_field(a_manifest("x"), "metadata.namespace", "other")
+    assert validate(written(tmp_path / "a.yaml", a_manifest("x"), other)).exit_code == 0
 
 
 def test_directory_is_refused(tmp_path: Path) -> None:
@@ -166,25 +171,25 @@ def test_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_a_dash() -> None:
-    result = validate("-", stdin=yaml.safe_dump(job()).encode())
+    result = validate("-", stdin=yaml.safe_dump(a_manifest()).encode())
     assert (result.exit_code, result.stdout) == (0, "-: document 1 (bytes-lm): valid\n")
 
 
 def test_items_of_a_list_are_jobs(tmp_path: Path) -> None:
-    bad = with_field(job("two"), "spec.training.steps", 0)
-    result = validate(written(tmp_path / "list.yaml", {"apiVersion": "v1", "kind": "List", "items": [job("one"), bad]}))
+    bad = with_field(a_manifest("two"), "spec.training.steps", 0)
+    result = validate(written(tmp_path / "list.yaml", {"apiVersion": "v1", "kind": "List", "items": [a_manifest("one"), bad]}))
     assert "(two): spec.training.steps: " in result.stderr
     assert "(one)" not in result.stderr
 
 
 def test_times_stay_text(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump(job()).replace("name: bytes-lm", "name: bytes-lm\n  creationTimestamp: 2026-11-20T21:00:00Z"))
+    file.write_text(yaml.safe_dump(a_manifest()).replace("name: bytes-lm", "name: bytes-lm\n  creationTimestamp: 2026-11-20T21:00:00Z"))
     assert validate(file).exit_code == 0
 
 
 def test_json_holds_every_problem(tmp_path: Path) -> None:
-    file = written(tmp_path / "job.yaml", job(pools=[gpu_pool(topology="2x2")], quorum=3))
+    file = written(tmp_path / "job.yaml", a_manifest(pools=[gpu_pool(topology="2x2")], quorum=3))
     result = validate(file, output="json")
     assert result.exit_code == 2
     answer = json.loads(result.stdout)
@@ -197,7 +202,7 @@ def test_json_holds_every_problem(tmp_path: Path) -> None:
 
 
 def test_json_of_valid_jobs_names_them(tmp_path: Path) -> None:
-    file = written(tmp_path / "job.yaml", job())
+    file = written(tmp_path / "job.yaml", a_manifest())
     answer = json.loads(validate(file, output="json").stdout)
     assert answer == {"valid": True, "jobs": [{"file": str(file), "document": 1, "name": "bytes-lm"}], "problems": []}
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders.job_manifests import cpu_pool, job, tpu_pool
+from builders.jobs import a_manifest, cpu_pool, tpu_pool
 from builders.local import a_node, condition, is_true, local_control_plane, tpu_node
 from diloco_operator.local.faults import Fault
 from diloco_operator.local.nodes import BadNode
@@ -11,11 +11,11 @@ from diloco_operator.local.state_dir import StateDirBusy
 from diloco_operator.reconcile import OperatorConfig
 
 
-def sleeping(name="sleeps", most=1, backoff="1ms", **fields):
-    pool = cpu_pool(most=most)
+def sleeping(name="sleeps", max=1, backoff="1ms", **fields):
+    pool = cpu_pool(max=max)
     pool["template"]["spec"]["containers"][0]["command"] = ["sleep", "1000"]
-    learners = {"min": 1, "max": most, "restart": {"limit": 5, "window": "1h", "backoff": {"initial": backoff, "max": "1s"}}}
-    return job(name, pools=[pool], spec={"learners": learners, **fields}, steps=10)
+    learners = {"min": 1, "max": max, "restart": {"limit": 5, "window": "1h", "backoff": {"initial": backoff, "max": "1s"}}}
+    return a_manifest(name, pools=[pool], spec={"learners": learners, **fields}, steps=10)
 
 
 def in_state(state, attempt=1):
@@ -48,7 +48,7 @@ async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them
     slow = {"key": "disk", "operator": "NotIn", "values": ["slow"]}
     named = {"key": "metadata.name", "operator": "In", "values": ["b", "c", "d"]}
     terms = [{"matchExpressions": [slow], "matchFields": [named]}]
-    wanted = sleeping(most=3)
+    wanted = sleeping(max=3)
     wanted["spec"]["pools"][0]["template"]["spec"]["affinity"] = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     }
@@ -78,7 +78,7 @@ async def test_node_with_unknown_devices_runs_only_units_whose_template_requests
 async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path):
     async with local_control_plane(tmp_path, [a_node("cpu"), tpu_node("tpu")]) as cluster:
         await cluster.remove_node("tpu")
-        await cluster.apply(job("waits", least=1, pools=[tpu_pool(topology="2x2x1", most=1)], steps=10))
+        await cluster.apply(a_manifest("waits", min=1, pools=[tpu_pool(topology="2x2x1", max=1)], steps=10))
         waiting = await cluster.job("waits", lambda obj: condition(obj, "Placed").get("status") == "False")
         assert condition(waiting, "Placed")["reason"] == "InsufficientCapacity"
         await cluster.plane.nodes.restore("tpu")

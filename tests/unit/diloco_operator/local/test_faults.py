@@ -1,7 +1,7 @@
 """Faults on purpose: what they look like, when they are due, whom they hit."""
 
 import pytest
-from builders.job_manifests import gpu_pool, job, tpu_pool
+from builders.jobs import a_manifest, gpu_pool, tpu_pool
 from builders.local import a_pod
 from diloco_operator.local.faults import BadFault, Fault, due, parse, unknown_units, victim
 
@@ -49,7 +49,7 @@ def test_what_is_no_fault_is_refused_with_the_reason(text, message):
 
 
 def test_units_that_no_job_can_have_are_named():
-    jobs = [job("bytes-lm", pools=[tpu_pool("v5p"), gpu_pool("h100")])]
+    jobs = [a_manifest("bytes-lm", pools=[tpu_pool("v5p"), gpu_pool("h100")])]
     faults = [parse(f"unit={unit},step=1") for unit in ("v5p-0", "syncer", "v6e-0", "h100", "h100-x")]
     sentences = unknown_units(faults, jobs)
     assert [sentence.split("'")[1] for sentence in sentences] == ["v6e-0", "h100", "h100-x"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.fleet_manifests import cpu_node, tpu_nodes
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -55,7 +55,7 @@ class Stand:
 
     async def apply(self, name: str, units: int) -> None:
         budget = {"limit": 10, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}}
-        manifest = job(name, least=1, most=units, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=units)])
+        manifest = a_manifest(name, min=1, max=units, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=units)])
         manifest["spec"]["learners"]["restart"] = budget
         manifest["metadata"]["namespace"] = "default"
         await self.api.create(names.DILOCO_JOBS, manifest)
@@ -229,6 +229,6 @@ def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
     run_virtual(scenario())
 
 
-async def _pools(there: Stand, name: str, most: int) -> list[Obj]:
+async def _pools(there: Stand, name: str, max: int) -> list[Obj]:
     [pool] = (await there.api.get(names.DILOCO_JOBS, "default", name))["spec"]["pools"]
-    return [{**pool, "learners": {"min": 0, "max": most}}]
+    return [{**pool, "learners": {"min": 0, "max": max}}]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import VirtualLoop, run_virtual
 from diloco_operator.api import names
@@ -99,7 +99,7 @@ def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time() -> No
             )
             task = asyncio.create_task(operator.run())
             for name in decided:
-                manifest = job(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=6)])
+                manifest = a_manifest(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)])
                 manifest["metadata"]["namespace"] = "default"
                 await api.create(names.DILOCO_JOBS, manifest)
             await asyncio.sleep(1)

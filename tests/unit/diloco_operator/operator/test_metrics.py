@@ -12,7 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey
 from builders.fleet_manifests import cpu_node, tpu_nodes
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.operator_process import series
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
@@ -53,9 +53,9 @@ class World:
             metrics=self.metrics,
         )
 
-    async def apply(self, name: str = "lm", *, most: int = 3) -> None:
-        pools = [tpu_pool("v5p", least=1, most=1), tpu_pool("v6e", "tpu-v6e", "2x2", most=3)]
-        manifest = job(name, least=2, most=most, pools=pools, spec={"syncer": {}})
+    async def apply(self, name: str = "lm", *, max: int = 3) -> None:
+        pools = [tpu_pool("v5p", min=1, max=1), tpu_pool("v6e", "tpu-v6e", "2x2", max=3)]
+        manifest = a_manifest(name, min=2, max=max, pools=pools, spec={"syncer": {}})
         manifest["metadata"]["namespace"] = "default"
         await self.api.create(names.DILOCO_JOBS, manifest)
 
@@ -187,7 +187,7 @@ def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end
 
 def test_a_pool_without_free_hardware() -> None:
     async def scenario(world: World) -> None:
-        await world.apply(most=4)
+        await world.apply(max=4)
         await world.trains(3)
         seen = await world.scrape()
         assert seen.of_job("placement_failures_total", pool="v6e", reason="NoFreeSlice") == 1
@@ -201,7 +201,7 @@ def test_a_pool_without_free_hardware() -> None:
 
 def test_series_end_with_their_job() -> None:
     async def scenario(world: World) -> None:
-        await world.apply(most=4)
+        await world.apply(max=4)
         await world.trains(3)
         await world.cluster.crash("lm-v6e-0-a1-0")
         await asyncio.sleep(60)

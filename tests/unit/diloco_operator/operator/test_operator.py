@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from builders.fleet_manifests import cpu_node, tpu_nodes
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -89,7 +89,7 @@ class World:
             await asyncio.gather(task, return_exceptions=True)
 
     async def apply(self, name: str = "lm", **spec: Any) -> Obj:
-        manifest = job(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", most=6)], spec=spec)
+        manifest = a_manifest(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)], spec=spec)
         manifest["metadata"]["namespace"] = NS
         return await self.api.create(names.DILOCO_JOBS, manifest)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.fleet_manifests import cpu_node, tpu_nodes
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -24,8 +24,8 @@ def wall_clock() -> float:
     return EPOCH + asyncio.get_running_loop().time()
 
 
-def the_job(name: str, most: int, **pool: str) -> Obj:
-    manifest = job(name, least=1, most=most, pools=[{**tpu_pool("v6e", "tpu-v6e", "2x2", most=most), **pool}], spec={"syncer": {}})
+def the_job(name: str, max: int, **pool: str) -> Obj:
+    manifest = a_manifest(name, min=1, max=max, pools=[{**tpu_pool("v6e", "tpu-v6e", "2x2", max=max), **pool}], spec={"syncer": {}})
     manifest["metadata"]["namespace"] = "default"
     return manifest
 

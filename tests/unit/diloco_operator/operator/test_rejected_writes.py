@@ -10,7 +10,7 @@ from typing import Any
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.fleet_manifests import cpu_node, tpu_nodes
-from builders.job_manifests import job, tpu_pool
+from builders.jobs import a_manifest, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -84,7 +84,7 @@ def play(scenario: Callable[[MemoryApi, Guarded], Awaitable[None]]) -> Guarded:
 
 
 def the_job(namespace: str = "default") -> Obj:
-    manifest = job("lm", least=1, most=2, pools=[tpu_pool("v5p", most=1), tpu_pool("v6e", "tpu-v6e", "2x2", most=1)], spec={"syncer": {}})
+    manifest = a_manifest("lm", min=1, max=2, pools=[tpu_pool("v5p", max=1), tpu_pool("v6e", "tpu-v6e", "2x2", max=1)], spec={"syncer": {}})
     manifest["metadata"]["namespace"] = namespace
     return manifest
 
