@@ -1,7 +1,7 @@
-"""Loopback addresses for pods: every pod has an IP of its own in 127/8, so ports are as in a cluster.
+"""Loopback addresses for pods: every pod has an IP of its own in 127/8, so it can use the same ports as in a cluster.
 
-One control plane takes one /16 of 127/8, held by a lock on a file in the temporary directory so that two on one machine do not
-collide. 127.0.0.0/16 is never used: other programs live there.
+A control plane reserves one /16 of 127/8 by a lock on a file in the temporary directory, so that two control planes of one machine
+do not collide. 127.0.0.0/16 is never used, because other programs listen there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NAME = re.compile(
 
 
 class NoAddressLeft(RuntimeError):
-    """Every network or every address of the network is taken."""
+    """Every network, or every address of the network, is in use."""
 
 
 class Network:
-    """A /16 of 127/8, ours as long as this object is open."""
+    """A /16 of 127/8, reserved as long as this object is open."""
 
     def __init__(self, second: int, lock: int) -> None:
         self.second = second
@@ -34,7 +34,7 @@ class Network:
 
     @classmethod
     def reserve(cls, rng: random.Random, folder: Path | None = None) -> Network:
-        """Take a free network. Raises NoAddressLeft."""
+        """Reserve a free network. Raises NoAddressLeft."""
         folder = folder or Path(tempfile.gettempdir())
         for second in rng.sample(_NETWORKS, len(_NETWORKS)):
             try:
@@ -47,17 +47,17 @@ class Network:
                 os.close(lock)
                 continue
             return cls(second, lock)
-        raise NoAddressLeft(f"All networks 127.1.0.0/16 to 127.254.0.0/16 are taken, see the lock files in {folder}.")
+        raise NoAddressLeft(f"All networks 127.1.0.0/16 to 127.254.0.0/16 are in use, see the lock files in {folder}.")
 
     def close(self) -> None:
-        """Give it back. The file stays: deleting it would let two hold locks on two files of one name."""
+        """Release it. The file stays: if it were deleted, two processes could lock two files of one name."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 class Addresses:
-    """Who has which address of one /16. Pure."""
+    """Assigns the addresses of one /16. Pure."""
 
     def __init__(self, second: int) -> None:
         self._prefix = f"127.{second}"
@@ -67,7 +67,7 @@ class Addresses:
         self._used: set[str] = set()
 
     def of_name(self, host: str, subdomain: str, namespace: str) -> str:
-        """The address of a DNS name of a pod: the same from its first mention to the end, whoever mentions it first."""
+        """The address of a pod's DNS name. It is assigned at the first use of the name and stays the same."""
         key = f"{host}.{subdomain}.{namespace}"
         if key not in self._of_name:
             self._of_name[key] = self._take()
@@ -90,10 +90,10 @@ class Addresses:
     def _take(self) -> str:
         for _ in range(_FIRST, _LAST + 1):
             number = self._next
-            # Round about, so that an address that was just released is the last to be used again.
+            # Cyclic, so that an address that was just released is the last to be used again.
             self._next = number + 1 if number < _LAST else _FIRST
             address = f"{self._prefix}.{number >> 8}.{number & 255}"
             if address not in self._used:
                 self._used.add(address)
                 return address
-        raise NoAddressLeft(f"All addresses of {self._prefix}.0.0/16 are taken.")
+        raise NoAddressLeft(f"All addresses of {self._prefix}.0.0/16 are in use.")

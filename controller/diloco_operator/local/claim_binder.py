@@ -1,4 +1,4 @@
-"""Binds volume claims: every claim is a folder of the state directory, so there is always room for one more."""
+"""Binds volume claims. Every claim is a folder of the state directory, so each can be bound at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClaimBinder:
                 self._wake.clear()
                 for held in self._claims.cache:
                     if held.value.get("status", {}).get("phase") != "Bound":
-                        with contextlib.suppress(Conflict, NotFound):  # it changed meanwhile: that wakes us again
+                        with contextlib.suppress(Conflict, NotFound):  # it changed meanwhile: that change wakes this task again
                             await self._bind(held.value)
 
     async def _bind(self, claim: Obj) -> None:

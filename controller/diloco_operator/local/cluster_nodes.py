@@ -1,4 +1,4 @@
-"""Simulated nodes in a real cluster: what a kubelet does for its Node object, and nothing that a controller does.
+"""Simulated nodes in a real cluster. It does what a kubelet does for its Node object; the rest is left to the cluster's controllers.
 
 Registers nodes, renews their Leases, posts their status, and lets them fail when their annotation asks for it. It writes only to nodes
 that carry the label of its own state directory: nodes of the cluster and of other commands stay as they are.
@@ -37,16 +37,16 @@ log = logging.getLogger(__name__)
 
 LEASE_NAMESPACE = "kube-node-lease"
 _STATUS_SECONDS = 300.0
-"""A kubelet that has nothing new to say writes its node's status this often; a Lease is what keeps it Ready."""
+"""A kubelet without news writes its node's status this often. The Lease keeps the node Ready in between."""
 _RETRY_SECONDS = 1.0
 
 
 class ForeignNodes(RuntimeError):
-    """Nodes of these names exist and belong to somebody else."""
+    """Nodes of these names exist and belong to another owner."""
 
 
 def registration(manifest: Obj, server: str) -> Obj:
-    """The Node object of a manifest. What it does not say of its capacity is a machine's like this one. Pure but for that.
+    """The Node object of a manifest, with this machine's capacity where the manifest has none. Pure but for that.
 
     Raises BadNode.
     """
@@ -60,8 +60,8 @@ def registration(manifest: Obj, server: str) -> Obj:
 
 
 class ClusterNodes:
-    """`server` names whoever serves them; `heartbeat` is seconds between two renewals of a node's Lease, a quarter of its duration;
-    `listen` begins to answer for a kubelet at an address and gives the port."""
+    """`server` is the identity of the command that serves them. `heartbeat` is the time between two renewals of a node's Lease in seconds,
+    a quarter of its duration. `listen` starts the kubelet's HTTPS server at an address and gives the port."""
 
     def __init__(
         self, client: Client, kubelet: Kubelet, context: KubeletContext, manifests: Sequence[Obj], *, server: str, heartbeat: float = 10.0,
@@ -79,12 +79,12 @@ class ClusterNodes:
         """How each node fails at present; a healthy node is not in it."""
         self._served: dict[str, SimulatedNode] = {}
         self._uids: dict[str, str] = {}
-        """Of the Node objects that are there and ours."""
-        self._posted: dict[str, datetime] = {}
-        """When each status was written last."""
+        """Of the Node objects that exist and are served here."""
+        self._status_written: dict[str, datetime] = {}
+        """When each status was last written."""
         self._leaving = False
-        self._silent = False
-        """The API server could not be reached at the last heartbeat."""
+        self._unreachable = False
+        """The API server did not answer the last heartbeat."""
         self._wake = asyncio.Event()
         self._nodes = Reflector(client, NODES, as_it_is, rng=random.random, timeouts=WATCHES, label_selector=f"{LABEL_SERVER}={server}")
         self._nodes.on_change(lambda _old, _new: self._wake.set())
@@ -94,15 +94,15 @@ class ClusterNodes:
         return [*self._manifests]
 
     async def register(self) -> None:
-        """Bring every node into the API, Ready, or take up those that an earlier run left. Raises ForeignNodes, ApiError."""
+        """Create every node in the API, Ready, or take over those that an earlier run left. Raises ForeignNodes, ApiError."""
         there = {name: await self._find(name) for name in self._manifests}
         foreign = [
             name for name, node in there.items() if node and (node["metadata"].get("labels") or {}).get(LABEL_SERVER) != self._server
         ]
         if foreign:
             raise ForeignNodes(
-                f"the cluster has nodes of these names already, and they are not of this state directory: {', '.join(foreign)}. Rename "
-                "the nodes in the fleet file; or, if they are simulated nodes whose command is gone, delete them (kubectl delete node)"
+                f"the cluster already has nodes of these names, and they are not of this state directory: {', '.join(foreign)}. Rename "
+                "the nodes in the fleet file. If they are simulated nodes of a command that has ended, delete them (kubectl delete node)"
             )
         for name, manifest in self._manifests.items():
             speed = (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED, "")
@@ -112,30 +112,30 @@ class ClusterNodes:
             await self._register(manifest, there[name])
 
     async def run(self) -> None:
-        """Heartbeats, and what the nodes' annotations ask for, until cancelled."""
+        """Send heartbeats and apply the nodes' annotations, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run(), name="simulated nodes")
-            group.create_task(self._beat(), name="heartbeats")
+            group.create_task(self._send_heartbeats(), name="heartbeats")
             await self._nodes.wait_synced()
             while True:
                 self._wake.clear()
                 for name in self.names:
-                    await self._follow(name)
+                    await self._apply_annotation(name)
                 await self._wake.wait()
 
     async def leave(self) -> None:
-        """Shut down in order: cordoned, learners ended while their syncer still listens, NotReady, all other pods ended, nodes gone.
-        `run` goes on meanwhile. Raises ApiError."""
+        """Shut down in order: cordon the nodes, end learners while their syncer still listens, report NotReady, end all other pods, delete
+        the nodes. `run` must go on meanwhile. Raises ApiError."""
         healthy = [name for name in self._uids if name not in self._failures]
-        closed = {"metadata": {"annotations": {ANNOTATION_LEAVING: "true"}}, "spec": {"unschedulable": True}}
-        await asyncio.gather(*(self._patch(name, closed) for name in healthy))
+        cordon = {"metadata": {"annotations": {ANNOTATION_LEAVING: "true"}}, "spec": {"unschedulable": True}}
+        await asyncio.gather(*(self._patch(name, cordon) for name in healthy))
         await self._kubelet.shut_down(lambda pod: (pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) == COMPONENT_LEARNER)
         self._leaving = True
-        await asyncio.gather(*(self._change(name, self._going) for name in healthy))
+        await asyncio.gather(*(self._change(name, self._report_shutdown) for name in healthy))
         await self._kubelet.shut_down()
         while self._uids:
             name, uid = self._uids.popitem()
-            with contextlib.suppress(NotFound, Conflict):  # somebody was faster
+            with contextlib.suppress(NotFound, Conflict):  # it was deleted or replaced meanwhile
                 await self._client.delete(NODES, "", name, uid=uid)
             with contextlib.suppress(NotFound):
                 await self._client.delete(LEASES, LEASE_NAMESPACE, name)
@@ -158,20 +158,20 @@ class ClusterNodes:
                     NODES, {key: manifest[key] for key in ("metadata", "spec")}, field_manager=LOCAL_NODES_MANAGER
                 )
             except AlreadyExists:
-                raise ForeignNodes(f"somebody else has just made a node {name}; rename it in the fleet file") from None
+                raise ForeignNodes(f"another client has just created a node {name}; rename it in the fleet file") from None
         else:
-            log.info("node %s is ours from an earlier run", name)
+            log.info("node %s exists from an earlier run of this state directory", name)
             metadata: dict[str, Obj] = {key: manifest["metadata"].get(key) or {} for key in ("labels", "annotations")}
-            if ANNOTATION_LEAVING in (there["metadata"].get("annotations") or {}):  # it was cordoned by a run that was killed while it left
+            if ANNOTATION_LEAVING in (there["metadata"].get("annotations") or {}):  # a run that was killed while it left has cordoned it
                 await self._patch(name, {"metadata": {"annotations": {ANNOTATION_LEAVING: None}}, "spec": {"unschedulable": None}})
             there = await self._client.patch(
                 NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=LOCAL_NODES_MANAGER
             )  # fmt: skip
         self._uids[name] = there["metadata"]["uid"]
         await self._renew(name)
-        await self._change(name, self._well)
+        await self._change(name, self._report_ready)
 
-    def _well(self, node: Obj) -> None:
+    def _report_ready(self, node: Obj) -> None:
         name = node["metadata"]["name"]
         uname = platform.uname()
         labels = self._manifests[name]["metadata"]["labels"]
@@ -192,11 +192,11 @@ class ClusterNodes:
         }
         set_ready(node, "True", "KubeletReady", "kubelet is posting ready status", now=timestamp(self._context.now()))
 
-    def _going(self, node: Obj) -> None:
+    def _report_shutdown(self, node: Obj) -> None:
         set_ready(node, "False", "KubeletNotReady", "node is shutting down", now=timestamp(self._context.now()))
 
     async def _change(self, name: str, change: Callable[[Obj], None]) -> None:
-        """Read, change, write the node's status, until nobody wrote in between. A node that is gone is left alone."""
+        """Read, change and write the node's status, again if another client wrote in between. Does nothing if the node has gone."""
         while True:
             node = await self._find(name)
             if node is None or node["metadata"]["uid"] != self._uids.get(name):
@@ -206,7 +206,7 @@ class ClusterNodes:
                 await self._client.update(NODES, node, subresource="status", field_manager=LOCAL_NODES_MANAGER)
             except (Conflict, NotFound):
                 continue
-            self._posted[name] = self._context.now()
+            self._status_written[name] = self._context.now()
             return
 
     async def _renew(self, name: str) -> None:
@@ -220,36 +220,37 @@ class ClusterNodes:
             LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=LOCAL_NODES_MANAGER, force=True
         )  # fmt: skip
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(max(self._heartbeat, _RETRY_SECONDS)):
-                    await asyncio.gather(*(self._keep(name) for name in [*self._uids]))
+                    await asyncio.gather(*(self._heartbeat_node(name) for name in [*self._uids]))
             except (ApiError, TimeoutError) as error:
-                if not self._silent:
-                    log.warning("heartbeats do not get through: %s", error or "no answer")
-                self._silent = True
+                if not self._unreachable:
+                    log.warning("heartbeats fail: %s", error or "no answer")
+                self._unreachable = True
                 await asyncio.sleep(min(_RETRY_SECONDS, self._heartbeat))
                 continue
-            if self._silent:
-                log.info("heartbeats get through again")
-            self._silent = False
+            if self._unreachable:
+                log.info("heartbeats succeed again")
+            self._unreachable = False
             await asyncio.sleep(self._heartbeat)
 
-    async def _keep(self, name: str) -> None:
-        """One heartbeat of a node. Its status follows when it is old, or when the control plane has written it off meanwhile."""
+    async def _heartbeat_node(self, name: str) -> None:
+        """One heartbeat of a node. It also writes the status when that is old, or when the control plane has marked the node NotReady."""
         if name in self._failures or name not in self._uids:
             return
         await self._renew(name)
         held = self._nodes.cache.get("", name)
         conditions = held.value.get("status", {}).get("conditions") or () if held else ()
         ready = {condition["type"]: condition["status"] for condition in conditions}.get("Ready") == "True"
-        old = (self._context.now() - self._posted[name]).total_seconds() >= _STATUS_SECONDS if name in self._posted else True
+        written = self._status_written.get(name)
+        old = written is None or (self._context.now() - written).total_seconds() >= _STATUS_SECONDS
         if held and (old or not ready) and not self._leaving:
-            await self._change(name, self._well)
+            await self._change(name, self._report_ready)
 
-    async def _follow(self, name: str) -> None:
-        """Do what the node's annotation asks for."""
+    async def _apply_annotation(self, name: str) -> None:
+        """Simulate the failure that the node's annotation asks for."""
         held = self._nodes.cache.get("", name)
         if held is None or held.uid != self._uids.get(name):
             if self._uids.pop(name, None):
@@ -263,7 +264,7 @@ class ClusterNodes:
             del self._failures[name]
             self._kubelet.recover_node(name)
             with contextlib.suppress(ApiError):  # the next heartbeat tries again
-                await self._keep(name)
+                await self._heartbeat_node(name)
         else:
             log.info("node %s is %s, as its annotation asks", name, failure)
             self._failures[name] = failure

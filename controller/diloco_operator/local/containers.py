@@ -1,4 +1,4 @@
-"""The life of one container of a pod: configure, start, wait for its end, restart as the policy says."""
+"""Runs one container of a pod: configure, start, wait for its end, restart as the policy says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from diloco_operator.local.pod_status import (
     restart_delay,
     restarts_again,
 )
-from diloco_operator.local.processes import Exited, Process, StartRefused
+from diloco_operator.local.processes import Exited, Process, StartFailed
 from diloco_operator.local.volumes import PodFolder
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _START_ERROR = 128
 
 
 class Container:
-    """One container. `state` is what a status says of it; `changed` is called whenever it moved."""
+    """One container. `state` is what the pod's status shows of it; `changed` is called after every change of it."""
 
     def __init__(
         self, context: KubeletContext, node: SimulatedNode, folder: PodFolder, pod: Callable[[], Obj], spec: Mapping[str, Any], policy: str,
@@ -57,79 +57,80 @@ class Container:
         self._process: Process | None = None
         self._stopping = asyncio.Event()
         self._killing = False
-        self._streak = 0
+        self._restarts_in_a_row = 0
         """Restarts since the last long run."""
         self.logs: list[tuple[Path, int]] = []
-        """Of each run here: its file, and where in it the run begins. A pod of the same name before may have written to that file."""
+        """Of each run here: its file, and the position where it begins in it. An earlier pod of the same name may have used that file."""
 
     async def run(self) -> None:
-        """Until it is over for good: ended and not restarted, or stopped."""
+        """Until it has ended for good: it ended and is not restarted, or it was stopped."""
         while True:
-            if isinstance(self.state.now, Terminated) and not await self._again(self.state.now):
-                self._move(final=True)
+            if isinstance(self.state.now, Terminated) and not await self._should_restart(self.state.now):
+                self._update_state(final=True)
                 return
             launched = await self._until_launched()
             if launched is None:
                 if isinstance(self.state.now, Terminated):
-                    continue  # it could not be started: the policy decides
+                    continue  # it could not be started: the restart policy decides
                 if self.state.last:
-                    self._move(now=self.state.last, last=None, final=True)
+                    self._update_state(now=self.state.last, last=None, final=True)
                 return
             await self._until_gone(*launched)
 
     async def stop(self) -> None:
-        """SIGTERM to the main process; no restart any more."""
+        """Send SIGTERM to the main process, and never restart it."""
         self._stopping.set()
         if self._process:
             await self._context.supervisor.signal(self._process, signal.SIGTERM)
 
-    async def kill(self, *, for_good: bool = True) -> None:
+    async def kill(self, *, permanently: bool = True) -> None:
         """SIGKILL to everything in it. Not `for_good`: its node stopped and may come back; returns when none of its processes is alive."""
-        if for_good:
+        if permanently:
             self._stopping.set()
             self._killing = True
         if self._process:
             await self._context.supervisor.end(self._process)
-            if not for_good:
+            if not permanently:
                 await self._process.wait_gone()
 
     async def signal(self, number: int) -> bool:
-        """A signal to every process of the container, from outside the kubelet. False: it does not run."""
+        """Send a signal to every process of the container, as from outside the kubelet. False: it does not run."""
         if not (self._process and self._process.running):
             return False
         await self._context.supervisor.signal(self._process, number, group=True)
         return True
 
-    def _move(self, **changes: Any) -> None:
+    def _update_state(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)
         self._changed()
 
-    async def _again(self, ended: Terminated) -> bool:
-        """After an end: whether to start again, once the back-off is over."""
+    async def _should_restart(self, ended: Terminated) -> bool:
+        """Whether to start again after an end. Waits for the back-off."""
         if self._stopping.is_set() or not restarts_again(self._policy, ended.exit_code):
             return False
         if ended.started_at and (ended.finished_at - ended.started_at).total_seconds() >= RESTART_FORGOTTEN_AFTER:
-            self._streak = 0
-        delay = restart_delay(self._streak)
+            self._restarts_in_a_row = 0
+        delay = restart_delay(self._restarts_in_a_row)
         metadata = self._pod()["metadata"]
         message = f"back-off {delay:.0f}s restarting failed container={self._spec['name']} pod={metadata['name']}_{metadata['namespace']}"
-        self._move(last=ended, now=Waiting("CrashLoopBackOff", message) if delay else Waiting("ContainerCreating"))
-        if not await self._unless_stopped(self._context.sleep(delay)) or not await self._unless_stopped(self._node.running.wait()):
-            self._move(now=ended, last=None)
+        self._update_state(last=ended, now=Waiting("CrashLoopBackOff", message) if delay else Waiting("ContainerCreating"))
+        restart = await self._completes_before_stop(self._context.sleep(delay))
+        if not restart or not await self._completes_before_stop(self._node.running.wait()):
+            self._update_state(now=ended, last=None)
             return False
-        self._streak += 1
-        self._move(restarts=self.state.restarts + 1)
+        self._restarts_in_a_row += 1
+        self._update_state(restarts=self.state.restarts + 1)
         return True
 
     async def _until_launched(self) -> tuple[Process, Path, int] | None:
-        """Start it, waiting for what it needs. None: stopped before, or the program cannot be started (then `state` is Terminated)."""
+        """Start it once all that it needs exists. None: it was stopped; or the program cannot be started, and `state` is Terminated."""
         retry = _CONFIG_RETRY_FIRST
         while not self._stopping.is_set():
             try:
                 configured = await self._configure()
             except (ConfigError, OSError, ApiError) as error:
-                self._move(now=Waiting("CreateContainerConfigError", str(error)))
-                if not await self._unless_stopped(self._context.sleep(retry)):
+                self._update_state(now=Waiting("CreateContainerConfigError", str(error)))
+                if not await self._completes_before_stop(self._context.sleep(retry)):
                     return None
                 retry = min(retry * 2, _CONFIG_RETRY_CEILING)
                 continue
@@ -166,14 +167,14 @@ class Container:
         directory = self._context.working_directory / (configured.cwd or "")
         try:
             process = await self._context.supervisor.spawn(argv, env=configured.env, cwd=directory, log=output)
-        except StartRefused as refused:
+        except StartFailed as refused:
             now = self._context.now()
             what = f'failed to start container: exec: "{configured.argv[0]}": {refused}'
             output.write_text(what + "\n")
-            self._move(now=Terminated(_START_ERROR, "StartError", now, now, message=what))
+            self._update_state(now=Terminated(_START_ERROR, "StartError", now, now, message=what))
             return None
         self._process = process
-        self._move(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
+        self._update_state(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
         if self._killing or not self._node.running.is_set():
             await self._context.supervisor.end(process)
         elif self._stopping.is_set():
@@ -196,19 +197,19 @@ class Container:
             signal=exited.signal,
             container_id=running.container_id,
         )
-        self._move(now=ended)
+        self._update_state(now=ended)
 
     def _ran_out_of_memory(self, exited: Exited, kills_at_start: int) -> bool:
-        """Whether the kernel killed it for want of memory. Known from the machine's count of such kills."""
+        """Whether the kernel killed it because memory ran out, judged by the machine's count of such kills."""
         if exited.signal != signal.SIGKILL or self._killing or not self._node.running.is_set():
             return False
-        if out_of_memory_kills() <= max(kills_at_start, self._context.memory_kills_told):
+        if out_of_memory_kills() <= max(kills_at_start, self._context.memory_kills_reported):
             return False
-        self._context.memory_kills_told = max(kills_at_start, self._context.memory_kills_told) + 1
+        self._context.memory_kills_reported = max(kills_at_start, self._context.memory_kills_reported) + 1
         return True
 
-    async def _unless_stopped(self, waiting: Awaitable[object]) -> bool:
-        """Wait; False as soon as the container is to stop."""
+    async def _completes_before_stop(self, waiting: Awaitable[object]) -> bool:
+        """Await it; False as soon as the container must stop."""
 
         async def wait() -> None:
             await waiting
@@ -235,7 +236,7 @@ _SECRET_NAMES = {("secret", "secretName"), ("secret", "name"), ("secretRef", "na
 
 
 def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
-    """Every name that the pod's spec refers to in one of the ways (field, field in it)."""
+    """Every name that the pod's spec refers to by one of these pairs (field, field in it)."""
     found: set[str] = set()
     todo: list[Any] = [pod["spec"]]
     while todo:
@@ -249,7 +250,7 @@ def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
 
 
 async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set[str]) -> dict[str, Obj]:
-    """What there is of the wanted objects."""
+    """Those of the objects that exist."""
     found: dict[str, Obj] = {}
     for name in sorted(wanted):
         with contextlib.suppress(NotFound):
@@ -258,7 +259,7 @@ async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set
 
 
 async def mounted_sources(client: Client, pod: Obj) -> Sources:
-    """What there is of the ConfigMaps and Secrets that a pod refers to. Raises ApiError."""
+    """The ConfigMaps and Secrets that a pod refers to, as far as they exist. Raises ApiError."""
     namespace = pod["metadata"]["namespace"]
     config_maps = await _fetch(client, CONFIG_MAPS, namespace, _named(pod, _CONFIG_MAP_NAMES))
     secrets = await _fetch(client, SECRETS, namespace, _named(pod, _SECRET_NAMES))

@@ -1,4 +1,4 @@
-"""The embedded control plane: the operator unchanged over an in-memory API server, and what a cluster would bring besides."""
+"""The embedded control plane: the same operator on an in-memory API server, with the other parts of a cluster that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.background_tasks import BackgroundTasks
 from diloco_operator.local.claim_binder import ClaimBinder
-from diloco_operator.local.faults import Fault, Fired, Injector
+from diloco_operator.local.faults import Fault, FaultInjector, Fired
 from diloco_operator.local.kubelet import Kubelet
 from diloco_operator.local.kubelet_context import KubeletContext, base_environment
 from diloco_operator.local.nodes import NodeLifecycle
@@ -34,21 +34,21 @@ from diloco_operator.timeouts import TelemetryTimeouts
 
 @dataclass(frozen=True, slots=True)
 class LocalTiming:
-    """Seconds. The defaults are a cluster's."""
+    """Seconds. The defaults are those of a cluster."""
 
     eviction: float = 300.0
     """From a node's failure to the eviction of its pods."""
     heartbeat: float = 300.0
     volume_sync: float = 10.0
-    """How often changed ConfigMaps and Secrets are brought to the pods that mount them."""
+    """How often pods get changes of the ConfigMaps and Secrets that they mount."""
     streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
 
 
 class LocalControlPlane:
-    """Assembles everything; an async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
+    """An async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
 
-    Create jobs through `client`. `failed` becomes the exception of a part that ended though none may; then nothing can be trusted
-    any more and the plane must be left.
+    Create jobs through `client`. `failed` becomes the exception of the first background task that fails. The caller must leave the
+    control plane then.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LocalControlPlane:
         self.client: Client
         self.kubelet: Kubelet
         self.nodes: NodeLifecycle
-        self.injector: Injector
+        self.injector: FaultInjector
         self.supervisor: Supervisor
         self.failed: asyncio.Future[None]
 
@@ -92,7 +92,7 @@ class LocalControlPlane:
                 client, self.kubelet, context, self._node_manifests,
                 eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
             )  # fmt: skip
-            self.injector = Injector(client, self.kubelet, self._faults, self._on_fault)
+            self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
             stack.push_async_callback(tasks.stop)
             await self._prepare()
             tasks.run("scheduler", Scheduler(client).run)

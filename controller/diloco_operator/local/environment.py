@@ -1,7 +1,7 @@
-"""What a container's command, arguments and environment are on this machine. Pure.
+"""A container's command, arguments and environment on this machine. Pure.
 
-A process has no mount namespace and no cluster DNS. So what a cluster would do below the program is done to its words: paths
-under a mount become the folder that stands for it, names of pods become loopback addresses.
+A process here has no mount namespace and no cluster DNS. Therefore paths below a mount are replaced by the folder of its volume, and names
+of pods by loopback addresses, in the command, the arguments and the environment.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ LIBRARY_THREADS = {
     "VECLIB_MAXIMUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
-"""Many units share one machine's cores: one thread for each, or they stand in each other's way."""
+"""Many units share the cores of one machine. With one thread each they do not slow each other down."""
 NO_ACCELERATORS = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-"""A simulated node has no real accelerator; a real one in this machine is not shared out unless the pod asks for it itself."""
+"""A simulated node has no real accelerator. A pod uses a real one of this machine only if it sets these variables itself."""
 
 
 class ConfigError(Exception):
-    """A container cannot be configured as long as something that it refers to is missing (CreateContainerConfigError)."""
+    """The container cannot be configured, because something that it refers to is missing (CreateContainerConfigError)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """ConfigMaps and Secrets of the pod's namespace, decoded, by name; what does not exist is left out."""
+    """ConfigMaps and Secrets of the pod's namespace, decoded, by name. Those that do not exist are missing here."""
 
     config_maps: Mapping[str, Mapping[str, bytes]]
     secrets: Mapping[str, Mapping[str, bytes]]
@@ -47,7 +47,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of this machine that stands for a path in the container."""
+    """A path in the container, and the folder or file of this machine that replaces it."""
 
     container_path: str
     local_path: str
@@ -58,11 +58,11 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: PurePath | None
-    """None: not said."""
+    """None: the container sets none."""
 
 
 def field_value(pod: Obj, path: str) -> str:
-    """A field of the downward API. Raises ConfigError for one that a kubelet does not offer either."""
+    """A field of the downward API. Raises ConfigError for a field that kubelets do not offer either."""
     metadata, status = pod["metadata"], pod.get("status", {})
     plain: dict[str, Callable[[], str]] = {
         "metadata.name": lambda: metadata["name"],
@@ -86,7 +86,7 @@ def field_value(pod: Obj, path: str) -> str:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`$(NAME)` by its value, `$$` by `$`; an unknown name stays as it is, as in Kubernetes."""
+    """Replace `$(NAME)` by its value and `$$` by `$`. An unknown name stays as it is, as in Kubernetes."""
 
     def replace(found: re.Match[str]) -> str:
         if found[0] == "$$":
@@ -126,7 +126,7 @@ def _data(known: Mapping[str, Mapping[str, bytes]], kind: str, reference: Mappin
 
 
 def _text(value: bytes, kind: str, name: str, key: str) -> str:
-    """A value as an environment variable can hold it. Raises ConfigError."""
+    """A value as text for an environment variable. Raises ConfigError."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -148,14 +148,15 @@ def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | 
                 return None
             raise ConfigError(f"couldn't find key {reference['key']} in {kind.removesuffix('KeyRef').lower()} {reference['name']!r}")
     kinds = ", ".join(source)
-    raise ConfigError(f"valueFrom {kinds} is not supported here; use value, fieldRef, configMapKeyRef or secretKeyRef")
+    raise ConfigError(f"valueFrom {kinds} is not supported on simulated nodes; use value, fieldRef, configMapKeyRef or secretKeyRef")
 
 
 def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str]) -> str:
-    """`text` with paths under a mount and names of pods replaced by what stands for them here.
+    """`text` with paths below a mount and names of pods replaced by local folders and addresses.
 
-    Paths count where a path can begin (not inside a longer one); the longest mount wins, and what was replaced is not looked at again.
-    A mount on /tmp itself is left out: a program that writes "/tmp/x" gets this machine's, so a word that says it must mean the same.
+    A path is replaced only where a path can begin, not inside a longer one. The longest mount wins, and replaced text is not scanned again.
+    A mount on /tmp is not replaced: a program that opens "/tmp/x" by itself gets this machine's file, so the same path in the text must
+    mean that file too.
     """
     local = {path: mount.local_path for mount in mounts if (path := mount.container_path.rstrip("/")) != TEMPORARY}
     if local:
@@ -177,19 +178,19 @@ def command(
 ) -> Command:
     """What to run for a container.
 
-    `base` is the machine's part of the environment (PATH, HOME), in this machine's own paths; `defaults` are ours. What the pod
-    declares wins over both. A mount on /tmp becomes TMPDIR. Raises ConfigError.
+    `base` is the machine's part of the environment (PATH, HOME), with paths of this machine; `defaults` are set by this kubelet. The pod's
+    declarations win over both. A mount on /tmp becomes TMPDIR. Raises ConfigError.
     """
     declared = declared_environment(pod, container, sources)
     variables = {name: translate(value, mounts, resolve) for name, value in declared.items()}
-    if declared.get("HOME") == TEMPORARY:  # of a container whose root is read-only; here the home is the machine's
+    if declared.get("HOME") == TEMPORARY:  # set for containers with a read-only root; here the machine's home is used
         del variables["HOME"]
     temporary = [("TMPDIR", mount.local_path) for mount in mounts if mount.container_path.rstrip("/") == TEMPORARY]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if not container.get("command"):
         raise ConfigError(
-            f"container {container['name']!r} has no command: the embedded control plane runs processes, not images, "
-            "so an image's entry point is unknown; set command"
+            f"container {container['name']!r} has no command. Simulated nodes run processes, not images, "
+            "so they do not know the entry point of an image; set command"
         )
     argv = [translate(expand(str(word), declared), mounts, resolve) for word in words]
     directory = container.get("workingDir")

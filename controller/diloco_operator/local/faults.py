@@ -1,4 +1,5 @@
-"""Faults on purpose: a signal to a unit's processes when the job reaches an outer step. Each fires once, or is reported as not fired."""
+"""Fault injection: a signal to the processes of a unit when the job reaches an outer step. Each fault fires once, or is reported as not
+fired."""
 
 from __future__ import annotations
 
@@ -23,18 +24,18 @@ _FORM = "unit=NAME,step=N,signal=KILL|TERM|STOP|CONT[,job=NAME]"
 
 
 class BadFault(ValueError):
-    """A fault that cannot be meant; the message says what is wrong and what the form is."""
+    """A fault that is not valid; the message says what is wrong and shows the form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Send `signal` to every process of `unit` (of the syncer, if that is its name) once the job's status tells of outer step `step`."""
+    """Send `signal` to every process of `unit` (or of the syncer, for `syncer`) once the job's status shows outer step `step`."""
 
     unit: str
     step: int
     signal: str = "KILL"
     job: str = ""
-    """"": whichever job has such a unit."""
+    """"": any job that has such a unit."""
 
     def __str__(self) -> str:
         job = f",job={self.job}" if self.job else ""
@@ -47,7 +48,7 @@ class Fired:
     job: str
     pod: str
     step: int
-    """The outer step that the status told of when it fired."""
+    """The outer step in the status when it fired."""
 
 
 def parse(text: str) -> Fault:
@@ -56,9 +57,9 @@ def parse(text: str) -> Fault:
     for part in text.split(","):
         name, separator, value = part.strip().partition("=")
         if not separator or not value or name not in ("unit", "step", "signal", "job"):
-            raise BadFault(f"{part!r} in fault {text!r} is not understood; write {_FORM}")
+            raise BadFault(f"{part!r} in fault {text!r} is not valid; write {_FORM}")
         if name in fields:
-            raise BadFault(f"{name} comes twice in fault {text!r}")
+            raise BadFault(f"{name} is given twice in fault {text!r}")
         fields[name] = value
     if missing := [name for name in ("unit", "step") if name not in fields]:
         raise BadFault(f"fault {text!r} lacks {' and '.join(missing)}; write {_FORM}")
@@ -71,7 +72,7 @@ def parse(text: str) -> Fault:
 
 
 def unknown_units(faults: Iterable[Fault], jobs: Sequence[Obj]) -> list[str]:
-    """A sentence for each fault whose unit no job can ever have."""
+    """A sentence for each fault whose unit none of the jobs can have."""
     sentences = []
     for fault in faults:
         pools = sorted({pool["name"] for job in jobs for pool in job["spec"]["pools"] if fault.job in ("", job["metadata"]["name"])})
@@ -87,8 +88,8 @@ def due(faults: Iterable[Fault], job: str, step: int) -> list[Fault]:
     return [fault for fault in faults if fault.job in ("", job) and step >= fault.step]
 
 
-def victim(pods: Iterable[Obj], job: str, unit: str) -> Obj | None:
-    """The pod to hit: host 0 of the unit's newest attempt, or the syncer's, while it runs. Pure."""
+def target_pod(pods: Iterable[Obj], job: str, unit: str) -> Obj | None:
+    """The pod that gets the signal, if it runs: host 0 of the unit's newest attempt, or the syncer. Pure."""
 
     def fits(pod: Obj) -> bool:
         labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
@@ -102,14 +103,16 @@ def victim(pods: Iterable[Obj], job: str, unit: str) -> Obj | None:
     return max(running, key=lambda pod: int(pod["metadata"]["labels"].get(names.LABEL_ATTEMPT, "0")), default=None)
 
 
-class Injector:
-    """Watches the jobs' steps and fires. A unit that does not run when its step comes is hit as soon as it runs."""
+class FaultInjector:
+    """Watches the jobs' steps and fires. A unit that does not run at its step gets the signal as soon as it runs."""
 
-    def __init__(self, client: Client, kubelet: Kubelet, faults: Sequence[Fault], told: Callable[[Fired], None] = lambda _: None) -> None:
+    def __init__(
+        self, client: Client, kubelet: Kubelet, faults: Sequence[Fault], on_fired: Callable[[Fired], None] = lambda _: None
+    ) -> None:
         self._kubelet = kubelet
-        self._told = told
+        self._on_fired = on_fired
         self.waiting: list[Fault] = list(faults)
-        """What has not fired yet, in the order in which it was given."""
+        """Faults that have not fired yet, in the order given."""
         self.fired: list[Fired] = []
         self._wake = asyncio.Event()
         self._jobs = Reflector(client, DILOCO_JOBS, as_it_is, rng=random.random)
@@ -137,7 +140,7 @@ class Injector:
             step = (held.value.get("status", {}).get("progress") or {}).get("step", 0)
             for fault in due(self.waiting, held.name, step):
                 pods = [pod.value for pod in self._pods.cache if pod.namespace == held.namespace]
-                pod = victim(pods, held.name, fault.unit)
+                pod = target_pod(pods, held.name, fault.unit)
                 if pod is None:
                     continue
                 name = pod["metadata"]["name"]
@@ -146,4 +149,4 @@ class Injector:
                     fired = Fired(fault, held.name, name, step)
                     self.fired.append(fired)
                     log.info("fault fired: SIG%s to pod %s at outer step %d", fault.signal, name, step)
-                    self._told(fired)
+                    self._on_fired(fired)

@@ -1,6 +1,6 @@
-"""The kubelet of all simulated nodes of a machine: every pod bound to one of them runs as processes here.
+"""The kubelet of all simulated nodes of a machine: it runs every pod that is bound to one of them as processes here.
 
-It speaks the client protocol and nothing else, so it may as well serve a real API server's nodes.
+It needs only a client, so it can also serve nodes of a real API server.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Kubelet:
         self._workers: dict[str, PodWorker] = {}
         """By pod uid."""
         self._last: dict[ObjectKey, asyncio.Task[None]] = {}
-        """The newest worker's task under a name: its successor begins when it is over."""
+        """The newest worker's task of each pod name. A new pod of that name starts when this task has ended."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Likewise."""
+        """By pod uid."""
         self._closing = False
         self._failed: asyncio.Future[None] | None = None
         self._reflector = Reflector(context.client, PODS, as_it_is, rng=random.random, timeouts=WATCHES)
@@ -56,7 +56,7 @@ class Kubelet:
         return self._nodes[name]
 
     async def run(self) -> None:
-        """Until cancelled; then every process is left to the supervisor's end."""
+        """Until cancelled. The processes then run until the supervisor ends."""
         self._failed = asyncio.get_running_loop().create_future()
         following = asyncio.create_task(self._reflector.run(), name="kubelet's pods")
         try:
@@ -87,8 +87,8 @@ class Kubelet:
         self._nodes[name].connected.set()
 
     async def shut_down(self, which: Callable[[Obj], bool] = lambda _: True) -> None:
-        """All nodes that can be reached go off in good order: pods (`which` of them) end within their grace periods and say why. No pod is
-        begun any more."""
+        """Shut all connected nodes down in an orderly way: pods (those that `which` selects) end within their grace periods and report the
+        reason. No new pod starts."""
         self._closing = True
         ending = []
         for uid, worker in self._workers.items():
@@ -99,14 +99,14 @@ class Kubelet:
             await asyncio.wait(ending)
 
     async def signal(self, namespace: str, pod: str, number: int) -> bool:
-        """A signal to every process of a pod, as if from outside. False: none runs."""
+        """Send a signal to every process of a pod, as from outside the kubelet. False: none runs."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
         return await worker.signal(number) if worker else False
 
     def runs(self, namespace: str, pod: str, container: str) -> tuple[list[tuple[Path, int]], bool]:
-        """Of each run of a container of a pod its log and where it begins there, oldest first; and whether it has a process now. Of a
-        pod that was over when this kubelet began only the last run is known."""
+        """The log of each run of a container with the position where the run begins in it, oldest first; and whether the container runs.
+        Of a pod that had ended before this kubelet started, only the last run is known."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
         if found is None or worker is None:
@@ -141,7 +141,7 @@ class Kubelet:
 
     async def _work(self, uid: str, predecessor: asyncio.Task[None] | None) -> None:
         if predecessor is not None:
-            await asyncio.wait([predecessor])  # it holds the name's address and ports
+            await asyncio.wait([predecessor])  # it uses the address and ports of this name
         await self._workers[uid].run()
 
     def _worked(self, uid: str, key: ObjectKey, task: asyncio.Task[None]) -> None:

@@ -1,6 +1,7 @@
-"""What `kubectl logs` asks a kubelet for, over HTTPS as the API server asks it: `GET /containerLogs/<namespace>/<pod>/<container>`.
+"""Serves `kubectl logs` as a kubelet does, over HTTPS to the API server: `GET /containerLogs/<namespace>/<pod>/<container>`.
 
-It answers whoever can reach this machine's loopback addresses, as the log files of the state directory do; nothing can be changed here.
+It answers every process that reaches this machine's loopback addresses. It only reads, and the log files of the state directory are
+readable on this machine anyway.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _POLL_SECONDS = 0.2
 _BLOCK = 1 << 16
 _CERTIFICATE_DAYS = 3650
 _UNKNOWN = ("sinceTime", "sinceSeconds", "timestamps")
-"""Options of `kubectl logs` that need the time of each line, which is not kept here."""
+"""Options of `kubectl logs` that need the time of each line, which these logs do not have."""
 
 
 class LogServer:
-    """An async context manager. `runs` tells of a container (namespace, pod, name): of each run its log and where it begins there, oldest
-    first; and whether it has a process now."""
+    """An async context manager. `runs` gives for a container (namespace, pod, name) the log of each run with the position where the run
+    begins in it, oldest first; and whether the container runs now."""
 
     def __init__(self, runs: Callable[[str, str, str], tuple[list[tuple[Path, int]], bool]]) -> None:
         self._runs = runs
@@ -51,7 +52,7 @@ class LogServer:
         await self._runner.cleanup()
 
     async def listen(self, address: str) -> int:
-        """Answer at this address of the machine, too; gives the port."""
+        """Also answer at this address of the machine; gives the port."""
         site = web.TCPSite(self._runner, address, 0, ssl_context=self._tls)
         await site.start()
         port: int = next(taken[1] for taken in self._runner.addresses if taken[0] == address)
@@ -60,7 +61,7 @@ class LogServer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         if asked := [name for name in _UNKNOWN if query.get(name, "false") not in ("", "false")]:
-            return web.Response(status=400, text=f"simulated nodes keep no time of log lines; leave out {', '.join(asked)}\n")
+            return web.Response(status=400, text=f"simulated nodes do not record the time of log lines; leave out {', '.join(asked)}\n")
         namespace, pod, container = (request.match_info[part] for part in ("namespace", "pod", "container"))
         runs, _ = self._runs(namespace, pod, container)
         newest = 2 if query.get("previous") == "true" else 1
@@ -76,7 +77,7 @@ class LogServer:
             opened.seek(begin)
             follow = query.get("follow") == "true"
             while left is None or left > 0:
-                _, running = self._runs(namespace, pod, container)  # asked before reading: its last words come before its end
+                _, running = self._runs(namespace, pod, container)  # checked before reading, so that the last lines are not missed
                 block = opened.read(_BLOCK if left is None else min(left, _BLOCK))
                 if block:
                     left = None if left is None else left - len(block)
@@ -94,7 +95,7 @@ def _start_of_last_lines(file: Path, lines: int) -> int:
     """Where the last `lines` lines of a file begin."""
     with file.open("rb") as opened:
         position = opened.seek(0, os.SEEK_END)
-        wanted = lines + 1  # the newline before the first of them, beside that at the end of each but, perhaps, the last
+        wanted = lines + 1  # one more: the newline before the first of these lines
         opened.seek(max(0, position - 1))
         if position and opened.read(1) != b"\n":
             wanted -= 1
@@ -112,7 +113,7 @@ def _start_of_last_lines(file: Path, lines: int) -> int:
 
 
 def _self_signed() -> ssl.SSLContext:
-    """As a kubelet that nobody has given a certificate. API servers check none unless they are told to."""
+    """A self-signed certificate, as a kubelet makes one for itself. API servers do not verify it unless configured to."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOCAL_NODES_MANAGER)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,5 @@
-"""The life of simulated nodes: registration, heartbeats, failure, as a node lifecycle controller, taint manager and pod GC have it."""
+"""Simulated nodes of the embedded control plane: registration, heartbeats and failures, as the node lifecycle controller, the taint manager
+and the pod garbage collector of a cluster handle them."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 NOT_READY = "node.kubernetes.io/not-ready"
 
 _HEARTBEAT_SECONDS = 300.0
-"""A kubelet that has nothing new to say writes its node's status this often."""
+"""A kubelet without news writes its node's status this often."""
 _EVICTION_SECONDS = 300.0
-"""tolerationSeconds that a cluster gives every pod for not-ready and unreachable."""
+"""tolerationSeconds for not-ready and unreachable that a cluster adds to every pod."""
 _CPU_NODES = 8
 
 
@@ -33,7 +34,7 @@ class BadNode(ValueError):
 
 
 def this_machine() -> list[Obj]:
-    """The built-in fleet: this machine as cpu nodes, each good for one learner."""
+    """The built-in fleet: this machine as cpu nodes, each for one learner."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "pods": "110"}
     return [
@@ -78,13 +79,13 @@ def check_speed(node: str, text: object) -> None:
         good = False
     if not good:
         raise BadNode(
-            f"node {node}: metadata.annotations[{ANNOTATION_RELATIVE_SPEED}] is {text!r}; it is the node's speed relative to this "
-            'machine, a number above 0 and at most 1 in quotes, such as "0.6"'
+            f"node {node}: metadata.annotations[{ANNOTATION_RELATIVE_SPEED}] is {text!r}; it must be the node's speed relative to "
+            'this machine, a number above 0 and at most 1 in quotes, such as "0.6"'
         )
 
 
 def set_ready(node: Obj, ready: str, reason: str, message: str, *, now: str) -> None:
-    """Write the conditions of a node's status as a kubelet does: `ready` is True, False or Unknown, times move with what changed."""
+    """Write the conditions of a node's status as a kubelet does. `ready` is True, False or Unknown."""
     status = node.setdefault("status", {})
     before: dict[str, Obj] = {condition["type"]: condition for condition in status.get("conditions") or ()}
     pressures = dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure"), "False") if ready == "True" else {}
@@ -100,7 +101,7 @@ def set_ready(node: Obj, ready: str, reason: str, message: str, *, now: str) -> 
 
 
 class NodeLifecycle:
-    """Registers nodes and keeps them Ready; lets them fail on request."""
+    """Registers nodes, keeps them Ready, and simulates their failures."""
 
     def __init__(
         self, client: Client, kubelet: Kubelet, context: KubeletContext, manifests: Sequence[Obj], *,
@@ -114,7 +115,7 @@ class NodeLifecycle:
         self._eviction_seconds = eviction_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._sleep = sleep
-        self._silent: set[str] = set()
+        self._failed: set[str] = set()
         self._evictions: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -122,17 +123,17 @@ class NodeLifecycle:
         return [manifest["metadata"]["name"] for manifest in self._manifests]
 
     async def register(self) -> None:
-        """Bring every node into the API, Ready, and hand it to the kubelet."""
+        """Create every node in the API, Ready, and give it to the kubelet."""
         for manifest in self._manifests:
             await self._register(manifest)
 
     async def run(self) -> None:
-        """Heartbeats, until cancelled; then evictions that wait are dropped."""
+        """Send heartbeats until cancelled; pending evictions are cancelled too."""
         try:
             while True:
                 await self._sleep(self._heartbeat_seconds)
                 for name in self.names:
-                    if name not in self._silent:
+                    if name not in self._failed:
                         await self._change(name, lambda node: self._set_ready(node, "True"))
         finally:
             for task in self._evictions.values():
@@ -140,9 +141,9 @@ class NodeLifecycle:
             await asyncio.gather(*self._evictions.values(), return_exceptions=True)
 
     async def fail(self, name: str, failure: NodeFailure = NodeFailure.STOPPED) -> None:
-        """The node stops answering. Ready turns Unknown, the unreachable taints appear, statuses of its pods but for Ready stay as they
-        were; after the eviction time its pods are marked for deletion, and stay Terminating for as long as the node stays away."""
-        self._silent.add(name)
+        """The node stops answering. Its Ready becomes Unknown, it gets the unreachable taints, and its pods become not ready but stay
+        otherwise. After the eviction time its pods are marked for deletion; they stay Terminating until the node comes back."""
+        self._failed.add(name)
         await self._kubelet.fail_node(name, failure)
         await self._change(name, lambda node: self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))
         await self.taint(name, UNREACHABLE, "NoSchedule")
@@ -151,40 +152,40 @@ class NodeLifecycle:
             await self._mark_pod(pod, {"type": "Ready", "status": "False"})
 
     async def not_ready(self, name: str) -> None:
-        """The kubelet reports that it is not ready (its container runtime is down, say); what runs goes on."""
-        self._silent.add(name)
+        """The kubelet reports that it is not ready, as when its container runtime is down. Its processes run on."""
+        self._failed.add(name)
         await self._change(name, lambda node: self._set_ready(node, "False", "KubeletNotReady", "container runtime is down"))
         await self.taint(name, NOT_READY, "NoSchedule")
         await self.taint(name, NOT_READY, "NoExecute")
 
     async def recover(self, name: str) -> None:
-        """The node is back: Ready, without the taints of its failure. What was marked for deletion meanwhile ends now."""
+        """The node is back: Ready, without the taints of its failure. Pods that were marked for deletion end now."""
         if eviction := self._evictions.pop(name, None):
             eviction.cancel()
         await self.untaint(name, UNREACHABLE)
         await self.untaint(name, NOT_READY)
         await self._change(name, lambda node: self._set_ready(node, "True"))
-        self._silent.discard(name)
+        self._failed.discard(name)
         self._kubelet.recover_node(name)
 
     async def remove(self, name: str) -> None:
-        """The machine is gone for good: its processes die, the Node object goes, and pod GC takes its pods out of the API."""
-        self._silent.add(name)
+        """The machine has gone for good: its processes die, its Node object is deleted, and its pods are garbage-collected."""
+        self._failed.add(name)
         await self._kubelet.fail_node(name, NodeFailure.STOPPED)
         if eviction := self._evictions.pop(name, None):
             eviction.cancel()
         await self._client.delete(NODES, "", name)
         for pod in await self._pods_on(name):
             await self._disrupt(pod, "DeletionByPodGC", "PodGC: node no longer exists", grace_seconds=0, phase="Failed")
-        self._kubelet.recover_node(name)  # nothing of it is left to be told: its workers see their pods gone and end
+        self._kubelet.recover_node(name)  # nothing is left to report: its workers see that their pods have gone, and end
 
     async def restore(self, name: str) -> None:
         """A node that was removed comes back as a new object of the same name."""
-        self._silent.discard(name)
+        self._failed.discard(name)
         await self._register(next(manifest for manifest in self._manifests if manifest["metadata"]["name"] == name))
 
     async def taint(self, name: str, key: str, effect: str, value: str = "") -> None:
-        """Add a taint; NoExecute evicts the pods that do not tolerate it (at once, but for those of a failed node)."""
+        """Add a taint. NoExecute evicts pods that do not tolerate it: at once, or after the eviction time for taints of a failed node."""
         taint = {"key": key, "effect": effect, "timeAdded": timestamp(self._context.now()), **({"value": value} if value else {})}
 
         def add(node: Obj) -> None:
@@ -198,7 +199,7 @@ class NodeLifecycle:
             self._evictions[name] = asyncio.create_task(self._evict(name, taint, delay), name=f"eviction from {name}")
 
     async def untaint(self, name: str, key: str) -> None:
-        """Take every taint with this key away."""
+        """Remove every taint with this key."""
 
         def drop(node: Obj) -> None:
             node["spec"]["taints"] = [taint for taint in node["spec"].get("taints") or () if taint["key"] != key]
@@ -236,7 +237,7 @@ class NodeLifecycle:
         set_ready(node, ready, reason, message, now=timestamp(self._context.now()))
 
     async def _change(self, name: str, change: Callable[[Obj], None], *, status: bool = True) -> None:
-        """Read, change, write, until nobody wrote in between. A node that is gone is left alone."""
+        """Read, change and write the node, again if another client wrote in between. Does nothing if the node has gone."""
         while True:
             try:
                 node = await self._client.get(NODES, "", name)
@@ -267,7 +268,7 @@ class NodeLifecycle:
             except Conflict:
                 pod = await self._client.get(PODS, metadata["namespace"], metadata["name"])
                 if pod["metadata"]["uid"] != metadata["uid"]:
-                    raise NotFound(404, "NotFound", f"pod {metadata['name']} is another one now") from None
+                    raise NotFound(404, "NotFound", f"pod {metadata['name']} has another uid now") from None
 
     async def _disrupt(self, pod: Obj, reason: str, message: str, *, grace_seconds: int | None = None, phase: str = "") -> None:
         metadata = pod["metadata"]
@@ -275,4 +276,4 @@ class NodeLifecycle:
             await self._mark_pod(pod, {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}, phase)
             await self._client.delete(PODS, metadata["namespace"], metadata["name"], uid=metadata["uid"], grace_seconds=grace_seconds)
         except (NotFound, Conflict):
-            log.info("pod %s/%s was gone before its eviction", metadata["namespace"], metadata["name"])
+            log.info("pod %s/%s had gone before its eviction", metadata["namespace"], metadata["name"])

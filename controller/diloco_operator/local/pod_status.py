@@ -1,4 +1,4 @@
-"""A pod's status as a kubelet reports it, from how its containers fare. Pure."""
+"""A pod's status as a kubelet reports it, made from the states of its containers. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from diloco_operator.kube.client import Obj
 RESTART_FIRST, RESTART_CEILING = 10.0, 300.0
 """Seconds. A kubelet's back-off between restarts of one container."""
 RESTART_FORGOTTEN_AFTER = 600.0
-"""Seconds that a container must have run for its next restart to count as the first again."""
+"""Seconds. A container that has run this long restarts without back-off again."""
 _SHUT_DOWN = "Pod was terminated in response to imminent node shutdown."
 MESSAGE_BYTES = 4096
-"""What a kubelet keeps of a termination message."""
+"""How much of a termination message a kubelet keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ContainerState:
     last: Terminated | None = None
     restarts: int = 0
     final: bool = False
-    """It will not be started again."""
+    """It is not restarted any more."""
 
 
 def timestamp(when: datetime) -> str:
@@ -60,7 +60,7 @@ def timestamp(when: datetime) -> str:
 
 
 def restarts_again(policy: str, exit_code: int) -> bool:
-    """What restartPolicy says of a container that ended so."""
+    """Whether the restartPolicy restarts a container with this exit status."""
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
@@ -107,8 +107,8 @@ def pod_status(
     now: datetime,
     shut_down: bool = False,
 ) -> Obj:
-    """The whole status to write. Of `current` it keeps foreign conditions and the times of what has not changed. `shut_down`: what ended
-    did so because its node goes."""
+    """The whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `shut_down`: the pod
+    ended because its node shut down."""
     what = phase(init, main)
     shut_down = shut_down and what != "Succeeded"
     if shut_down:
@@ -201,9 +201,9 @@ def _state(state: Waiting | Running | Terminated) -> Obj:
 
 
 def initial_states(containers: Sequence[Mapping[str, Any]], reported: Sequence[Mapping[str, Any]], now: datetime) -> list[ContainerState]:
-    """Where to begin with a pod: fresh, or, if another kubelet process ran it before, from what that one reported.
+    """The first states of a pod's containers: new, or as reported by an earlier kubelet process.
 
-    What was reported as running ran under a kubelet that is gone, and ended with it: exit status 137, ContainerStatusUnknown.
+    A container that was reported as running ended with that kubelet: exit status 137, ContainerStatusUnknown.
     """
     by_name = {status["name"]: status for status in reported}
     return [_initial_state(container, by_name.get(container["name"], {}), now) for container in containers]
@@ -219,7 +219,7 @@ def _initial_state(container: Mapping[str, Any], reported: Mapping[str, Any], no
             "ContainerStatusUnknown",
             _time(state["running"].get("startedAt")),
             now,
-            message="The container could not be located: the kubelet that ran it is gone.",
+            message="The container could not be located: the kubelet that ran it has ended.",
             container_id=reported.get("containerID", ""),
         )
         return replace(fresh, now=lost)

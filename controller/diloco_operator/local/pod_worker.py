@@ -1,4 +1,4 @@
-"""The life of one pod on its node: address, containers, status, and its end."""
+"""Runs one pod on its node: address, containers, status and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RETRY = ExponentialBackoff(initial=0.1, ceiling=10.0)
 
 
 class PodWorker:
-    """Runs one pod, known by its uid, until nothing of it is left here and in the API."""
+    """Runs one pod, identified by its uid, until neither this machine nor the API has anything of it."""
 
     def __init__(self, context: KubeletContext, node: SimulatedNode, pod: Obj) -> None:
         self._context = context
@@ -35,15 +35,15 @@ class PodWorker:
         self._pod: Obj = pod
         self._gone = False
         self._shutting_down = False
-        self._moved = asyncio.Event()
+        self._updated = asyncio.Event()
         """Set by every update from the API."""
         self._dirty = asyncio.Event()
         self._folder = PodFolder(context.state_dir, pod)
         self._init: list[Container] = []
         self._main: list[Container] = []
         self._started_at = context.now()
-        self._refusal = ""
-        self._address = self._own_address()
+        self._admission_error = ""
+        self._address = self._choose_address()
 
     @property
     def node(self) -> SimulatedNode:
@@ -51,41 +51,41 @@ class PodWorker:
 
     @property
     def pod(self) -> Obj:
-        """As the API had it last."""
+        """The newest version from the API."""
         return self._pod
 
     def update(self, pod: Obj | None) -> None:
-        """What the API has of the pod now; None: nothing any more."""
+        """The pod as the API has it now; None: it is deleted."""
         if pod is None:
             self._gone = True
         else:
             self._pod = pod
-        self._moved.set()
+        self._updated.set()
 
     async def signal(self, number: int) -> bool:
-        """A signal to every process of the pod, as if from outside. False: none runs."""
+        """Send a signal to every process of the pod, as from outside the kubelet. False: none runs."""
         return any([await container.signal(number) for container in self._containers])
 
     def logs(self, container: str) -> tuple[list[tuple[Path, int]], bool]:
-        """Of each run of a container its file and where it begins there, oldest first; and whether it has a process now."""
+        """The log of each run of a container with the position where the run begins in it, oldest first; and whether the container runs."""
         found = next((each for each in self._containers if each.state.name == container), None)
         return (found.logs, isinstance(found.state.now, Running)) if found else ([], False)
 
     async def stop_with_node(self) -> None:
         """The node stopped: kill every process, and report nothing."""
         for container in self._containers:
-            await container.kill(for_good=False)
+            await container.kill(permanently=False)
 
     def shut_down(self) -> None:
-        """The node is about to go: end the pod as if it were deleted, and say why in its status. `run` returns then."""
+        """The node shuts down: end the pod as if it were deleted, and report the reason in its status. `run` returns then."""
         self._shutting_down = True
-        self._moved.set()
+        self._updated.set()
 
     async def run(self) -> None:
-        """Until the pod is gone from the API and from here, or its node was shut down."""
-        if not self._over(self._pod):
+        """Until the pod has gone from the API and from this machine, or its node has shut down."""
+        if not self._finished(self._pod):
             self._prepare()
-            if self._refusal:
+            if self._admission_error:
                 await self._write_status()
             else:
                 await self._run()
@@ -120,10 +120,10 @@ class PodWorker:
         return [*self._init, *self._main]
 
     @staticmethod
-    def _over(pod: Obj) -> bool:
+    def _finished(pod: Obj) -> bool:
         return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
-    def _own_address(self) -> str:
+    def _choose_address(self) -> str:
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         if spec.get("hostname") and spec.get("subdomain"):
             return self._context.addresses.of_name(spec["hostname"], spec["subdomain"], metadata["namespace"])
@@ -137,21 +137,21 @@ class PodWorker:
         def containers(specs: Sequence[Mapping[str, Any]], reported: Sequence[Mapping[str, Any]], policy: str) -> list[Container]:
             states = initial_states(specs, reported, now)
             return [
-                Container(self._context, self._node, self._folder, self._own_view, spec, policy, state, self._dirty.set)
+                Container(self._context, self._node, self._folder, self._with_addresses, spec, policy, state, self._dirty.set)
                 for spec, state in zip(specs, states, strict=True)
             ]
 
-        self._refusal = self._context.refuses(self._pod)
+        self._admission_error = self._context.admission_error(self._pod)
         init_policy = "Never" if policy == "Never" else "OnFailure"
         self._init = containers(spec.get("initContainers") or (), status.get("initContainerStatuses") or (), init_policy)
         self._main = containers(spec["containers"], status.get("containerStatuses") or (), policy)
-        if self._refusal:
+        if self._admission_error:
             for container in self._main:
-                container.state = replace(container.state, now=Waiting("NotAdmitted", self._refusal))
+                container.state = replace(container.state, now=Waiting("NotAdmitted", self._admission_error))
         self._dirty.set()
 
-    def _own_view(self) -> Obj:
-        """The pod with the addresses that its status is going to have."""
+    def _with_addresses(self) -> Obj:
+        """The pod with the addresses that its status will have."""
         return {**self._pod, "status": {**self._pod.get("status", {}), "podIP": self._address, "hostIP": self._node.address}}
 
     async def _run_containers(self) -> None:
@@ -168,23 +168,23 @@ class PodWorker:
         return self._gone or "deletionTimestamp" in self._pod["metadata"]
 
     async def _until_deletion(self) -> None:
-        """Or until the node is shut down."""
+        """Until the pod is deleted or the node shuts down."""
         while True:
             await self._node.connected.wait()
             if self._deleted or self._shutting_down:
                 return
-            self._moved.clear()
-            await self._moved.wait()
+            self._updated.clear()
+            await self._updated.wait()
 
     def _grace(self) -> float:
-        """Seconds from SIGTERM to SIGKILL. Nothing in the API any more: none."""
+        """Seconds from SIGTERM to SIGKILL; 0 if the pod has gone from the API."""
         if self._gone:
             return 0.0
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         return float(metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)))
 
     async def _terminate(self, containers: asyncio.Task[None]) -> None:
-        """SIGTERM, and after the grace period, which may be shortened meanwhile, SIGKILL. Returns when the containers ended."""
+        """SIGTERM, then SIGKILL after the grace period, which the API may shorten meanwhile. Returns when the containers have ended."""
         began = asyncio.get_running_loop().time()
         for container in self._containers:
             await container.stop()
@@ -195,10 +195,10 @@ class PodWorker:
                     await container.kill()
                 await _ended(containers)
                 return
-            self._moved.clear()
+            self._updated.clear()
             try:
                 async with asyncio.timeout(left):
-                    await first_of(_ended(containers), self._moved.wait())
+                    await first_of(_ended(containers), self._updated.wait())
             except TimeoutError:
                 continue
 
@@ -210,19 +210,19 @@ class PodWorker:
             await self._write_status()
 
     async def _refresh_volumes(self) -> None:
-        """Bring changed ConfigMaps and Secrets to a pod that has them mounted."""
+        """Update the mounted ConfigMaps and Secrets of a running pod."""
         if not any(kind in volume for volume in self._pod["spec"].get("volumes") or () for kind in CHANGING):
             return
         while True:
             await asyncio.sleep(self._context.volume_sync)
             await self._node.connected.wait()
             try:
-                self._folder.refresh(self._own_view(), await mounted_sources(self._context.client, self._pod))
+                self._folder.refresh(self._with_addresses(), await mounted_sources(self._context.client, self._pod))
             except (ApiError, ConfigError, OSError) as error:
-                log.warning("volumes of pod %s stay as they are: %s", self._name, error)
+                log.warning("volumes of pod %s were not updated: %s", self._name, error)
 
     async def _write_status(self) -> None:
-        """Bring the status in the API up to date; again and again until it is or the pod is gone."""
+        """Write the pod's status to the API. Retries until that succeeds or the pod has gone."""
         failures = 0
         pod = self._pod
         while not self._gone:
@@ -247,9 +247,9 @@ class PodWorker:
                 return
             except NotFound:
                 self._gone = True
-                self._moved.set()
+                self._updated.set()
             except Conflict:
-                failures += 1  # somebody else wrote: read, then again
+                failures += 1  # another writer was first: read and try again
             except ApiError as error:
                 failures += 1
                 log.warning("status of pod %s: %s", self._name, error)
@@ -259,11 +259,11 @@ class PodWorker:
         metadata = self._pod["metadata"]
         pod = await self._context.client.get(PODS, metadata["namespace"], metadata["name"])
         if pod["metadata"]["uid"] != metadata["uid"]:
-            raise NotFound(404, "NotFound", f"pod {self._name} is another one now")
+            raise NotFound(404, "NotFound", f"pod {self._name} has another uid now")
         return pod
 
     async def _remove(self) -> None:
-        """Nothing runs any more: let the API forget the pod."""
+        """Nothing of the pod runs any more: remove it from the API."""
         metadata = self._pod["metadata"]
         failures = 0
         while not self._gone:
@@ -271,7 +271,7 @@ class PodWorker:
                 await self._context.client.delete(PODS, metadata["namespace"], metadata["name"], grace_seconds=0, uid=metadata["uid"])
                 return
             except (NotFound, Conflict):
-                return  # gone, or another pod under this name
+                return  # gone, or another pod of this name
             except ApiError as error:
                 failures += 1
                 log.warning("deletion of pod %s: %s", self._name, error)
@@ -279,5 +279,5 @@ class PodWorker:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Until the task ended, however."""
+    """Until the task has ended in any way."""
     await asyncio.wait([task])

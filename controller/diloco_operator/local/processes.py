@@ -1,4 +1,4 @@
-"""The command's side of `supervisor`: start, signal and await processes that cannot outlive the command."""
+"""The command's side of `supervisor`: starts, signals and awaits processes that cannot outlive the command."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _REQUEST_BYTES = 1 << 24
 
 
 class UnsupportedPlatform(RuntimeError):
-    """The embedded control plane cannot run here."""
+    """The embedded control plane cannot run on this operating system."""
 
 
-class StartRefused(Exception):
+class StartFailed(Exception):
     """The program could not be started: not found, not executable, no such working directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """How a process ended. `code` is the exit status as a shell and a kubelet give it: 128 + signal for a signal."""
+    """How a process ended. `code` is the exit status as shells and kubelets report it: 128 + signal for a signal."""
 
     code: int
     signal: int = 0
@@ -44,7 +44,7 @@ class Exited:
 
 @dataclass(eq=False)
 class Process:
-    """A container's main process with everything it starts."""
+    """A container's main process, with every process that it starts."""
 
     id: int
     pid: int
@@ -61,17 +61,17 @@ class Process:
         return await asyncio.shield(self._exited)
 
     async def wait_gone(self) -> None:
-        """Until nothing that it started lives any more either."""
+        """Until no process that it started is alive either."""
         await asyncio.shield(self._gone)
 
 
 class Supervisor:
-    """One helper process, the parent of all others. Started with the first process and again should somebody kill it."""
+    """One helper process, the parent of all others. It is started with the first process, and again if it was killed."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
             raise UnsupportedPlatform(
-                f"The embedded control plane runs on Linux only (this is {sys.platform}): it needs prctl, /proc and all of 127.0.0.0/8. "
+                f"The embedded control plane needs Linux (prctl, /proc and all of 127.0.0.0/8); this is {sys.platform}. "
                 "Run it in a Linux container or virtual machine, or use a cluster."
             )
         self._mark = secrets.token_hex(8)
@@ -85,7 +85,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Of the helper, None while there is none."""
+        """Of the helper; None while there is none."""
         return self._helper.pid if self._helper and self._writer else None
 
     async def __aenter__(self) -> Self:
@@ -96,7 +96,7 @@ class Supervisor:
         await self.close()
 
     async def close(self) -> None:
-        """Kill every process, and return when all are gone."""
+        """Kill every process, and return when all have gone."""
         async with self._starting:
             if self._writer is not None:
                 self._writer.close()
@@ -106,8 +106,8 @@ class Supervisor:
                 await self._listening
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
-        """Start a program with exactly this environment; stdout and stderr are appended to `log`. Raises StartRefused. Cancelled, it ends
-        what it may have started: there is nobody who could."""
+        """Start a program with exactly this environment; append its stdout and stderr to `log`. Raises StartFailed. If cancelled, it also
+        ends what it may have started, since the caller has no handle to do so."""
         await self._start()
         self._numbers += 1
         number = self._numbers
@@ -137,7 +137,7 @@ class Supervisor:
         return process
 
     async def signal(self, process: Process, number: int, *, group: bool = False) -> None:
-        """Signal the main process, or with `group` everything that it started. What has ended is left alone."""
+        """Signal the main process, or with `group` all its processes. Does nothing if it has ended."""
         if process.running:
             await self._send({"op": "signal", "id": process.id, "signal": int(number), "group": group})
 
@@ -148,11 +148,11 @@ class Supervisor:
 
     async def _send(self, request: dict[str, Any]) -> None:
         if writer := self._write(request):
-            with contextlib.suppress(ConnectionError):  # `_listen` sees the same and ends what was there
+            with contextlib.suppress(ConnectionError):  # `_listen` sees the same error and ends all processes
                 await writer.drain()
 
     def _write(self, request: dict[str, Any]) -> asyncio.StreamWriter | None:
-        if self._writer is not None:  # else the helper died; `_listen` ends everything it had
+        if self._writer is not None:  # else the helper has died, and `_listen` ends all its processes
             self._writer.write(json.dumps(request).encode() + b"\n")
         return self._writer
 
@@ -174,40 +174,40 @@ class Supervisor:
     async def _listen(self, reader: asyncio.StreamReader, helper: asyncio.subprocess.Process) -> None:
         try:
             while line := await reader.readline():
-                self._heard(json.loads(line))
+                self._on_report(json.loads(line))
         except ConnectionError:
-            pass  # same as its end
+            pass  # the same as end of file
         if self._writer is not None:
             self._writer.close()
             self._writer = None
         await helper.wait()
-        # A helper that ended by itself has killed everything before. One that was killed has not: only main processes die with it.
+        # A helper that ended by itself has killed all processes first. With one that was killed, only main processes die.
         await asyncio.to_thread(supervisor.kill_marked, f"{self._mark}/")
         for started in self._spawning.values():
             if not started.done():
-                started.set_exception(StartRefused("the supervisor of all processes was killed; start again"))
+                started.set_exception(StartFailed("the supervisor was killed; try again"))
         for process in [*self._processes.values()]:
             self._ended(process, Exited(137, 9))
-            process._gone.set_result(None)  # noqa: SLF001 - a Process is this class's own record
+            process._gone.set_result(None)  # noqa: SLF001 - only this class sets the results of a Process
         self._processes.clear()
 
-    def _heard(self, report: dict[str, Any]) -> None:
+    def _on_report(self, report: dict[str, Any]) -> None:
         if "started" in report:
             if waiting := self._waiting_for(report["started"]):
                 waiting.set_result(report["pid"])
-        elif "refused" in report:
-            del self._processes[report["refused"]]
-            if waiting := self._waiting_for(report["refused"]):
-                waiting.set_exception(StartRefused(report["message"]))
+        elif "failed" in report:
+            del self._processes[report["failed"]]
+            if waiting := self._waiting_for(report["failed"]):
+                waiting.set_exception(StartFailed(report["message"]))
         elif "exited" in report:
             self._ended(self._processes[report["exited"]], Exited.of_wait_status(report["status"]))
         elif "gone" in report:
             self._processes.pop(report["gone"])._gone.set_result(None)  # noqa: SLF001
         else:
-            raise ValueError(f"unknown report of the supervisor: {report}")
+            raise ValueError(f"unknown report from the supervisor: {report}")
 
     def _waiting_for(self, number: int) -> asyncio.Future[int] | None:
-        """What `spawn` waits for; None if it was cancelled meanwhile."""
+        """The future that `spawn` awaits; None if `spawn` was cancelled meanwhile."""
         started = self._spawning.get(number)
         return started if started is not None and not started.done() else None
 

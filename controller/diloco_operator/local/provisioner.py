@@ -1,7 +1,7 @@
 """Volumes for claims in a real cluster: folders of the state directory, offered as a StorageClass.
 
-The other half of binding is the cluster's own: its scheduler chooses a node (WaitForFirstConsumer), its volume controller binds. A
-volume fits every simulated node of this command, since they are all this machine, and no other node.
+The cluster does the rest of the binding: its scheduler chooses a node (WaitForFirstConsumer), and its volume controller binds. A volume
+fits all simulated nodes of this command, since they are all this machine, and no other node.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def volume_name(claim: Obj) -> str:
 
 
 class Provisioner:
-    """`ours` tells whether a node is one of this command's."""
+    """`is_own_node` says whether this command serves a node."""
 
-    def __init__(self, client: Client, state_dir: Path, ours: Callable[[str], bool], *, server: str) -> None:
+    def __init__(self, client: Client, state_dir: Path, is_own_node: Callable[[str], bool], *, server: str) -> None:
         self._client = client
         self._folders = state_dir / "volumes"
-        self._ours = ours
+        self._is_own_node = is_own_node
         self._server = server
         self._class_uid = ""
         self._wake = asyncio.Event()
@@ -96,7 +96,7 @@ class Provisioner:
             reflector.on_change(lambda _old, _new: self._wake.set())
 
     async def register(self) -> None:
-        """Offer the StorageClass; the cluster's default if it has none. Raises ApiError."""
+        """Create the StorageClass, as the default if the cluster has none. Raises ApiError."""
         classes = (await self._client.list(STORAGE_CLASSES)).items
         default = not any((each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true" for each in classes)
         there = next((each for each in classes if each["metadata"]["name"] == STORAGE_CLASS), None)
@@ -105,10 +105,10 @@ class Provisioner:
         if (there["metadata"].get("labels") or {}).get(LABEL_SERVER) == self._server:
             self._class_uid = there["metadata"]["uid"]
         else:
-            log.warning("StorageClass %s belongs to another command: new volumes come to be on that one's nodes only", STORAGE_CLASS)
+            log.warning("StorageClass %s belongs to another command: only nodes of that command get new volumes", STORAGE_CLASS)
 
     async def leave(self) -> None:
-        """Withdraw the class. Volumes stay: what is in them is worth keeping, and the next run finds them."""
+        """Delete the StorageClass. Volumes stay, so that the next run finds their content."""
         if self._class_uid:
             with contextlib.suppress(NotFound, Conflict):
                 await self._client.delete(STORAGE_CLASSES, "", STORAGE_CLASS, uid=self._class_uid)
@@ -123,15 +123,15 @@ class Provisioner:
             while True:
                 self._wake.clear()
                 try:
-                    await self._pass()
+                    await self._sync()
                 except ApiError as error:
-                    log.warning("providing volumes: %s", error)
+                    log.warning("provisioning volumes: %s", error)
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 await self._wake.wait()
 
     async def folder_of(self, claim: Obj) -> Path:
-        """The folder behind a claim. Raises ConfigError as long as there is none on this machine; ApiError."""
+        """The folder of a claim. Raises ConfigError as long as it has none on this machine; ApiError."""
         name = claim["metadata"]["name"]
         bound_to = claim["spec"].get("volumeName")
         if not bound_to:
@@ -143,26 +143,28 @@ class Provisioner:
         source = spec.get("local") or spec.get("hostPath")
         if not source:
             raise ConfigError(
-                f'persistentvolume "{bound_to}" is no folder of a machine; use the StorageClass {STORAGE_CLASS} for simulated nodes'
+                f'persistentvolume "{bound_to}" is not a folder of this machine; use the StorageClass {STORAGE_CLASS} for simulated nodes'
             )
         return Path(source["path"])
 
-    async def _pass(self) -> None:
+    async def _sync(self) -> None:
         provided = {held.name for held in self._volumes.cache}
         for held in self._claims.cache:
-            if not held.deleting and self._wants(held.value) and volume_name(held.value) not in provided:
-                await self._provide(held.value)
+            if not held.deleting and self._should_provision(held.value) and volume_name(held.value) not in provided:
+                await self._provision(held.value)
         for held in self._volumes.cache:
             if not held.deleting and held.value.get("status", {}).get("phase") == "Released":
                 await self._reclaim(held.value)
 
-    def _wants(self, claim: Obj) -> bool:
+    def _should_provision(self, claim: Obj) -> bool:
         spec, annotations = claim["spec"], claim["metadata"].get("annotations") or {}
         return (
-            spec.get("storageClassName") == STORAGE_CLASS and not spec.get("volumeName") and self._ours(annotations.get(_SELECTED_NODE, ""))
+            spec.get("storageClassName") == STORAGE_CLASS
+            and not spec.get("volumeName")
+            and self._is_own_node(annotations.get(_SELECTED_NODE, ""))
         )
 
-    async def _provide(self, claim: Obj) -> None:
+    async def _provision(self, claim: Obj) -> None:
         folder = self._folder(claim["metadata"]["namespace"], volume_name(claim))
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(AlreadyExists):
@@ -170,7 +172,7 @@ class Provisioner:
             log.info("claim %s/%s: %s", claim["metadata"]["namespace"], claim["metadata"]["name"], folder)
 
     async def _reclaim(self, released: Obj) -> None:
-        """The claim is gone: so goes what was in it. Only a folder that this command has made, under the name that it gives."""
+        """The claim was deleted, so delete its folder: only one that this command has created, under the name that it uses."""
         spec, name = released["spec"], released["metadata"]["name"]
         folder = self._folder(spec["claimRef"]["namespace"], name)
         if spec.get("persistentVolumeReclaimPolicy") != "Delete" or spec.get("local", {}).get("path") != str(folder):
@@ -178,7 +180,7 @@ class Provisioner:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(PERSISTENT_VOLUMES, "", name, uid=released["metadata"]["uid"])
-            log.info("volume %s was released and is gone", name)
+            log.info("volume %s was released and deleted", name)
 
     def _folder(self, namespace: str, name: str) -> Path:
         return self._folders / namespace / name

@@ -1,4 +1,4 @@
-"""Binds pending pods to nodes, for an API server that brings no scheduler. What decides is in `scheduling`."""
+"""Binds pending pods to nodes, for an API server without a scheduler. `scheduling` decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diloco_operator.api.names import NODES, PODS
 from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
 from diloco_operator.local.pod_status import timestamp
-from diloco_operator.local.scheduling import choose, requests, used
+from diloco_operator.local.scheduling import choose, requests, used_resources
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Scheduler:
         self._pods = Reflector(client, PODS, as_it_is, rng=random.random)
         self._nodes = Reflector(client, NODES, as_it_is, rng=random.random)
         self._assumed: dict[str, Obj] = {}
-        """Pods by uid, as bound by us, until the cache shows it: their room is taken."""
+        """Pods that this scheduler has bound, by uid, until the cache shows it. They use their node's resources already."""
         self._pods.on_change(lambda _old, _new: self._wake.set())
         self._nodes.on_change(lambda _old, _new: self._wake.set())
 
@@ -42,19 +42,19 @@ class Scheduler:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                if not await self._pass():
+                if not await self._schedule_pending():
                     await asyncio.sleep(_RETRY_SECONDS)
                     self._wake.set()
 
-    async def _pass(self) -> bool:
-        """Look at every pending pod once. False: the API server could not be asked for all."""
+    async def _schedule_pending(self) -> bool:
+        """Try to bind every pending pod once. False: some request to the API server failed."""
         pods = {held.uid: held.value for held in self._pods.cache}
         for uid in [*self._assumed]:
             if uid not in pods or pods[uid]["spec"].get("nodeName"):
                 del self._assumed[uid]
-        taken = used([*(pod for uid, pod in pods.items() if uid not in self._assumed), *self._assumed.values()])
+        taken = used_resources([*(pod for uid, pod in pods.items() if uid not in self._assumed), *self._assumed.values()])
         nodes = [held.value for held in self._nodes.cache]
-        asked = True
+        complete = True
         for uid, pod in pods.items():
             if uid in self._assumed or not _pending(pod):
                 continue
@@ -69,11 +69,11 @@ class Scheduler:
                     for name, amount in requests(pod).items():
                         on_node[name] = on_node.get(name, Fraction(0)) + amount
             except (Conflict, NotFound):
-                continue  # it changed meanwhile: that change wakes us again
+                continue  # it changed meanwhile: that change wakes the scheduler again
             except ApiError as error:
                 log.warning("scheduling pod %s: %s", pod["metadata"]["name"], error)
-                asked = False
-        return asked
+                complete = False
+        return complete
 
     async def _explain(self, pod: Obj, message: str) -> None:
         conditions = pod.get("status", {}).get("conditions") or []

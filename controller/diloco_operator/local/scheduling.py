@@ -1,8 +1,8 @@
-"""Which node a pod may run on, and why not another. Pure: the deciding part of `scheduler`.
+"""Chooses a node for a pod, or says why none fits. Pure; `scheduler` acts on it.
 
-Looked at: nodeSelector, required node affinity, taints and tolerations, unschedulable, readiness, and requests against what nodes
-can allocate. A resource that a node does not list counts as not there, except cpu, memory and the like: a simulated node need not
-list those.
+Considered are nodeSelector, required node affinity, taints and tolerations, unschedulable, readiness, and requests against allocatable
+resources. A node has none of a resource that it does not list, except of cpu, memory, ephemeral-storage and pods: simulated nodes need
+not list those.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A node, or, if None, why there is none, in the words of the Kubernetes scheduler."""
+    """A node; or None with the reason, in the words of the Kubernetes scheduler."""
 
     node: str | None
     message: str = ""
 
 
 def requests(pod: Obj) -> dict[str, Fraction]:
-    """What a pod needs: the sum of its containers or the largest init container. A limit without a request is a request."""
+    """Resources that a pod requests: the sum over its containers, or what an init container requests if that is more. A limit without a
+    request counts as a request."""
     spec = pod["spec"]
     total: dict[str, Fraction] = {"pods": Fraction(1)}
     for container in spec["containers"]:
@@ -60,24 +61,24 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
     )
 
 
-def holds_node(pod: Obj) -> bool:
-    """Whether the pod takes room on its node: bound and not over."""
+def occupies_node(pod: Obj) -> bool:
+    """Whether the pod uses resources of its node: it is bound and has not ended."""
     return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def used(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
-    """What is taken on every node."""
+def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
+    """Resources that pods use on each node."""
     taken: dict[str, dict[str, Fraction]] = {}
     for pod in pods:
-        if holds_node(pod):
+        if occupies_node(pod):
             on_node = taken.setdefault(pod["spec"]["nodeName"], {})
             for name, amount in requests(pod).items():
                 on_node[name] = on_node.get(name, Fraction(0)) + amount
     return taken
 
 
-def obstacle(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> str | None:
-    """Why the pod cannot run on the node; None: it can."""
+def unschedulable_reason(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> str | None:
+    """Why the pod cannot run on the node; None if it can."""
     spec = pod["spec"]
     labels = node["metadata"].get("labels") or {}
     labels = {NODE_HOSTNAME: node["metadata"]["name"], **labels}
@@ -97,16 +98,16 @@ def obstacle(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> str | None:
     ready = {c["type"]: c["status"] for c in node.get("status", {}).get("conditions") or ()}.get("Ready")
     if ready != "True":
         return "node(s) were not ready"
-    return _lacking(requests(pod), node, taken)
+    return _insufficient_resource(requests(pod), node, taken)
 
 
-def _lacking(wanted: Mapping[str, Fraction], node: Obj, taken: Mapping[str, Fraction]) -> str | None:
+def _insufficient_resource(wanted: Mapping[str, Fraction], node: Obj, taken: Mapping[str, Fraction]) -> str | None:
     status = node.get("status", {})
-    room = status.get("allocatable") or status.get("capacity") or {}
+    allocatable = status.get("allocatable") or status.get("capacity") or {}
     for name, amount in wanted.items():
-        if name not in room and name in _OPTIONAL:
+        if name not in allocatable and name in _OPTIONAL:
             continue
-        if amount and taken.get(name, Fraction(0)) + amount > quantity(room.get(name, 0)):
+        if amount and taken.get(name, Fraction(0)) + amount > quantity(allocatable.get(name, 0)):
             return "Too many pods" if name == "pods" else f"Insufficient {name}"
     return None
 
@@ -114,16 +115,16 @@ def _lacking(wanted: Mapping[str, Fraction], node: Obj, taken: Mapping[str, Frac
 def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Fraction]]) -> Choice:
     """The feasible node with the fewest pods, by name among equals."""
     feasible: list[tuple[Fraction, str]] = []
-    obstacles: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in nodes:
         name = node["metadata"]["name"]
         on_node = taken.get(name, {})
-        why = obstacle(pod, node, on_node)
+        why = unschedulable_reason(pod, node, on_node)
         if why is None:
             feasible.append((on_node.get("pods", Fraction(0)), name))
         else:
-            obstacles[why] += 1
+            counts[why] += 1
     if feasible:
         return Choice(min(feasible)[1])
-    reasons = ", ".join(f"{count} {why}" for why, count in sorted(obstacles.items()))
+    reasons = ", ".join(f"{count} {why}" for why, count in sorted(counts.items()))
     return Choice(None, f"0/{len(nodes)} nodes are available: {reasons}." if nodes else "no nodes available to schedule pods")

@@ -23,11 +23,11 @@ from diloco_operator.local.state_dir import StateDir
 
 
 class SimulatedNodes:
-    """An async context manager. Leaving it kills every process and leaves the cluster as it is, as a power failure would; call
-    `leave` before to shut down in good order.
+    """An async context manager. Leaving it kills every process and leaves the cluster as it is, as a power failure would. Call `leave`
+    first for an orderly shutdown.
 
-    `all_pods`: run pods that belong to no DiLoCoJob too. A cluster has such that go to every node, and here they would run as this
-    user, so they are not run unless somebody says so.
+    `all_pods`: run pods that belong to no DiLoCoJob too. DaemonSets of the cluster bring such pods to every node. Here they would run as
+    this user, so the default is not to run them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SimulatedNodes:
             supervisor = await stack.enter_async_context(Supervisor())
             context = KubeletContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
-                environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, refuses=self._refuses,
+                environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, admission_error=self._refuses,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
             logs = await stack.enter_async_context(LogServer(self.kubelet.runs))
@@ -84,7 +84,7 @@ class SimulatedNodes:
         await self._stack.aclose()
 
     async def leave(self) -> None:
-        """End every pod within its grace period and take nodes and StorageClass out of the cluster; claims keep their volumes. Raises
+        """End every pod within its grace period, and remove nodes and StorageClass from the cluster. Claims keep their volumes. Raises
         ApiError."""
         await self.nodes.leave()
         await self._provisioner.leave()

@@ -1,4 +1,4 @@
-"""The state directory: one control plane at a time, and what it leaves for the next."""
+"""The state directory: one control plane uses it at a time, and leaves volumes and logs for the next."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Self
 
 
 class StateDirBusy(RuntimeError):
-    """Another control plane works on this directory."""
+    """Another control plane uses this directory."""
 
 
 class StateDirUnusable(RuntimeError):
-    """The directory cannot be made or written."""
+    """The directory cannot be created or written."""
 
 
 class StateDir:
-    """Layout: `volumes/` (claims; they outlive the command), `logs/`, `pods/` (of this run only), `identity`, `lock`."""
+    """Layout: `volumes/` (claims; they stay after the command), `logs/`, `pods/` (of this run only), `identity`, `lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -35,14 +35,14 @@ class StateDir:
         return self.logs / "operator.log"
 
     def identity(self) -> str:
-        """A name that this directory has to itself, the same in every run: by it a command knows again what it made in a cluster."""
+        """A unique name of this directory, the same in every run. By it a command recognises what it made in a cluster."""
         file = self.path / "identity"
         if not file.exists():
             file.write_text(secrets.token_hex(6))
         return file.read_text()
 
     def __enter__(self) -> Self:
-        """Take it. Raises StateDirBusy, StateDirUnusable."""
+        """Lock it. Raises StateDirBusy, StateDirUnusable."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -57,7 +57,7 @@ class StateDir:
             os.close(lock)
             whose = f" (process {holder})" if holder else ""
             raise StateDirBusy(
-                f"another command{whose} works on the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
+                f"another command{whose} uses the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)

@@ -1,18 +1,18 @@
 """The parent of every container process: one small helper program, run by path so that it imports only some standard library.
 
 It starts and signals processes on request and reports their exits, as JSON lines over a socket that it shares with one command.
-When that socket closes, because the command ended or died of anything, SIGKILL included, it kills every descendant and exits. It
-is a sub-reaper, so a grandchild that daemonises (double fork, setsid) becomes its child instead of init's and is found as well. If the
-supervisor itself is killed, the containers' main processes die by PR_SET_PDEATHSIG, and `processes.Supervisor` kills what carries its mark.
+When that socket closes, because the command ended in any way (even by SIGKILL), it kills every descendant and exits. It is a sub-reaper:
+a grandchild that daemonises (double fork, setsid) becomes its child instead of init's, so it is found too. If the supervisor itself is
+killed, the containers' main processes die by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry its mark.
 
 Linux only: /proc, prctl.
 
 Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark"}
            {"op": "signal", "id", "signal", "group": bool}   {"op": "end", "id"}
-Reports:   {"started": id, "pid"}   {"refused": id, "errno", "message"}   {"exited": id, "status": wait status}   {"gone": id}
+Reports:   {"started": id, "pid"}   {"failed": id, "errno", "message"}   {"exited": id, "status": wait status}   {"gone": id}
 
-`exited` comes as soon as the main process ended; `gone` when, after it, nothing that it left behind lives any more: as in a container, the
-end of the main process is the end of all. `end` kills a whole container.
+`exited` is sent when the main process has ended. As in a container, all other processes end with it; `gone` is sent when none of them is
+alive. `end` kills a whole container.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 MARK = "DILOCO_LOCAL_CONTAINER"
-"""Environment variable that marks every process of a container, whatever session or group it moved to."""
+"""Environment variable that marks every process of a container, also after it moved to another session or group."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _RECHECK_SECONDS = 0.005
 _END_SECONDS = 10.0
-"""How long the end waits for killed processes to be gone; only one stuck inside the kernel takes longer, and it dies by itself."""
+"""How long to wait for killed processes to end. Only a process that is stuck inside the kernel takes longer; it dies when it leaves the
+kernel."""
 _FORKS_OUTRUN = 1000
 _NICE = 10
-"""Of containers. Against a niceness of 0 the kernel gives them a tenth of a busy processor, and all of an idle one."""
+"""Niceness of containers. Next to a process of niceness 0 they get a tenth of a busy processor, and all of an idle one."""
 _AUTOGROUP_SECONDS = 0.5
 
 
@@ -68,7 +69,7 @@ class Process:
 
 
 def processes() -> Iterator[Process]:
-    """Every process of the machine, as far as it can be seen. One that ends meanwhile is left out."""
+    """Every visible process of the machine, except those that end meanwhile."""
     for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its import in a helper that must start at once
         if not entry.isdigit():
             continue
@@ -77,7 +78,7 @@ def processes() -> Iterator[Process]:
                 stat = file.read()
         except OSError:
             continue
-        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may hold anything, blanks and parentheses too
+        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
         yield Process(int(entry), int(fields[1]), int(fields[3]), fields[0].decode())
 
 
@@ -95,18 +96,18 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
-def give_way() -> None:
-    """Put this process, which leads a session of its own, behind what is not a container: as on a node, where the kubelet and its host
-    come before pods. Else a few learners starve the control plane that runs beside them on one machine."""
+def lower_priority() -> None:
+    """Give this process, a session leader, a lower priority than processes outside containers, as on a node. Otherwise a few learners would
+    starve the control plane that runs on the same machine."""
     os.nice(_NICE)
     deadline = time.monotonic() + _AUTOGROUP_SECONDS
     while True:
         try:
-            # Where the kernel groups by session (sched_autogroup) it is the session's niceness that counts beyond it.
+            # Where the kernel schedules by session (sched_autogroup), the niceness of the session counts between sessions.
             with open("/proc/self/autogroup", "w") as file:  # noqa: PTH123
                 file.write(str(_NICE))
             return
-        except OSError as error:  # no such grouping; or too many asked within a tenth of a second
+        except OSError as error:  # the kernel does not group by session; or EAGAIN: too many writes within 0.1 s
             if error.errno != errno.EAGAIN or time.monotonic() > deadline:
                 return
             time.sleep(_RECHECK_SECONDS)
@@ -123,7 +124,7 @@ def has_mark(pid: int, mark: str) -> bool:
 
 
 def kill(pid: int, number: int) -> None:
-    """Send a signal; a process that is gone already is no error."""
+    """Send a signal. A process that has gone already is no error."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -131,12 +132,12 @@ def kill(pid: int, number: int) -> None:
 
 
 def kill_until_none(living: Callable[[], list[int]]) -> bool:
-    """SIGKILL what `living` finds until it finds nothing, however fast it forks. False: something outlived `_END_SECONDS`."""
+    """SIGKILL what `living` finds until it finds nothing, however fast the processes fork. False: a process outlived `_END_SECONDS`."""
     deadline = time.monotonic() + _END_SECONDS
     while found := living():
         for _ in range(_FORKS_OUTRUN):
             for pid in found:
-                kill(pid, signal.SIGSTOP)  # what stands still does not fork while the others die
+                kill(pid, signal.SIGSTOP)  # a stopped process does not fork while the others die
             fresh = [pid for pid in living() if pid not in found]
             if not fresh:
                 break
@@ -170,7 +171,7 @@ class Supervisor:
         self._unread = b""
 
     def run(self) -> None:
-        """Serve until the other side of the connection is gone, then kill everything."""
+        """Serve until the other side closes the connection, then kill everything."""
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         wake, waker = os.pipe()
         for end in (wake, waker):
@@ -194,7 +195,7 @@ class Supervisor:
                     break
                 self._finish()
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the command is gone: the end is the same
+            pass  # the command has ended, as when it closes the connection
         finally:
             kill_until_none(self._all_living)
 
@@ -203,7 +204,7 @@ class Supervisor:
         return [process.pid for process in descendants(os.getpid()) if process.alive]
 
     def _collect(self) -> list[tuple[int, int]]:
-        """(pid, wait status) of every child that ended, adopted ones too."""
+        """(pid, wait status) of every child that has ended, adopted ones too."""
         ended: list[tuple[int, int]] = []
         while True:
             try:
@@ -222,7 +223,7 @@ class Supervisor:
                 self._report({"exited": container.id, "status": status})
 
     def _finish(self) -> None:
-        """Kill what the main process of an ended container left behind; tell when nothing is left."""
+        """Kill what the main process of an ended container left behind; report when nothing is left."""
         closing = [container for container in self._containers.values() if container.ended]
         if not closing:
             return
@@ -236,7 +237,7 @@ class Supervisor:
                 self._report({"gone": container.id})
 
     def _serve(self) -> bool:
-        """Carry out what was asked. False: nobody is on the other side any more."""
+        """Carry out requests. False: the other side has closed the connection."""
         data = self._connection.recv(1 << 16)
         if not data:
             return False
@@ -269,33 +270,33 @@ class Supervisor:
                 kill(process.pid, number)
 
     def _spawn(self, request: dict[str, Any]) -> None:
-        reader, writer = os.pipe()  # closed by exec; before that it carries why there was none
+        reader, writer = os.pipe()  # closed by exec; before that it carries why exec failed
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             os.close(reader)
             _become(request, parent, writer)
         os.close(writer)
-        refusal = b""
+        failure = b""
         while piece := os.read(reader, 4096):
-            refusal += piece
+            failure += piece
         os.close(reader)
-        if refusal:
+        if failure:
             os.waitpid(pid, 0)
-            self._report({"refused": request["id"], **json.loads(refusal)})
+            self._report({"failed": request["id"], **json.loads(failure)})
             return
         self._containers[request["id"]] = _Container(request["id"], pid, request["mark"])
         self._report({"started": request["id"], "pid": pid})
 
 
-def _become(request: dict[str, Any], parent: int, refusal: int) -> NoReturn:
-    """In the child: turn into the container's main process, or say why not and end."""
+def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
+    """In the child: become the container's main process, or report the error and exit."""
     try:
         os.setsid()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            os._exit(137)  # the supervisor died before the line above
-        give_way()
+            os._exit(137)  # the supervisor died before prctl
+        lower_priority()
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             if signal.getsignal(number) is not signal.SIG_DFL:  # an ignored signal would stay ignored in the program
@@ -308,7 +309,7 @@ def _become(request: dict[str, Any], parent: int, refusal: int) -> NoReturn:
         os.execvpe(request["argv"][0], request["argv"], {**request["env"], MARK: request["mark"]})  # noqa: S606
     except OSError as error:
         why = error.errno or errno.EIO
-        os.write(refusal, json.dumps({"errno": why, "message": os.strerror(why)}).encode())
+        os.write(failure, json.dumps({"errno": why, "message": os.strerror(why)}).encode())
     finally:
         os._exit(128)
 

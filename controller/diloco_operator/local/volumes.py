@@ -1,8 +1,8 @@
 """A pod's volumes as folders under the state directory.
 
-What a pod owns (`pods/<uid>`) goes with the pod. A claim's folder is another's to choose (`KubeletContext.claim_folder`) and stays.
-Files of ConfigMaps, Secrets and the like lie as a kubelet lays them: in a folder behind the link `..data`, which is replaced when
-one of them changes, so that all change at once.
+The pod's own folder (`pods/<uid>`) is deleted with the pod. `KubeletContext.claim_folder` chooses the folder of a claim, which stays. Files
+of ConfigMaps, Secrets and similar volumes are laid out as a kubelet does it: in a folder behind the link `..data`. The link is replaced
+when a file changes, so that all files change at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from diloco_operator.local.pod_status import MESSAGE_BYTES
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
 _DATA = "..data"
 CHANGING = ("configMap", "secret", "downwardAPI", "projected")
-"""Kinds of volumes whose files follow what they come from."""
+"""Kinds of volumes whose files are updated while the pod runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class File:
 
 
 class PodFolder:
-    """Where one pod's volumes and termination messages are."""
+    """The volumes and termination messages of one pod."""
 
     def __init__(self, state_dir: Path, pod: Obj) -> None:
         metadata = pod["metadata"]
@@ -49,8 +49,8 @@ class PodFolder:
         return self._logs / f"{container}-{restarts}.log"
 
     def mounts(self, pod: Obj, container: Mapping[str, Any], sources: Sources, claims: Mapping[str, Path]) -> list[Mount]:
-        """Bring the volumes of a container up to date. `claims`: the folder of each that exists. Raises ConfigError for what is missing
-        or not supported; OSError."""
+        """Create or update the volumes of a container. `claims`: the folder of each claim that exists. Raises ConfigError if a source is
+        missing or not supported; OSError."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
         found: list[Mount] = []
         for mount in container.get("volumeMounts") or ():
@@ -66,7 +66,7 @@ class PodFolder:
         return found
 
     def refresh(self, pod: Obj, sources: Sources) -> None:
-        """Bring the files of a running pod up to date. Raises ConfigError for what is missing, when all else is done; OSError."""
+        """Update the files of a running pod. Raises ConfigError for what is missing, after the other volumes are updated; OSError."""
         missing: ConfigError | None = None
         for volume in pod["spec"].get("volumes") or ():
             folder = self._volume(volume)
@@ -79,13 +79,13 @@ class PodFolder:
             raise missing
 
     def fresh_termination_file(self, container: str) -> None:
-        """An empty one for the next run."""
+        """Make an empty file for the next run."""
         file = self._termination_file(container)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
 
     def termination_message(self, container: Mapping[str, Any], log: Path, exit_code: int) -> str:
-        """What the container left: at most 4096 bytes of its termination message, or, if it asked for that, the end of its log."""
+        """At most 4096 bytes of the container's termination message, or the end of its log if it asks for that."""
         try:
             with self._termination_file(container["name"]).open("rb") as file:
                 message = file.read(MESSAGE_BYTES)
@@ -96,7 +96,7 @@ class PodFolder:
         return message.decode(errors="replace")
 
     def remove(self) -> None:
-        """Delete what belongs to the pod alone. Logs and claims stay."""
+        """Delete the pod's own folder. Logs and claims stay."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _termination_file(self, container: str) -> Path:
@@ -165,8 +165,8 @@ def _mode(item: Mapping[str, Any], source: Mapping[str, Any]) -> int:
 
 
 def publish(folder: Path, files: Mapping[str, File]) -> None:
-    """Make `folder` show exactly these files, by path in it. A reader who opens `..data` once sees the old ones or the new ones, never a
-    mixture. Nothing is touched when nothing changed."""
+    """Make `folder` contain exactly these files, by path in it. A reader that opens `..data` once sees either the old or the new
+    files, never a mixture. Does nothing if nothing changed."""
     link = folder / _DATA
     if link.exists() and _read(link) == files:
         return
@@ -199,7 +199,7 @@ def _read(folder: Path) -> dict[str, File]:
 
 
 def tail(file: Path, limit: int) -> bytes:
-    """The last `limit` bytes of a file; nothing if there is none."""
+    """The last `limit` bytes of a file; empty if there is no file."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)

@@ -100,14 +100,14 @@ async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_pat
 
 async def test_fault_fires_once_and_is_remembered(tmp_path: Path):
     fault = Fault("cpu-0", 0)
-    told = []
-    async with local_control_plane(tmp_path, [a_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=told.append) as cluster:
+    on_fired = []
+    async with local_control_plane(tmp_path, [a_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=on_fired.append) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
         injector = cluster.plane.injector
         assert [fired.fault for fired in injector.fired] == [fault]
         assert injector.waiting == [Fault("cpu-9", 5)]
-    assert told == injector.fired
+    assert on_fired == injector.fired
 
 
 async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path):

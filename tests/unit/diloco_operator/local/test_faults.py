@@ -3,7 +3,7 @@
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool
 from builders.local import a_pod
-from diloco_operator.local.faults import BadFault, Fault, due, parse, unknown_units, victim
+from diloco_operator.local.faults import BadFault, Fault, due, parse, target_pod, unknown_units
 
 
 def learner(unit, attempt=1, phase="Running", host=0):
@@ -37,10 +37,10 @@ def test_faults_are_read(text, fault):
         ("step=1", "lacks unit"),
         ("unit=v5p-0,step=-1", "whole number"),
         ("unit=v5p-0,step=1,signal=HUP", "KILL, TERM, STOP, CONT"),
-        ("unit=v5p-0,step=1,step=2", "step comes twice"),
-        ("v5p-0", "not understood"),
-        ("unit=,step=1", "not understood"),
-        ("unit=a-0,step=1,when=now", "not understood"),
+        ("unit=v5p-0,step=1,step=2", "step is given twice"),
+        ("v5p-0", "not valid"),
+        ("unit=,step=1", "not valid"),
+        ("unit=a-0,step=1,when=now", "not valid"),
     ],
 )
 def test_what_is_no_fault_is_refused_with_the_reason(text, message):
@@ -65,7 +65,7 @@ def test_a_fault_is_due_from_its_step_on_and_only_for_its_job():
 
 def test_newest_running_attempt_is_hit():
     pods = [learner("a-0", 1), learner("a-0", 10), learner("a-0", 9), learner("a-0", 11, "Pending"), learner("a-1", 12), syncer()]
-    assert victim(pods, "job", "a-0")["metadata"]["name"] == "job-a-0-a10-0"
-    assert victim(pods, "job", "syncer")["metadata"]["name"] == "job-syncer"
-    assert victim(pods, "other", "a-0") is None
-    assert victim([learner("a-0", 1, "Failed")], "job", "a-0") is None
+    assert target_pod(pods, "job", "a-0")["metadata"]["name"] == "job-a-0-a10-0"
+    assert target_pod(pods, "job", "syncer")["metadata"]["name"] == "job-syncer"
+    assert target_pod(pods, "other", "a-0") is None
+    assert target_pod([learner("a-0", 1, "Failed")], "job", "a-0") is None

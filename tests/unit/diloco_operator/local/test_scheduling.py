@@ -6,7 +6,7 @@ import pytest
 from builders.local import a_node, a_pod, gpu_node, tpu_node
 from diloco_operator.local.nodes import complete
 from diloco_operator.local.quantities import quantity
-from diloco_operator.local.scheduling import choose, requests, tolerates, used
+from diloco_operator.local.scheduling import choose, requests, tolerates, used_resources
 
 TPU = {"key": "google.com/tpu", "operator": "Exists"}
 
@@ -23,7 +23,7 @@ def wanting(name="pod", node="", **resources):
 
 
 def placed(pod, *nodes, others=()):
-    return choose(pod, [ready(node) for node in nodes], used(others))
+    return choose(pod, [ready(node) for node in nodes], used_resources(others))
 
 
 def test_pod_goes_to_the_emptiest_feasible_node_and_by_name_among_equals():

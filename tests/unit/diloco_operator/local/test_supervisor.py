@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from diloco_operator.local.processes import Exited, StartRefused, Supervisor
+from diloco_operator.local.processes import Exited, StartFailed, Supervisor
 from diloco_operator.local.supervisor import processes
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -121,7 +121,7 @@ async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_pro
     [(["no-such-program"], ".", "No such file"), (["/etc/passwd"], ".", "Permission denied"), (["true"], "absent", "No such file")],
 )
 async def test_a_program_that_cannot_be_started_says_why(supervisor, tmp_path, argv, cwd, why):
-    with pytest.raises(StartRefused, match=why):
+    with pytest.raises(StartFailed, match=why):
         await supervisor.spawn(argv, env=ENV, cwd=tmp_path / cwd, log=tmp_path / "log")
 
 
@@ -246,7 +246,7 @@ async def test_the_supervisor_is_small(supervisor):
     assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
 
 
-async def test_containers_give_way_to_the_control_plane_beside_them(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_containers_have_a_lower_priority_than_the_control_plane(supervisor: Supervisor, tmp_path: Path) -> None:
     several = [await sh(supervisor, tmp_path, f"nice > {name}; cat /proc/self/autogroup >> {name} || true") for name in ("a", "b", "c")]
     for process in several:
         await process.wait()
