@@ -23,7 +23,7 @@ from diloco_operator.accelerators import (
 from diloco_operator.accelerators.labels import DIALECTS, NFD_PCI
 from diloco_operator.api import names
 from diloco_operator.fleet import Shape
-from diloco_operator.local.scheduling import obstacle
+from diloco_operator.local.scheduling import unschedulable_reason
 
 Obj = dict[str, Any]
 ENTRIES = [(kind, entry) for kind in CATALOGUE.values() for entry in kind.labels]
@@ -64,8 +64,8 @@ def assert_fits(pods: list[Obj], nodes: list[Obj]) -> None:
     assert len(pods) == len(nodes)
     for pod in pods:
         chosen = by_name.pop(pod["metadata"]["annotations"][names.ANNOTATION_NODE])
-        assert obstacle(pod, chosen, {}) is None
-        assert all(obstacle(pod, other, {}) is not None for other in nodes if other is not chosen)
+        assert unschedulable_reason(pod, chosen, {}) is None
+        assert all(unschedulable_reason(pod, other, {}) is not None for other in nodes if other is not chosen)
 
 
 @pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=IDS)
