@@ -47,12 +47,14 @@ def plain_batches[T](source: Callable[[np.ndarray], T], batch_size: int) -> Iter
     return (source(np.arange(batch_size)) for _ in range(STEPS))
 
 
+@pytest.mark.slow
 def test_the_torch_program_trains(losses: list[float]) -> None:
     exec(program("torch: learner"), {"source": lambda numbers: torch.from_numpy(ROWS)})
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.slow
 def test_the_jax_program_trains(losses: list[float]) -> None:
     exec(program("jax: learner"), {"source": lambda numbers: ROWS})
     assert len(losses) == STEPS - 1  # a loss on the device is told one step later

@@ -12,6 +12,8 @@ from builders.exchange import Place, Processes, job_file, traced, training, unit
 from diloco.contract import Exit
 from diloco.protocol.diloco_pb2 import Report, UnitReport
 
+pytestmark = pytest.mark.slow
+
 LONG = 1_000_000
 TOKENS_PER_SAMPLE = 16
 """As in tests/programs/quadratic_learner.py."""

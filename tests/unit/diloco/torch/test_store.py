@@ -86,6 +86,7 @@ def test_adoption_leaves_optimizer_state_and_gradients_alone() -> None:
     assert module.weight.requires_grad
 
 
+@pytest.mark.slow
 def test_a_compiled_module_has_the_layout_of_the_plain_one() -> None:
     module = Tied()
     assert ModuleStore(torch.compile(module)).specs() == ModuleStore(module).specs()

@@ -10,6 +10,8 @@ from diloco.torch import ModuleStore
 from diloco.trainers import byte_lm, byte_lm_jax, byte_lm_torch
 from diloco.trainers.byte_lm import InnerConfig, ModelConfig
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = [ModelConfig(layers=3, width=16, heads=2, context=12), ModelConfig(layers=1, width=24, heads=4, context=8, tied=True)]
 
 

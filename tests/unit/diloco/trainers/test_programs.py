@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from diloco.trainers import byte_lm_jax, byte_lm_torch
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "--alone",
     "--steps",

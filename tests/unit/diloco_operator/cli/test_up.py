@@ -115,6 +115,7 @@ def joining(line):
     return line["type"] == "unit" and "Joining" in line["message"]
 
 
+@pytest.mark.slow
 async def test_time_up_says_which_condition_was_not_reached(unplaced, tmp_path: Path):
     running = await Up.start(unplaced, "--state-dir", str(tmp_path / "state"), "--timeout", "500ms", "--fault", "unit=v5p-0,step=1")
     status, final = await running.end()
@@ -123,6 +124,7 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced, tmp_path: 
     assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
 
 
+@pytest.mark.slow
 async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
@@ -134,6 +136,7 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
     assert suspended == "True"
 
 
+@pytest.mark.slow
 async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
     pool = cpu_pool(max=1)
     deaf = tmp_path / "deaf"
@@ -152,6 +155,7 @@ async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
     assert (status, final["ending"]) == (130, "Interrupted")
 
 
+@pytest.mark.slow
 async def test_nothing_outlives_a_killed_up(sleeping, tmp_path: Path):
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
