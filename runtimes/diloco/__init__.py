@@ -1,1 +1,6 @@
-"""The data plane of Decoupled DiLoCo: what trains. It knows nothing of Kubernetes."""
+"""The data plane of Decoupled DiLoCo: syncer, learner driver and adapters for torch and JAX. Independent of Kubernetes.
+
+Import `diloco.torch` or `diloco.jax`; this package itself exports nothing.
+"""
+
+__all__: list[str] = []

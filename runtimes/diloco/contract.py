@@ -13,6 +13,44 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+__all__ = [
+    "ENV_ATTEMPT",
+    "ENV_HOST",
+    "ENV_HOSTS",
+    "ENV_JOB_FILE",
+    "ENV_LISTEN_PORT",
+    "ENV_POD_IP",
+    "ENV_POOL",
+    "ENV_RELATIVE_SPEED",
+    "ENV_STATE_DIR",
+    "ENV_SYNCER_ADDRESS",
+    "ENV_TERMINATION_LOG",
+    "ENV_TLS_DIR",
+    "ENV_UNIT",
+    "JOB_FILE_KEY",
+    "MOUNT_JOB",
+    "MOUNT_STATE",
+    "MOUNT_TLS",
+    "SYNCER_PORT",
+    "TERMINATION_LOG",
+    "TLS_IDENTITY_FILE",
+    "TLS_ROOTS_FILE",
+    "Checkpoint",
+    "Exit",
+    "Grace",
+    "JobFile",
+    "Merge",
+    "OuterOptimizer",
+    "Result",
+    "Training",
+    "UnitResult",
+    "learner_identity",
+    "operator_identity",
+    "syncer_host_name",
+    "syncer_identity",
+    "syncer_pod_name",
+]
+
 # --- environment of every pod of a job --------------------------------------------------------------------------------
 ENV_JOB_FILE = "DILOCO_JOB_FILE"
 """Path of the mounted job file, JSON."""
@@ -55,7 +93,9 @@ MOUNT_TLS = "/etc/diloco/tls"
 MOUNT_STATE = "/var/lib/diloco"
 """Where the syncer's volume is mounted."""
 TERMINATION_LOG = "/dev/termination-log"
+"""Where a kubelet takes the syncer's termination message from."""
 JOB_FILE_KEY = "job.json"
+"""Key of the job file in the job's ConfigMap."""
 TLS_ROOTS_FILE = "ca.crt"
 """Certificates of the authorities that this job trusts, PEM: the present one first."""
 TLS_IDENTITY_FILE = "identity.pem"
@@ -69,6 +109,7 @@ def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
 
 
 def syncer_identity(job_uid: str) -> str:
+    """Of the job's syncer, as a server."""
     return f"diloco://{job_uid}/syncer"
 
 
@@ -78,6 +119,7 @@ def operator_identity(job_uid: str) -> str:
 
 
 def syncer_pod_name(job: str) -> str:
+    """Name of the syncer's pod, which is also its host name in the job's headless Service."""
     return f"{job}-syncer"
 
 

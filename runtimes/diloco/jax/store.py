@@ -68,9 +68,11 @@ class TreeStore[Tree]:
         self._written.clear()
 
     def specs(self) -> Sequence[TensorSpec]:
+        """Every canonical tensor of the model, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
+        """Copies in host memory of the named tensors, float32 in canonical shape. Raises KeyError for an unknown name."""
         parts = {name: self._parts[name] for name in names}
         pieces = {name: self._pieces(part) for name, part in parts.items()}
         for _, array in itertools.chain.from_iterable(pieces.values()):
@@ -78,6 +80,7 @@ class TreeStore[Tree]:
         return {name: part.to_canonical(_assemble(pieces[name])) for name, part in parts.items()}
 
     def write(self, values: Mapping[str, Float32Array]) -> None:
+        """Overwrite the named tensors with values in canonical shape. Raises KeyError for an unknown name, ValueError for another shape."""
         for name, value in values.items():
             part = self._parts[name]
             leaf = self._leaves[part.parameter]

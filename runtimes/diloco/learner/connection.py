@@ -245,7 +245,7 @@ class Connection:
                     self._adopt(transfer)
             case "work":
                 self._leased += message.work.end - message.work.start
-                self._inbox.put(Leased(self._generation, message.work.start, message.work.end))
+                self._inbox.put(Leased(message.work.start, message.work.end))
             case "done":
                 self._inbox.put(Finished(message.done.t))
             case "refused":

@@ -26,9 +26,8 @@ class Welcomed:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """Work: sequence numbers [start, end)."""
+    """Work: sequence numbers [start, end). Of the generation of the last `Welcomed`, as events keep their order."""
 
-    generation: int
     start: int
     end: int
 

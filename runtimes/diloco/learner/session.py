@@ -129,8 +129,8 @@ class Session:
         self._timer = StepTimer(config.relative_speed)
         self._work = Work()
         self._generation = 0
-        self._in_hand: tuple[int, int] | None = None
-        """Generation and number of samples of the batch that is being trained on."""
+        self._in_hand: int | None = None
+        """Number of samples of the batch that is being trained on; None between `step` and the next batch."""
         self._batch_size = 0
         self._fragment_steps = [0] * len(fragments)
         self._fragment_tokens = [0] * len(fragments)
@@ -163,7 +163,7 @@ class Session:
         while (numbers := self._next_numbers(batch_size)) is not None:
             if self._in_hand is not None:
                 raise RuntimeError("call step() once after each batch: without it the batch does not count and nothing is exchanged")
-            self._in_hand = (self._generation, batch_size)
+            self._in_hand = batch_size
             yield source(numbers)
 
     def step(self, *, tokens: int, loss: float | None = None) -> None:
@@ -268,12 +268,10 @@ class Session:
         for index in range(len(self._fragments)):
             self._fragment_steps[index] += 1
             self._fragment_tokens[index] += tokens
-        generation, samples = self._in_hand or (self._generation, 0)
+        self._samples_done += self._in_hand or 0
+        self._tokens_done += tokens
+        self._steps_done += 1
         self._in_hand = None
-        if generation == self._generation:
-            self._samples_done += samples
-            self._tokens_done += tokens
-            self._steps_done += 1
 
     def _tell(self, loss: float | None) -> None:
         progress = Progress(
@@ -303,8 +301,7 @@ class Session:
             case PullWanted():
                 self._answer(event)
             case Leased():
-                if event.generation == self._generation:
-                    self._work.granted(event.start, event.end)
+                self._work.granted(event.start, event.end)
             case Welcomed():
                 self._welcome(event)
             case Finished():

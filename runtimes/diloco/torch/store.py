@@ -43,12 +43,15 @@ class ModuleStore:
         self._parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module))
 
     def specs(self) -> Sequence[TensorSpec]:
+        """Every canonical tensor of the model, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
+        """Copies in host memory of the named tensors, float32 in canonical shape. Raises KeyError for an unknown name."""
         return {name: self._read(self._parts[name]) for name in names}
 
     def write(self, values: Mapping[str, Float32Array]) -> None:
+        """Overwrite the named tensors with values in canonical shape. Raises KeyError for an unknown name, ValueError for another shape."""
         with torch.no_grad():
             for name, value in values.items():
                 part = self._parts[name]
