@@ -90,6 +90,12 @@ class Learner:
         inbox = self.session._inbox
         until(lambda: sum(isinstance(event, kind) for event in list(inbox._events)) >= count, f"{count} {kind.__name__}")
 
+    def is_over(self) -> None:
+        """Wait for the end of the connection's thread, which so opens no stream any more."""
+        thread = self.session._connection._thread
+        thread.join(WAIT_TIMEOUT)
+        assert not thread.is_alive()
+
     def end(self) -> None:
         """Let the session go, whatever became of the test."""
         for session in self.entered:
@@ -159,12 +165,25 @@ def test_the_first_hello_says_that_nothing_is_held(syncer: ScriptedSyncer, strea
 
 
 def test_join_returns_with_the_jobs_parameters_and_not_before_all_have_come(learner: Learner, syncer: ScriptedSyncer) -> None:
-    stream = syncer.accept().welcome(t=9).broadcast(0, 8, weights(3.0))
+    stream = syncer.accept().welcome(t=9).broadcast(0, 9, weights(3.0))
     until(lambda: of_fragment(learner, syncer, 0) == {3.0}, "the first fragment to be adopted")
     assert not learner._joined.done()
-    stream.broadcast(1, 9, weights(4.0))
-    assert learner.session.t == 9
+    stream.broadcast(1, 7, weights(4.0))
+    assert learner.session.t == 9, "the clock, and not the version of the fragment that came last"
     assert of_fragment(learner, syncer, 0) | of_fragment(learner, syncer, 1) == {3.0, 4.0}
+
+
+def test_a_stream_that_breaks_half_way_through_the_parameters_is_followed_by_one_that_says_which_came(
+    learner: Learner, syncer: ScriptedSyncer
+) -> None:
+    stream = syncer.accept().welcome(t=9).broadcast(1, 8, weights(3.0))
+    until(lambda: of_fragment(learner, syncer, 1) == {3.0}, "the second fragment to be adopted")
+    stream.end()
+    again = syncer.accept()
+    assert list(again.hello.versions) == [-1, 8]
+    again.welcome(resumed=True, t=9).broadcast(0, 9, weights(4.0))
+    assert learner.session.t == 9
+    assert (of_fragment(learner, syncer, 0), of_fragment(learner, syncer, 1)) == ({4.0}, {3.0})
 
 
 def test_a_learner_that_is_asked_to_seed_sends_its_own_parameters_and_joins(learner: Learner, syncer: ScriptedSyncer) -> None:
@@ -506,7 +525,7 @@ def test_refused_it_leaves_with_the_status_of_the_reason_and_does_not_come_back(
     with pytest.raises(Leave, match=str(int(status))) as left:
         learner.train()
     assert (left.value.status, "says the test" in left.value.message) == (status, True)
-    assert not learner.session._connection._thread.is_alive()
+    learner.is_over()
 
 
 def test_a_certificate_that_the_syncer_refuses_ends_the_process(learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
@@ -551,7 +570,7 @@ def test_a_program_that_raises_leaves_without_bye_and_its_error_goes_on(
     with pytest.raises(ZeroDivisionError), learner.session:
         raise ZeroDivisionError
     assert "bye" not in kinds(stream.rest())
-    assert not learner.session._connection._thread.is_alive()
+    learner.is_over()
 
 
 def test_closing_without_a_stream_does_not_wait(learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
@@ -560,4 +579,4 @@ def test_closing_without_a_stream_does_not_wait(learner: Learner, syncer: Script
     learner.session._drain(15, None)
     with pytest.raises(Leave):
         learner.session.close()
-    assert not learner.session._connection._thread.is_alive()
+    learner.is_over()
