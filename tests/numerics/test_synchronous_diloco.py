@@ -4,6 +4,8 @@ The reference below is written from the algorithm's definition and shares no cod
 inner optimizer each from the same parameters; the mean of `anchor - theta` is the outer gradient of SGD with Nesterov momentum.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 from diloco.algorithm import codec
@@ -12,27 +14,30 @@ from diloco.algorithm.events import Broadcast, Metadata, Pull, Push
 from diloco.algorithm.fragments import pack, unpack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Merge, OuterOptimizer, Training
+from numpy.typing import NDArray
 
 SHAPES = {"w1": (3, 8), "b1": (8,), "w2": (8, 2), "b2": (2,)}
 LAYOUT = Layout(TensorSpec(name, shape) for name, shape in SHAPES.items())
 BATCH = 16
 
+type Parameters = dict[str, NDArray[np.float32]]
+
 
 class Regression:
     """A two-layer network on a fixed teacher, trained by Adam; deterministic in (replica, step)."""
 
-    def __init__(self, replica, inner_rate=0.02):
+    def __init__(self, replica: int, inner_rate: float = 0.02) -> None:
         self.replica, self.rate, self.step = replica, np.float32(inner_rate), 0
         self.first = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
         self.second = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
 
     @staticmethod
-    def initial():
+    def initial() -> Parameters:
         rng = np.random.default_rng(7)
         return {name: rng.standard_normal(shape, dtype=np.float32) * np.float32(0.5) for name, shape in SHAPES.items()}
 
     @staticmethod
-    def loss_and_gradients(theta, x, y):
+    def loss_and_gradients(theta: Parameters, x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[float, Parameters]:
         h = np.tanh(x @ theta["w1"] + theta["b1"])
         error = h @ theta["w2"] + theta["b2"] - y
         back = (error @ theta["w2"].T) * (1 - h * h)
@@ -41,26 +46,26 @@ class Regression:
         return float((error * error).mean()), gradients
 
     @staticmethod
-    def batch(replica, step):
+    def batch(replica: int, step: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         rng = np.random.default_rng([replica, step])
         x = rng.standard_normal((BATCH, 3), dtype=np.float32)
         return x, np.stack([np.sin(x[:, 0]), x[:, 1] * x[:, 2]], axis=1)
 
-    def train(self, theta):
+    def train(self, theta: Parameters) -> Parameters:
         """One step of Adam from theta; the moments live on, whatever theta is."""
         self.step += 1
         _, gradients = self.loss_and_gradients(theta, *self.batch(self.replica, self.step))
-        new = {}
+        new: Parameters = {}
         for name, g in gradients.items():
             self.first[name] = np.float32(0.9) * self.first[name] + np.float32(0.1) * g
             self.second[name] = np.float32(0.99) * self.second[name] + np.float32(0.01) * g * g
             first = self.first[name] / np.float32(1 - 0.9**self.step)
             second = self.second[name] / np.float32(1 - 0.99**self.step)
-            new[name] = theta[name] - self.rate * first / (np.sqrt(second) + np.float32(1e-8))
+            new[name] = (theta[name] - self.rate * first / (np.sqrt(second) + np.float32(1e-8))).astype(np.float32, copy=False)
         return new
 
 
-def synchronous_diloco(replicas, rounds, interval, rate, mu):
+def synchronous_diloco(replicas: int, rounds: int, interval: int, rate: float, mu: float) -> Parameters:
     """Plain DiLoCo, the reference. Returns the parameters after all rounds."""
     learners = [Regression(m) for m in range(replicas)]
     anchor = Regression.initial()
@@ -78,11 +83,12 @@ def synchronous_diloco(replicas, rounds, interval, rate, mu):
                 total = total + (anchor[name] - theta[name])
             delta = total / np.float32(replicas)
             momentum[name] = np.float32(mu) * momentum[name] + delta
-            anchor = anchor | {name: anchor[name] - np.float32(rate) * (delta + np.float32(mu) * momentum[name])}
+            updated = anchor[name] - np.float32(rate) * (delta + np.float32(mu) * momentum[name])
+            anchor = anchor | {name: updated.astype(np.float32, copy=False)}
     return anchor
 
 
-def a_training(replicas, rounds, interval, rate, mu, **changes):
+def a_training(replicas: int, rounds: int, interval: int, rate: float, mu: float, **changes: Any) -> Training:
     values = {
         "steps": rounds * interval,
         "sync_interval": interval,
@@ -97,7 +103,7 @@ def a_training(replicas, rounds, interval, rate, mu, **changes):
     return Training(**(values | changes))
 
 
-def in_lock_step(training, replicas):
+def in_lock_step(training: Training, replicas: int) -> tuple[Core, dict[str, Parameters]]:
     """The core with real learners, all of which take their steps at the same times. Returns (core, learners' parameters)."""
     core = Core(LAYOUT, training)
     assert core.seed([pack(f, Regression.initial()) for f in core.fragments]) is None
@@ -136,14 +142,14 @@ def in_lock_step(training, replicas):
     return core, theta
 
 
-def parameters_of(core):
+def parameters_of(core: Core) -> Parameters:
     return {name: x for f in core.fragments for name, x in unpack(f, core.value(f.index)).items()}
 
 
 @pytest.mark.parametrize(
     ("replicas", "rounds", "interval", "rate", "mu"), [(3, 12, 5, 0.7, 0.9), (4, 8, 10, 1.0, 0.6), (1, 10, 4, 0.7, 0.9)]
 )
-def test_core_in_lock_step_is_synchronous_diloco_bit_for_bit(replicas, rounds, interval, rate, mu):
+def test_core_in_lock_step_is_synchronous_diloco_bit_for_bit(replicas: int, rounds: int, interval: int, rate: float, mu: float) -> None:
     core, theta = in_lock_step(a_training(replicas, rounds, interval, rate, mu), replicas)
     expected = synchronous_diloco(replicas, rounds, interval, rate, mu)
     for name, array in parameters_of(core).items():
@@ -154,7 +160,7 @@ def test_core_in_lock_step_is_synchronous_diloco_bit_for_bit(replicas, rounds, i
     assert Regression.loss_and_gradients(expected, x, y)[0] < 0.8 * Regression.loss_and_gradients(Regression.initial(), x, y)[0]
 
 
-def test_every_step_with_outer_sgd_at_rate_one_is_averaging_of_weights():
+def test_every_step_with_outer_sgd_at_rate_one_is_averaging_of_weights() -> None:
     """H = 1, lr 1, mu 0: global = anchor - mean(anchor - theta) = mean(theta), up to float32 rounding."""
     replicas, rounds = 4, 20
     core, _ = in_lock_step(a_training(replicas, rounds, 1, 1.0, 0.0), replicas)
@@ -167,14 +173,14 @@ def test_every_step_with_outer_sgd_at_rate_one_is_averaging_of_weights():
         np.testing.assert_allclose(array, mean[name], rtol=1e-4, atol=1e-5)
 
 
-def test_one_learner_gets_the_same_bytes_from_rda_as_from_averaging():
+def test_one_learner_gets_the_same_bytes_from_rda_as_from_averaging() -> None:
     rda = a_training(1, 10, 4, 0.7, 0.9, merge=Merge(method="RDA", embeddings="RDA"))
     average = a_training(1, 10, 4, 0.7, 0.9)
     assert in_lock_step(rda, 1)[0].value(0).tobytes() == in_lock_step(average, 1)[0].value(0).tobytes()
 
 
 @pytest.mark.parametrize("compression", ["BFloat16", "Int4"])
-def test_compression_stays_close_to_plain_diloco(compression):
+def test_compression_stays_close_to_plain_diloco(compression: str) -> None:
     core, _ = in_lock_step(a_training(3, 12, 5, 0.7, 0.9, compression=compression), 3)
     expected = synchronous_diloco(3, 12, 5, 0.7, 0.9)
     initial = Regression.initial()
@@ -184,7 +190,7 @@ def test_compression_stays_close_to_plain_diloco(compression):
     assert off < travelled * {"BFloat16": 2**-6, "Int4": 1 / 7}[compression]
 
 
-def test_several_fragments_keep_every_learner_on_the_syncers_bytes():
+def test_several_fragments_keep_every_learner_on_the_syncers_bytes() -> None:
     core, theta = in_lock_step(a_training(3, 8, 4, 0.7, 0.9, fragments=4, overlap_steps=0), 3)
     last = [core.version(p) for p in range(4)]
     assert sorted(last) == [29, 30, 31, 32]  # 32 steps, one fragment at each of the last four
@@ -193,7 +199,7 @@ def test_several_fragments_keep_every_learner_on_the_syncers_bytes():
         assert pack(newest, held).tobytes() == core.value(newest.index).tobytes()
 
 
-def test_contributions_are_those_of_all_learners_in_every_round():
+def test_contributions_are_those_of_all_learners_in_every_round() -> None:
     core, _ = in_lock_step(a_training(2, 3, 2, 0.7, 0.9), 2)
     assert [core.contributions_of(u).contributions for u in ("u0", "u1")] == [3, 3]
     assert [core.contributions_of(u).share for u in ("u0", "u1")] == [0.5, 0.5]

@@ -48,7 +48,9 @@ def test_embedding_mark_of_the_mapping_overrules_the_rule() -> None:
         ({"w": ()}, {"w": Canonical("w.{layer}", stacked=True)}, "scalar"),
     ],
 )
-def test_a_mapping_that_does_not_fit_is_refused_by_name(shapes: dict, canonical: dict, says: str) -> None:
+def test_a_mapping_that_does_not_fit_is_refused_by_name(
+    shapes: dict[str, tuple[int, ...]], canonical: dict[str, Canonical | str], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         lay_out(shapes, canonical, never)
 

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_the_jax_program_trains(losses: list[float]) -> None:
 
 
 def test_the_plain_program_is_a_program() -> None:
-    space = {"source": lambda numbers: torch.from_numpy(ROWS), "batches": plain_batches}
+    space: dict[str, Any] = {"source": lambda numbers: torch.from_numpy(ROWS), "batches": plain_batches}
     exec(program("torch: plain"), space)
     assert space["loss"].item() < np.log(256)
 

@@ -8,16 +8,17 @@ from diloco.algorithm.codec import CodecError, Coding, NonFiniteError, coding_fo
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from numpy.typing import NDArray
 
 finite_vectors = nps.arrays(np.float32, st.integers(0, 1500), elements=st.floats(-(2.0**100), 2.0**100, width=32))
 
 
-def normal(n, seed=0):
+def normal(n: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(n, dtype=np.float32)
 
 
 @given(finite_vectors)
-def test_float32_is_exact_and_shares_memory(x):
+def test_float32_is_exact_and_shares_memory(x: NDArray[np.float32]) -> None:
     payload = encode(Coding.FLOAT32, x)
     assert np.array_equal(decode(Coding.FLOAT32, payload, x.size), x)
     if x.size:
@@ -25,13 +26,13 @@ def test_float32_is_exact_and_shares_memory(x):
 
 
 @given(finite_vectors)
-def test_bfloat16_rounds_as_the_reference_does(x):
+def test_bfloat16_rounds_as_the_reference_does(x: NDArray[np.float32]) -> None:
     reference = x.astype(ml_dtypes.bfloat16)  # round to nearest, ties to even
     assert bytes(encode(Coding.BFLOAT16_DELTA, x)) == reference.tobytes()
     assert np.array_equal(decode(Coding.BFLOAT16_DELTA, reference.tobytes(), x.size), reference.astype(np.float32))
 
 
-def test_bfloat16_ties_go_to_the_even_neighbour():
+def test_bfloat16_ties_go_to_the_even_neighbour() -> None:
     # bfloat16 has 7 fraction bits: neighbours of 1 are 2^-7 apart. 1 + 2^-8 lies between 1 (even) and 1 + 2^-7 (odd), 1 + 3*2^-8
     # between 1 + 2^-7 (odd) and 1 + 2^-6 (even).
     x = np.array([1 + 2**-8, 1 + 3 * 2**-8], np.float32)
@@ -39,7 +40,7 @@ def test_bfloat16_ties_go_to_the_even_neighbour():
 
 
 @given(finite_vectors)
-def test_int4_is_within_half_a_level_of_its_block(x):
+def test_int4_is_within_half_a_level_of_its_block(x: NDArray[np.float32]) -> None:
     decoded = decode(Coding.INT4_DELTA, encode(Coding.INT4_DELTA, x), x.size)
     for start in range(0, x.size, codec.BLOCK):
         block, back = x[start : start + codec.BLOCK].astype(float), decoded[start : start + codec.BLOCK].astype(float)
@@ -48,7 +49,7 @@ def test_int4_is_within_half_a_level_of_its_block(x):
         assert np.abs(block - back).max() <= largest / 14 * (1 + 1e-5) + 7 * np.finfo(np.float32).tiny
 
 
-def test_int4_by_hand():
+def test_int4_by_hand() -> None:
     # absmax 7 -> scale 1 -> levels 7 -7 0 3 (3.4 rounds down), stored + 8: 15, 1, 8, 11; two to a byte, the first in the low half.
     x = np.array([7, -7, 0, 3.4], np.float32)
     assert bytes(encode(Coding.INT4_DELTA, x)) == np.float32(1).tobytes() + bytes([15 | 1 << 4, 8 | 11 << 4])
@@ -57,7 +58,7 @@ def test_int4_by_hand():
 
 @pytest.mark.parametrize("coding", Coding)
 @pytest.mark.parametrize("n", [0, 1, 2, 255, 256, 257, 511, 513, codec._CHUNK - 1, codec._CHUNK + 1, 2 * codec._CHUNK + 257])
-def test_sizes_around_blocks_and_chunks(coding, n):
+def test_sizes_around_blocks_and_chunks(coding: Coding, n: int) -> None:
     x = normal(n)
     payload = encode(coding, x)
     assert payload.nbytes == payload_bytes(coding, n)
@@ -70,20 +71,20 @@ def test_sizes_around_blocks_and_chunks(coding, n):
 
 
 @pytest.mark.parametrize("coding", Coding)
-def test_coding_twice_changes_nothing(coding):
+def test_coding_twice_changes_nothing(coding: Coding) -> None:
     once = decode(coding, encode(coding, normal(1000)), 1000)
     twice = decode(coding, encode(coding, once), 1000)
     assert np.allclose(twice, once, rtol=1e-6, atol=0)
 
 
-def test_payload_sizes_of_the_codings():
+def test_payload_sizes_of_the_codings() -> None:
     # 1000 values: 4 and 2 bytes each; int4: 4 scales of 4 bytes and 500 bytes of pairs
     assert [payload_bytes(c, 1000) for c in Coding] == [4000, 2000, 516]
 
 
 @pytest.mark.parametrize("coding", Coding)
 @pytest.mark.parametrize("change", [-1, 1])
-def test_payload_of_another_size_is_refused(coding, change):
+def test_payload_of_another_size_is_refused(coding: Coding, change: int) -> None:
     data = bytes(payload_bytes(coding, 300) + change)
     with pytest.raises(CodecError, match=f"payload has {len(data)} bytes, 300 values in {coding.name}"):
         decode(coding, data, 300)
@@ -91,7 +92,7 @@ def test_payload_of_another_size_is_refused(coding, change):
 
 @pytest.mark.parametrize("coding", Coding)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_neither_coded_nor_decoded(coding, bad):
+def test_values_that_are_not_finite_are_neither_coded_nor_decoded(coding: Coding, bad: float) -> None:
     x = normal(300)
     x[299] = bad
     with pytest.raises(NonFiniteError):
@@ -105,12 +106,12 @@ def test_values_that_are_not_finite_are_neither_coded_nor_decoded(coding, bad):
         decode(coding, payloads[coding], 300)
 
 
-def test_delta_too_large_for_bfloat16_is_refused_instead_of_becoming_infinite():
+def test_delta_too_large_for_bfloat16_is_refused_instead_of_becoming_infinite() -> None:
     with pytest.raises(NonFiniteError, match="too large"):
         encode(Coding.BFLOAT16_DELTA, np.array([np.finfo(np.float32).max], np.float32))
 
 
-def test_value_of_adds_deltas_to_the_base_and_leaves_the_base_alone():
+def test_value_of_adds_deltas_to_the_base_and_leaves_the_base_alone() -> None:
     base = np.array([1, 2], np.float32)
     delta = encode(Coding.BFLOAT16_DELTA, np.array([0.5, -0.5], np.float32))
     assert value_of(Coding.BFLOAT16_DELTA, delta, base).tolist() == [1.5, 1.5]
@@ -120,13 +121,13 @@ def test_value_of_adds_deltas_to_the_base_and_leaves_the_base_alone():
         value_of(Coding.BFLOAT16_DELTA, encode(Coding.BFLOAT16_DELTA, np.full(2, 3e38, np.float32)), np.full(2, 3e38, np.float32))
 
 
-def test_only_float32_vectors_are_coded():
+def test_only_float32_vectors_are_coded() -> None:
     with pytest.raises(CodecError, match="float64"):
-        encode(Coding.FLOAT32, np.zeros(3))
+        encode(Coding.FLOAT32, np.zeros(3))  # type: ignore[arg-type]
     with pytest.raises(CodecError, match="shape"):
         encode(Coding.FLOAT32, np.zeros((3, 1), np.float32))
 
 
-def test_each_compression_has_its_coding():
+def test_each_compression_has_its_coding() -> None:
     assert [coding_for(c) for c in ("None", "BFloat16", "Int4")] == [Coding.FLOAT32, Coding.BFLOAT16_DELTA, Coding.INT4_DELTA]
     assert [c.delta for c in Coding] == [False, True, True]

@@ -1,5 +1,7 @@
 """The core with simulated learners on virtual time: pace, quorum, silence and grace."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
@@ -9,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def simulation(*learners, **job):
+def simulation(*learners: SimulatedLearner, **job: Any) -> Simulation:
     return Simulation(a_seeded_core(a_job(**job)), learners)
 
 
-def spacing(learner):
+def spacing(learner: SimulatedLearner) -> float:
     """Mean local steps between two adoptions of a fragment, the first apart."""
     return np.mean([n for counts in learner.adopted_after.values() for n in counts[1:]])
 
 
 @pytest.mark.parametrize(("fragments", "interval"), [(4, 4), (2, 8), (1, 24)])
-def test_effective_interval_does_not_collapse_with_a_quorum_of_one_on_a_fast_network(fragments, interval):
+def test_effective_interval_does_not_collapse_with_a_quorum_of_one_on_a_fast_network(fragments: int, interval: int) -> None:
     # The trap: 4 unaligned learners report 4 times a step, and K = 1 needs one report for a step of the clock.
     learners = [SimulatedLearner(f"u{i}", 1.0, start=0.23 * i) for i in range(4)]
     sim = simulation(*learners, sync_interval=interval, fragments=fragments).run(until=400)
@@ -31,7 +33,7 @@ def test_effective_interval_does_not_collapse_with_a_quorum_of_one_on_a_fast_net
     assert not sim.refused
 
 
-def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds():
+def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds() -> None:
     learners = [SimulatedLearner(f"u{i}", seconds) for i, seconds in enumerate((1.0, 1.0, 2.0, 4.0))]
     sim = simulation(*learners).run(until=400)
     # mean speed (1 + 1 + 1/2 + 1/4)/4 = 0.6875 steps a second
@@ -40,13 +42,13 @@ def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds():
     assert sim.core.step_seconds == pytest.approx(1 / 0.6875)
 
 
-def test_twice_as_fast_at_the_same_batch_weighs_twice():
+def test_twice_as_fast_at_the_same_batch_weighs_twice() -> None:
     sim = simulation(SimulatedLearner("fast", 1.0), SimulatedLearner("slow", 2.0), sync_interval=24, fragments=4).run(until=1000)
     fast, slow = sim.core.contributions_of("fast").share, sim.core.contributions_of("slow").share
     assert fast / slow == pytest.approx(2, rel=0.1)  # counters are whole steps: 32 +- 1 against 16 +- 1
 
 
-def test_one_late_answer_is_enough_to_wait_long_enough_for_the_next_ones():
+def test_one_late_answer_is_enough_to_wait_long_enough_for_the_next_ones() -> None:
     """As when a machine or a network becomes much slower all at once: every exchange that closes without answers trains nothing."""
     learners = [SimulatedLearner(f"u{i}", 1.0, start=0.2 * i) for i in range(3)]
     sim = simulation(*learners, overlap_steps=1).run(until=100)
@@ -60,7 +62,7 @@ def test_one_late_answer_is_enough_to_wait_long_enough_for_the_next_ones():
     assert len([when for when in sim.times(Merged) if when > 107]) > 50
 
 
-def test_silent_learner_does_not_stop_the_clock():
+def test_silent_learner_does_not_stop_the_clock() -> None:
     learners = [SimulatedLearner(f"u{i}", 1.0, start=0.1 * i) for i in range(4)]
     sim = simulation(*learners).run(until=100)
     before = sim.core.t
@@ -73,7 +75,7 @@ def test_silent_learner_does_not_stop_the_clock():
     assert longest <= 4  # 3 steps until it is silent and the step itself
 
 
-def test_silent_learner_is_not_asked_even_for_what_it_trained_before():
+def test_silent_learner_is_not_asked_even_for_what_it_trained_before() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5)]
     sim = simulation(*learners, sync_interval=24, fragments=4).run(until=98)
     learners[1].stopped = True
@@ -82,7 +84,7 @@ def test_silent_learner_is_not_asked_even_for_what_it_trained_before():
     assert {a.units for when, a in sim.actions if isinstance(a, Pull) and when > 98 + 3} == {("a",)}
 
 
-def test_silent_learner_is_asked_again_when_it_comes_back():
+def test_silent_learner_is_asked_again_when_it_comes_back() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5)]
     sim = simulation(*learners).run(until=50)
     learners[1].stopped = True
@@ -93,14 +95,14 @@ def test_silent_learner_is_asked_again_when_it_comes_back():
     assert sim.core.t >= 140
 
 
-def test_learner_that_trains_and_never_answers_is_left_out_within_the_grace():
+def test_learner_that_trains_and_never_answers_is_left_out_within_the_grace() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5, mute=True)]
     sim = simulation(*learners).run(until=200)
     assert sim.core.t >= 195
     assert {m.units for m in sim.all(Merged)} == {("a",)}
 
 
-def test_quorum_of_two_waits_longer_for_the_second_answer_but_not_for_ever():
+def test_quorum_of_two_waits_longer_for_the_second_answer_but_not_for_ever() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, mute=True)]
     sim = simulation(*learners, quorum=2).run(until=200)
     pulls, merges = sim.times(Pull), sim.times(Merged)
@@ -109,7 +111,7 @@ def test_quorum_of_two_waits_longer_for_the_second_answer_but_not_for_ever():
     assert sim.core.t >= 160
 
 
-def test_learner_that_answers_again_is_waited_for_again():
+def test_learner_that_answers_again_is_waited_for_again() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, answer_seconds=2.5, mute=True)]
     sim = simulation(*learners, quorum=2).run(until=100)
     assert sim.all(Merged)[-1].units == ("a",)
@@ -120,7 +122,7 @@ def test_learner_that_answers_again_is_waited_for_again():
     assert [m.units for m in sim.all(Merged)[-20:]] == [("a", "b")] * 20
 
 
-def test_slow_network_stretches_the_interval_but_every_learner_stays_in():
+def test_slow_network_stretches_the_interval_but_every_learner_stays_in() -> None:
     learners = [SimulatedLearner(f"u{i}", 1.0, answer_seconds=5.0 + 0.3 * i) for i in range(3)]
     sim = simulation(*learners, overlap_steps=1).run(until=300)
     # answers take 5.6 steps, tau = 1 allows two exchanges at a time
@@ -129,14 +131,14 @@ def test_slow_network_stretches_the_interval_but_every_learner_stays_in():
     assert not sim.refused
 
 
-def test_one_slow_link_does_not_slow_the_others():
+def test_one_slow_link_does_not_slow_the_others() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.3), SimulatedLearner("far", 1.0, answer_seconds=30.0)]
     sim = simulation(*learners).run(until=300)
     assert sim.core.t >= 290
     assert all(m.units == ("a", "b") for m in sim.all(Merged)[4:])
 
 
-def test_members_may_come_and_go():
+def test_members_may_come_and_go() -> None:
     core = a_seeded_core()
     learners = [SimulatedLearner(f"u{i}", 1.0, start=40.0 * i) for i in range(3)]
     sim = Simulation(core, learners)
@@ -157,7 +159,9 @@ def test_members_may_come_and_go():
     st.integers(0, 3),
     st.integers(1, 3),
 )
-def test_whatever_the_speeds_the_clock_neither_races_nor_stops(learners, overlap, quorum):
+def test_whatever_the_speeds_the_clock_neither_races_nor_stops(
+    learners: list[tuple[float, float, float, bool]], overlap: int, quorum: int
+) -> None:
     simulated = [SimulatedLearner(f"u{i}", step, start, answer, mute=mute) for i, (step, start, answer, mute) in enumerate(learners)]
     sim = Simulation(a_seeded_core(a_job(overlap_steps=overlap, quorum=quorum)), simulated).run(until=120)
     taken = sum(x.local_step for x in simulated) / len(simulated)
@@ -171,8 +175,8 @@ def test_whatever_the_speeds_the_clock_neither_races_nor_stops(learners, overlap
     assert len(sim.all(Merged)) + len(sim.all(Skipped)) <= sim.core.t
 
 
-def test_equal_events_give_equal_bytes():
-    def run():
+def test_equal_events_give_equal_bytes() -> None:
+    def run() -> tuple[list[bytes], int]:
         job = a_job(compression="Int4", merge={"method": "RDA"}, outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
         core = a_seeded_core(job, a_layout(6, 300))
         Simulation(core, [SimulatedLearner(f"u{i}", 1.0 + 0.37 * i, 0.1 * i, 0.4) for i in range(4)]).run(until=100)
@@ -181,8 +185,8 @@ def test_equal_events_give_equal_bytes():
     assert run() == run()
 
 
-def test_order_in_which_answers_come_does_not_change_the_bytes():
-    def run(answer_seconds):
+def test_order_in_which_answers_come_does_not_change_the_bytes() -> None:
+    def run(answer_seconds: list[float]) -> bytes:
         core = a_seeded_core(a_job(sync_interval=1, fragments=1, overlap_steps=0, quorum=3, merge={"method": "RDA"}), a_layout(1, 50))
         learners = [SimulatedLearner(f"u{i}", 1.0, 0.0, s, tokens=100 + i) for i, s in enumerate(answer_seconds)]
         Simulation(core, learners).run(until=10.5)
@@ -192,7 +196,7 @@ def test_order_in_which_answers_come_does_not_change_the_bytes():
     assert run([0.1, 0.2, 0.3]) == run([0.3, 0.1, 0.2])
 
 
-def test_restored_core_goes_on_at_the_same_step_and_pulls_anew():
+def test_restored_core_goes_on_at_the_same_step_and_pulls_anew() -> None:
     training = a_job(overlap_steps=2)
     core = a_seeded_core(training)
     sim = Simulation(core, [SimulatedLearner("a", 1.0, answer_seconds=0.9)]).run(until=50.5)

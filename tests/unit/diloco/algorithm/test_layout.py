@@ -4,7 +4,7 @@ import pytest
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
 
 
-def test_order_of_the_tensors_does_not_change_a_layout():
+def test_order_of_the_tensors_does_not_change_a_layout() -> None:
     a, b = TensorSpec("a", (2, 3)), TensorSpec("b", ())
     assert Layout([b, a]) == Layout([a, b])
     assert Layout([b, a]).fingerprint == Layout([a, b]).fingerprint
@@ -16,11 +16,11 @@ def test_order_of_the_tensors_does_not_change_a_layout():
     "other",
     [TensorSpec("wte", (256, 64)), TensorSpec("wpe", (256, 128)), TensorSpec("wte", (128, 256)), TensorSpec("wte", (256, 128), True)],
 )
-def test_name_shape_and_embedding_mark_are_in_the_fingerprint(other):
+def test_name_shape_and_embedding_mark_are_in_the_fingerprint(other: TensorSpec) -> None:
     assert Layout([other]).fingerprint != Layout([TensorSpec("wte", (256, 128))]).fingerprint
 
 
-def test_difference_names_each_tensor_and_both_shapes():
+def test_difference_names_each_tensor_and_both_shapes() -> None:
     here = Layout([TensorSpec("wte", (256, 128), True), TensorSpec("bias", (4,)), TensorSpec("same", (1,)), TensorSpec("mark", (2,), True)])
     job = Layout([TensorSpec("wte", (256, 64), True), TensorSpec("scale", (4,)), TensorSpec("same", (1,)), TensorSpec("mark", (2,))])
     assert here.difference(job) == [
@@ -42,6 +42,6 @@ def test_difference_names_each_tensor_and_both_shapes():
         ([TensorSpec("", (1,))], "has no name"),
     ],
 )
-def test_impossible_layouts_are_refused_by_name(tensors, says):
+def test_impossible_layouts_are_refused_by_name(tensors: list[TensorSpec], says: str) -> None:
     with pytest.raises(LayoutError, match=says):
         Layout(tensors)

@@ -1,32 +1,36 @@
 """Merging outer gradients."""
 
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 from diloco.algorithm import merge as merging
-from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.merge import merge, norm
+from diloco.algorithm.merge import Method, merge, norm
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from numpy.typing import NDArray
 
 
-def fragment_of(*sizes, embeddings=()):
+def fragment_of(*sizes: int, embeddings: Collection[int] = ()) -> Fragment:
     (fragment,) = make_fragments(Layout(TensorSpec(f"w{i}", (n,), i in embeddings) for i, n in enumerate(sizes)), 1)
     return fragment
 
 
-def vector(*x):
+def vector(*x: float) -> NDArray[np.float32]:
     return np.array(x, np.float32)
 
 
-def reference_rda(deltas, weights):
+def reference_rda(deltas: list[NDArray[np.float32]], weights: list[float]) -> NDArray[np.float64]:
     """The formula as written, in float64."""
     d, w = np.stack(deltas).astype(float), np.asarray(weights, float)[:, None]
     norms = np.linalg.norm(d, axis=1, keepdims=True)
     phi = np.divide(d, norms, out=np.zeros_like(d), where=norms > 0)
     mean = (w * phi).sum(0) / w.sum()
-    return (w * norms).sum() / w.sum() * mean / np.linalg.norm(mean)
+    merged: NDArray[np.float64] = (w * norms).sum() / w.sum() * mean / np.linalg.norm(mean)
+    return merged
 
 
 deltas_of_20 = st.lists(nps.arrays(np.float32, 20, elements=st.floats(-100, 100, width=16)), min_size=2, max_size=6)
@@ -35,7 +39,7 @@ weights_of = st.floats(0.01, 100)
 
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
-def test_rda_is_the_formula(deltas, data):
+def test_rda_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
     norms = [np.linalg.norm(d) for d in deltas]
     assume(max(norms) > 0)
@@ -48,7 +52,7 @@ def test_rda_is_the_formula(deltas, data):
 
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
-def test_direct_average_is_the_formula(deltas, data):
+def test_direct_average_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
     merged = merge(fragment_of(20), deltas, weights, "Average", "Average")
     expected = np.average(np.stack(deltas).astype(float), axis=0, weights=weights)
@@ -56,13 +60,13 @@ def test_direct_average_is_the_formula(deltas, data):
 
 
 @given(nps.arrays(np.float32, 20, elements=st.floats(-1e6, 1e6, width=32)), weights_of, st.sampled_from(["RDA", "Average"]))
-def test_one_learner_is_the_identity(delta, w, method):
+def test_one_learner_is_the_identity(delta: NDArray[np.float32], w: float, method: Method) -> None:
     assert merge(fragment_of(12, 8), [delta], [w], method, method).tobytes() == delta.tobytes()
 
 
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
-def test_equal_norms_in_give_that_norm_out(deltas, data):
+def test_equal_norms_in_give_that_norm_out(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     assume(all(np.linalg.norm(d) > 1e-3 for d in deltas))
     radius = data.draw(st.floats(0.01, 1000))
     deltas = [(d / np.linalg.norm(d) * radius).astype(np.float32) for d in deltas]
@@ -73,57 +77,57 @@ def test_equal_norms_in_give_that_norm_out(deltas, data):
 
 @settings(max_examples=40)
 @given(deltas_of_20, st.data(), st.sampled_from(["RDA", "Average"]))
-def test_only_ratios_of_weights_count(deltas, data, method):
+def test_only_ratios_of_weights_count(deltas: list[NDArray[np.float32]], data: st.DataObject, method: Method) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
     a = merge(fragment_of(20), deltas, weights, method, method)
     b = merge(fragment_of(20), deltas, [1024 * w for w in weights], method, method)  # a power of two: not even rounding differs
     assert a.tobytes() == b.tobytes()
 
 
-def test_rda_by_hand():
+def test_rda_by_hand() -> None:
     # Norms 3 and 1, weights 1 and 3: radius (1*3 + 3*1)/4 = 1.5. Directions (1,0) and (0,1): mean (0.25, 0.75), phi = (1,3)/sqrt(10).
     merged = merge(fragment_of(2), [vector(3, 0), vector(0, 1)], [1, 3], "RDA", "Average")
     assert merged == pytest.approx(1.5 * np.array([1, 3]) / np.sqrt(10), rel=1e-6)
 
 
-def test_norm_does_not_shrink_with_the_number_of_orthogonal_learners():
+def test_norm_does_not_shrink_with_the_number_of_orthogonal_learners() -> None:
     deltas = [2 * row for row in np.eye(16, dtype=np.float32)]
     assert np.linalg.norm(merge(fragment_of(16), deltas, [1.0] * 16, "RDA", "Average")) == pytest.approx(2)
     assert np.linalg.norm(merge(fragment_of(16), deltas, [1.0] * 16, "Average", "Average")) == pytest.approx(2 / 4)  # 2/sqrt(16)
 
 
-def test_tensors_are_merged_one_by_one():
+def test_tensors_are_merged_one_by_one() -> None:
     # In tensor w0 both agree; in w1 they are orthogonal. A merge over the whole vector would mix the two norms.
     merged = merge(fragment_of(1, 2), [vector(5, 1, 0), vector(5, 0, 1)], [1, 1], "RDA", "Average")
     assert merged == pytest.approx(np.array([5, np.sqrt(0.5), np.sqrt(0.5)]), rel=1e-6)
 
 
-def test_embeddings_have_their_own_method():
+def test_embeddings_have_their_own_method() -> None:
     deltas = [vector(1, 0, 1, 0), vector(0, 1, 0, 1)]
     merged = merge(fragment_of(2, 2, embeddings={1}), deltas, [1, 1], "RDA", "Average")
     assert merged == pytest.approx(np.array([np.sqrt(0.5), np.sqrt(0.5), 0.5, 0.5]), rel=1e-6)
 
 
-def test_directions_that_cancel_fall_back_to_the_direct_average():
+def test_directions_that_cancel_fall_back_to_the_direct_average() -> None:
     merged = merge(fragment_of(2), [vector(3, 0), vector(-1, 0)], [1, 1], "RDA", "Average")
     assert merged.tolist() == [1, 0]  # (3 - 1) / 2
 
 
-def test_a_zero_gradient_has_no_direction_but_counts_in_the_radius():
+def test_a_zero_gradient_has_no_direction_but_counts_in_the_radius() -> None:
     # radius (1*4 + 1*0)/2 = 2 along the only direction there is
     assert merge(fragment_of(2), [vector(4, 0), vector(0, 0)], [1, 1], "RDA", "Average").tolist() == [2, 0]
     assert merge(fragment_of(2), [vector(0, 0), vector(0, 0)], [1, 1], "RDA", "Average").tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e25])
-def test_tiny_and_huge_gradients_keep_direction_and_norm(scale):
+def test_tiny_and_huge_gradients_keep_direction_and_norm(scale: float) -> None:
     # squares leave float32's range in both directions
     merged = merge(fragment_of(2), [vector(3 * scale, 0), vector(0, 3 * scale)], [1, 1], "RDA", "Average")
     assert merged == pytest.approx(np.full(2, 3 * scale * np.sqrt(0.5)), rel=1e-5)
 
 
 @pytest.mark.parametrize("n", [1, merging._DOT + 1, 3 * merging._CHUNK + 5])
-def test_norm_and_sums_over_several_chunks(n):
+def test_norm_and_sums_over_several_chunks(n: int) -> None:
     rng = np.random.default_rng(n)
     deltas = [rng.standard_normal(n, dtype=np.float32) + 0.5 for _ in range(3)]
     assert norm(deltas[0]) == pytest.approx(np.linalg.norm(deltas[0].astype(float)), rel=1e-6)
@@ -131,6 +135,6 @@ def test_norm_and_sums_over_several_chunks(n):
 
 
 @pytest.mark.parametrize(("deltas", "weights"), [([], []), ([vector(1)], [0.0]), ([vector(1)], [float("inf")]), ([vector(1)], [1, 2])])
-def test_nothing_to_merge_is_an_error(deltas, weights):
+def test_nothing_to_merge_is_an_error(deltas: list[NDArray[np.float32]], weights: list[float]) -> None:
     with pytest.raises(ValueError):
         merge(fragment_of(1), deltas, weights, "RDA", "Average")

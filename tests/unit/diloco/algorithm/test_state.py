@@ -1,6 +1,8 @@
 """The core's state as tensors and back."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,27 +10,30 @@ from builders.core import SimulatedLearner, Simulation, a_job, a_seeded_core
 from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.state import CoreState, StateError
+from numpy.typing import NDArray
+
+type Tensors = dict[str, NDArray[Any]]
 
 LAYOUT = Layout([TensorSpec("wte", (30, 4), True), TensorSpec("w", (7,)), TensorSpec("scale", ()), TensorSpec("b", (3, 2))])
 TRAINING = a_job(compression="Int4", outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
 
 
-def during_exchanges():
+def during_exchanges() -> Simulation:
     core = a_seeded_core(TRAINING, LAYOUT, value=0.5)
     return Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5, answer_seconds=0.9)]).run(until=30.2)
 
 
-def a_core_during_exchanges():
+def a_core_during_exchanges() -> Core:
     return during_exchanges().core
 
 
-def stored(core):
+def stored(core: Core) -> tuple[Tensors, dict[str, Any]]:
     """As a snapshot keeps it."""
     tensors, meta = core.state().to_tensors()
     return {name: array.copy() for name, array in tensors.items()}, json.loads(json.dumps(meta))
 
 
-def test_round_trip_during_exchanges_loses_nothing():
+def test_round_trip_during_exchanges_loses_nothing() -> None:
     core = a_core_during_exchanges()
     again = Core(LAYOUT, TRAINING, CoreState.from_tensors(*stored(core)))
     assert (again.t, again.seeded) == (core.t, True)
@@ -40,7 +45,7 @@ def test_round_trip_during_exchanges_loses_nothing():
     assert all(np.array_equal(x, y) for x, y in zip(stored(again)[0].values(), stored(core)[0].values(), strict=True))
 
 
-def test_restored_core_makes_the_same_bytes_as_one_that_went_on():
+def test_restored_core_makes_the_same_bytes_as_one_that_went_on() -> None:
     first = a_core_during_exchanges()
     results = []
     for state in (first.state(), CoreState.from_tensors(*stored(first))):
@@ -50,7 +55,7 @@ def test_restored_core_makes_the_same_bytes_as_one_that_went_on():
     assert results[0] == results[1]
 
 
-def test_state_stays_as_it_was_while_the_core_goes_on():
+def test_state_stays_as_it_was_while_the_core_goes_on() -> None:
     sim = during_exchanges()
     state = sim.core.state()
     tensors, _ = state.to_tensors()
@@ -61,7 +66,7 @@ def test_state_stays_as_it_was_while_the_core_goes_on():
     assert not any(array.flags.writeable for array in tensors.values())
 
 
-def test_tensors_have_the_models_names_and_shapes():
+def test_tensors_have_the_models_names_and_shapes() -> None:
     tensors, meta = stored(a_core_during_exchanges())
     assert {name: x.shape for name, x in tensors.items() if name.startswith("value/")} == {
         "value/wte": (30, 4),
@@ -83,13 +88,13 @@ def test_tensors_have_the_models_names_and_shapes():
         (lambda tensors, meta: meta.update(accounts={"a": 3}), "malformed"),
     ],
 )
-def test_state_that_cannot_be_used_is_refused_with_the_reason(spoil, says):
+def test_state_that_cannot_be_used_is_refused_with_the_reason(spoil: Callable[[Tensors, dict[str, Any]], object], says: str) -> None:
     tensors, meta = stored(a_core_during_exchanges())
     spoil(tensors, meta)
     with pytest.raises(StateError, match=says):
         CoreState.from_tensors(tensors, meta)
 
 
-def test_other_number_of_fragments_is_refused():
+def test_other_number_of_fragments_is_refused() -> None:
     with pytest.raises(StateError, match=r"4 fragments, the job into 2: training.fragments cannot change"):
         Core(LAYOUT, a_job(fragments=2), a_core_during_exchanges().state())

@@ -1,17 +1,21 @@
 """Interval sets against plain sets."""
 
 import itertools
+from collections.abc import Iterable
 
-from diloco.data.intervals import IntervalSet
+from diloco.data.intervals import IntervalSet, Range
 from hypothesis import given
 from hypothesis import strategies as st
+
+type Change = tuple[str, Range]
 
 ranges = st.tuples(st.integers(0, 40), st.integers(0, 40))
 changes = st.lists(st.tuples(st.sampled_from(["add", "remove"]), ranges), max_size=30)
 
 
-def both(changes):
-    intervals, plain = IntervalSet(), set()
+def both(changes: list[Change]) -> tuple[IntervalSet, set[int]]:
+    intervals = IntervalSet()
+    plain: set[int] = set()
     for what, (start, end) in changes:
         if what == "add":
             intervals.add(start, end)
@@ -22,12 +26,12 @@ def both(changes):
     return intervals, plain
 
 
-def members(ranges):
+def members(ranges: Iterable[Range]) -> set[int]:
     return {n for start, end in ranges for n in range(start, end)}
 
 
 @given(changes)
-def test_holds_what_a_set_holds_in_as_few_intervals_as_possible(changes):
+def test_holds_what_a_set_holds_in_as_few_intervals_as_possible(changes: list[Change]) -> None:
     intervals, plain = both(changes)
     assert members(intervals) == plain
     assert intervals.count == len(plain)
@@ -38,19 +42,20 @@ def test_holds_what_a_set_holds_in_as_few_intervals_as_possible(changes):
 
 
 @given(changes, ranges)
-def test_overlap_and_gaps_share_out_a_range(changes, asked):
+def test_overlap_and_gaps_share_out_a_range(changes: list[Change], asked: Range) -> None:
     intervals, plain = both(changes)
     assert members(intervals.overlap(*asked)) == set(range(*asked)) & plain
     assert members(intervals.gaps(*asked)) == set(range(*asked)) - plain
 
 
 @given(changes, st.integers(1, 10))
-def test_take_removes_the_lowest_that_lie_together(changes, n):
+def test_take_removes_the_lowest_that_lie_together(changes: list[Change], n: int) -> None:
     intervals, plain = both(changes)
     taken = intervals.take(n)
     if not plain:
         assert taken is None
     else:
+        assert taken is not None
         start, end = taken
         assert start == min(plain)
         assert set(range(start, end)) <= plain

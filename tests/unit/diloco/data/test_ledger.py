@@ -1,6 +1,7 @@
 """The ledger of the work: nothing lost, nothing committed twice."""
 
 import json
+from typing import Any
 
 import pytest
 from diloco.data.ledger import Ledger, LedgerError, UnitWork, WorkLease
@@ -13,14 +14,14 @@ TOKENS = 32
 """Tokens of a sample."""
 
 
-def test_new_numbers_are_given_in_order_and_each_once():
+def test_new_numbers_are_given_in_order_and_each_once() -> None:
     ledger = Ledger()
     assert ledger.lease("a", 1, "s", 10) == WorkLease(1, 0, 10)
     assert ledger.lease("b", 1, "s", 5) == WorkLease(2, 10, 15)
     assert ledger.lease("a", 1, "s", 10) == WorkLease(3, 15, 25)
 
 
-def test_commit_takes_the_first_samples_of_the_session_across_its_leases():
+def test_commit_takes_the_first_samples_of_the_session_across_its_leases() -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.lease("b", 1, "s", 10)
@@ -30,7 +31,7 @@ def test_commit_takes_the_first_samples_of_the_session_across_its_leases():
     assert ledger.times_trained(8, 26) == [(8, 10, 1), (10, 20, 0), (20, 24, 1), (24, 26, 0)]
 
 
-def test_commit_is_cumulative_and_may_be_repeated_or_come_late():
+def test_commit_is_cumulative_and_may_be_repeated_or_come_late() -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.commit("a", 1, 6, 6 * TOKENS, 3)
@@ -40,7 +41,7 @@ def test_commit_is_cumulative_and_may_be_repeated_or_come_late():
     assert ledger.unit("a") == UnitWork(8, 8 * TOKENS, 4)
 
 
-def test_what_a_dead_unit_had_not_committed_is_leased_first():
+def test_what_a_dead_unit_had_not_committed_is_leased_first() -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.lease("b", 1, "s", 10)
@@ -51,7 +52,7 @@ def test_what_a_dead_unit_had_not_committed_is_leased_first():
     assert [(x.start, x.end) for x in given] == [(4, 8), (8, 10), (20, 24)]
 
 
-def test_dead_attempt_commits_nothing_any_more():
+def test_dead_attempt_commits_nothing_any_more() -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.lease("a", 2, "s", 10)  # takes over: the ten of attempt 1 are free again, and leased again
@@ -64,7 +65,7 @@ def test_dead_attempt_commits_nothing_any_more():
     assert ledger.release("a", 1) == ()
 
 
-def test_another_session_of_the_same_attempt_starts_from_zero():
+def test_another_session_of_the_same_attempt_starts_from_zero() -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "first", 10)
     ledger.commit("a", 1, 3, 3 * TOKENS)
@@ -75,7 +76,7 @@ def test_another_session_of_the_same_attempt_starts_from_zero():
     assert ledger.committed() == ((0, 8),)
 
 
-def test_unit_that_feeds_itself_still_counts_tokens():
+def test_unit_that_feeds_itself_still_counts_tokens() -> None:
     ledger = Ledger()
     ledger.begin("a", 1, "s")
     ledger.commit("a", 1, 0, 500, 5)
@@ -88,7 +89,7 @@ def test_unit_that_feeds_itself_still_counts_tokens():
     ("samples", "tokens", "says"),
     [(11, 400, "11 samples done, but only 10 were leased"), (6, 100, r"6 samples with 100 tokens after 5 samples with 160.*cannot shrink")],
 )
-def test_impossible_claims_are_refused_and_commit_nothing(samples, tokens, says):
+def test_impossible_claims_are_refused_and_commit_nothing(samples: int, tokens: int, says: str) -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.commit("a", 1, 5, 160)
@@ -99,7 +100,7 @@ def test_impossible_claims_are_refused_and_commit_nothing(samples, tokens, says)
         ledger.lease("a", 1, "s", 0)
 
 
-def test_after_a_restore_everything_that_was_not_committed_is_free():
+def test_after_a_restore_everything_that_was_not_committed_is_free() -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.lease("b", 3, "s", 10)
@@ -124,7 +125,7 @@ def test_after_a_restore_everything_that_was_not_committed_is_free():
         {"frontier": None},
     ],
 )
-def test_malformed_or_contradictory_ledgers_are_refused(change):
+def test_malformed_or_contradictory_ledgers_are_refused(change: dict[str, Any]) -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.commit("a", 1, 4, 4 * TOKENS)
@@ -132,7 +133,7 @@ def test_malformed_or_contradictory_ledgers_are_refused(change):
         Ledger.from_json(ledger.to_json() | change)
 
 
-def test_ledger_says_how_often_a_sample_was_trained():
+def test_ledger_says_how_often_a_sample_was_trained() -> None:
     ledger, samples, seed = Ledger(), 10, 5
     ledger.lease("a", 1, "s", 24)
     ledger.commit("a", 1, 24, 24)  # two epochs and four samples of a third
@@ -144,7 +145,7 @@ def test_ledger_says_how_often_a_sample_was_trained():
     assert sorted(times) == [2] * 6 + [3] * 4
 
 
-def test_size_does_not_grow_with_the_work():
+def test_size_does_not_grow_with_the_work() -> None:
     ledger = Ledger()
     for n in range(1, 3001):
         ledger.lease("a", 1, "s", 7)
@@ -156,19 +157,19 @@ def test_size_does_not_grow_with_the_work():
 class AnyHistory(RuleBasedStateMachine):
     """Units lease, commit, die and come back, and the syncer restarts from snapshots; against plain sets."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger()
-        self.order = {}  # unit -> (attempt, numbers leased in this session in order, done)
-        self.attempts = {}
-        self.trained = set()
+        self.order: dict[str, tuple[int, list[int], int]] = {}  # unit -> (attempt, numbers leased in this session in order, done)
+        self.attempts: dict[str, int] = {}
+        self.trained: set[int] = set()
         self.tokens = 0
-        self.saved = (self.ledger.to_json(), set(), 0)
+        self.saved: tuple[dict[str, Any], set[int], int] = (self.ledger.to_json(), set(), 0)
 
     units = st.sampled_from(["a", "b", "c"])
 
     @rule(unit=units, n=st.integers(1, 9))
-    def lease(self, unit, n):
+    def lease(self, unit: str, n: int) -> None:
         attempt, numbers, done = self.order.get(unit, (self.attempts.setdefault(unit, 1), [], 0))
         lease = self.ledger.lease(unit, attempt, f"s{attempt}", n)
         new = list(range(lease.start, lease.end))
@@ -180,7 +181,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.order)
     @rule(data=st.data())
-    def commit(self, data):
+    def commit(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.order)))
         attempt, numbers, done = self.order[unit]
         to = data.draw(st.integers(0, len(numbers)))
@@ -193,7 +194,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.order)
     @rule(data=st.data())
-    def die(self, data):
+    def die(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.order)))
         attempt, numbers, done = self.order.pop(unit)
         returned = self.ledger.release(unit, attempt)
@@ -201,16 +202,16 @@ class AnyHistory(RuleBasedStateMachine):
         self.attempts[unit] = attempt + 1
 
     @rule()
-    def snapshot(self):
+    def snapshot(self) -> None:
         self.saved = (json.loads(json.dumps(self.ledger.to_json())), set(self.trained), self.tokens)
 
     @rule()
-    def syncer_restarts(self):
+    def syncer_restarts(self) -> None:
         self.ledger, self.trained, self.tokens = Ledger.from_json(self.saved[0]), set(self.saved[1]), self.saved[2]
         self.order = {}
 
     @invariant()
-    def every_number_is_in_one_state_and_tokens_are_conserved(self):
+    def every_number_is_in_one_state_and_tokens_are_conserved(self) -> None:
         summary = self.ledger.summary()
         assert {x for a, b in self.ledger.committed() for x in range(a, b)} == self.trained
         assert summary.leased == sum(len(numbers) - done for _, numbers, done in self.order.values())

@@ -1,5 +1,7 @@
 """The order of the samples."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from diloco.data.sampling import Permutation, Split, epoch_permutation, sample_indices, sequence_numbers
@@ -11,14 +13,14 @@ seeds = st.integers(0, 2**64)
 
 
 @given(sizes, seeds)
-def test_permutation_is_one_to_one_and_has_an_inverse(size, key):
+def test_permutation_is_one_to_one_and_has_an_inverse(size: int, key: int) -> None:
     permutation, positions = Permutation(size, key), np.arange(size)
     samples = permutation.forward(positions)
     assert np.array_equal(np.sort(samples), positions)
     assert np.array_equal(permutation.inverse(samples), positions)
 
 
-def test_permutation_of_a_huge_set_needs_no_memory_for_it():
+def test_permutation_of_a_huge_set_needs_no_memory_for_it() -> None:
     permutation = Permutation(10**15 + 37, 4)
     positions = np.array([0, 1, 10**15 + 36])
     samples = permutation.forward(positions)
@@ -27,21 +29,21 @@ def test_permutation_of_a_huge_set_needs_no_memory_for_it():
 
 
 @given(st.integers(1, 500), seeds, st.integers(0, 5000))
-def test_every_epoch_has_every_sample_once(samples, seed, first):
+def test_every_epoch_has_every_sample_once(samples: int, seed: int, first: int) -> None:
     epoch = first // samples
     numbers = np.arange(epoch * samples, (epoch + 1) * samples)
     assert np.array_equal(np.sort(sample_indices(numbers, samples, seed)), np.arange(samples))
 
 
 @given(st.integers(1, 500), seeds, st.lists(st.integers(0, 3000), min_size=1, max_size=50))
-def test_sample_of_a_number_does_not_depend_on_what_else_is_asked(samples, seed, numbers):
+def test_sample_of_a_number_does_not_depend_on_what_else_is_asked(samples: int, seed: int, numbers: list[int]) -> None:
     together = sample_indices(np.array(numbers), samples, seed)
     alone = [int(sample_indices(np.array([n]), samples, seed)[0]) for n in numbers]
     assert together.tolist() == alone
     assert together.dtype == np.int64
 
 
-def test_epochs_and_seeds_have_different_orders():
+def test_epochs_and_seeds_have_different_orders() -> None:
     orders = [epoch_permutation(1000, seed, epoch).forward(np.arange(1000)) for seed in (0, 1) for epoch in (0, 1, 2)]
     for i, a in enumerate(orders):
         for b in orders[:i]:
@@ -51,7 +53,7 @@ def test_epochs_and_seeds_have_different_orders():
         assert (np.abs(np.diff(a)) == 1).sum() < 12
 
 
-def test_order_is_well_mixed():
+def test_order_is_well_mixed() -> None:
     # Chi-square over 16 x 16 cells of (position, sample) for 16384 samples: 64 expected in each, 15*15 degrees of freedom as rows and
     # columns are fixed; mean 225, standard deviation sqrt(450) = 21. The order is fixed by the seed, so this cannot fail by chance.
     samples = epoch_permutation(16384, 3, 0).forward(np.arange(16384))
@@ -61,14 +63,14 @@ def test_order_is_well_mixed():
 
 
 @given(st.integers(4, 200), seeds, st.integers(0, 300), st.data())
-def test_sequence_numbers_of_a_sample_are_those_that_stand_for_it(samples, seed, end, data):
+def test_sequence_numbers_of_a_sample_are_those_that_stand_for_it(samples: int, seed: int, end: int, data: st.DataObject) -> None:
     sample = data.draw(st.integers(0, samples - 1))
     expected = [n for n, s in enumerate(sample_indices(np.arange(end), samples, seed)) if s == sample]
     assert list(sequence_numbers(sample, samples, seed, end)) == expected
 
 
 @given(st.integers(1, 1000), seeds, st.data())
-def test_split_shares_out_all_samples(total, seed, data):
+def test_split_shares_out_all_samples(total: int, seed: int, data: st.DataObject) -> None:
     split = Split(total, data.draw(st.integers(0, total - 1)), seed)
     training = split.training_samples(np.arange(split.training))
     held_out = split.held_out_samples()
@@ -76,7 +78,7 @@ def test_split_shares_out_all_samples(total, seed, data):
     assert np.array_equal(np.sort(np.concatenate([training, held_out])), np.arange(total))
 
 
-def test_shapes_are_kept():
+def test_shapes_are_kept() -> None:
     assert sample_indices(np.arange(6).reshape(2, 3), 4, 0).shape == (2, 3)
     assert sample_indices(np.empty(0, np.int64), 4, 0).shape == (0,)
 
@@ -92,6 +94,6 @@ def test_shapes_are_kept():
         (lambda: Split(5, 1, 0).training_samples(np.array([-1])), "count from 0"),
     ],
 )
-def test_impossible_requests_are_errors(call, says):
+def test_impossible_requests_are_errors(call: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         call()

@@ -10,7 +10,7 @@ from diloco.jax import Session, TreeStore
 class RecordingDriver:
     """Stands where the driver stands: notes what it is told, and overwrites a tensor when a test says so."""
 
-    def __init__(self, store: TreeStore) -> None:
+    def __init__(self, store: TreeStore[dict[str, jax.Array]]) -> None:
         self.store = store
         self.told: list[tuple[int, float | None]] = []
         self.adopt_at: dict[int, float] = {}
@@ -49,7 +49,7 @@ class RecordingDriver:
         self.close()
 
 
-def joined() -> tuple[Session, RecordingDriver]:
+def joined() -> tuple[Session[dict[str, jax.Array]], RecordingDriver]:
     store = TreeStore({"w": jnp.zeros(3), "b": jnp.zeros(())})
     driver = RecordingDriver(store)
     return Session(driver, store), driver

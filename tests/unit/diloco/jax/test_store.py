@@ -3,6 +3,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.monitoring
@@ -20,7 +21,7 @@ def compilations() -> Iterator[list[str]]:
     """One entry for every program that XLA compiles while the test runs."""
     seen: list[str] = []
 
-    def listen(event: str, duration: float, **_: object) -> None:
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if event == COMPILED:
             seen.append(event)
 
@@ -29,7 +30,7 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def tree() -> dict:
+def tree() -> dict[str, Any]:
     return {
         "embedding": jnp.zeros((4, 2)),
         "blocks": {"w": jnp.zeros((3, 2, 5)), "scale": jnp.ones((3, 2))},
@@ -101,7 +102,7 @@ def test_neither_writes_nor_the_next_step_compile_again(compilations: list[str],
     one_round()
     one_round()
     assert compilations == []
-    assert step._cache_size() == 1
+    assert step._cache_size() == 1  # type: ignore[attr-defined]
 
 
 def test_reads_and_writes_share_no_memory_with_the_caller() -> None:

@@ -17,6 +17,7 @@ from diloco.syncer.engine import RunOutcome
 from diloco.syncer.main import main
 from diloco.syncer.restore import BadState
 from diloco.syncer.snapshots import SnapshotStore
+from diloco.syncer.tensor_file import write_tensors
 
 LONG = 100_000
 LINGERING = Timeouts(reconnect_window=0.5, farewell=WAIT_TIMEOUT, linger=2.0)
@@ -163,7 +164,7 @@ def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Pat
 def test_a_full_disk_does_not_stop_training_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
 ) -> None:
-    write, full = snapshots.write_tensors, True
+    write, full = write_tensors, True
 
     def on_a_full_disk(file: object, tensors: object) -> object:
         if full:
@@ -184,7 +185,7 @@ def test_a_full_disk_does_not_stop_training_and_heals(
 
 
 def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, full = snapshots.write_tensors, True
+    write, full = write_tensors, True
 
     def on_a_full_disk(file: object, tensors: object) -> object:
         if full:

@@ -125,6 +125,11 @@ def edit_manifest(folder: Path, **changes: object) -> None:
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest | changes))
 
 
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda folder: truncate(folder / TENSORS_FILE), "truncated or overwritten"),
     "emptied": (lambda folder: os.truncate(folder / TENSORS_FILE, 0), "has 0 bytes"),
@@ -137,7 +142,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown version": (lambda folder: edit_manifest(folder, formatVersion=7), "its format version is 7, this program reads 1"),
     "meta changed": (lambda folder: edit_manifest(folder, meta={"epoch": 9}), "its content has changed"),
     "step changed": (lambda folder: edit_manifest(folder, t=9), "its content has changed"),
-    "manifest is a directory": (lambda folder: ((folder / MANIFEST_FILE).unlink(), (folder / MANIFEST_FILE).mkdir()), "cannot be read"),
+    "manifest is a directory": (lambda folder: replace_by_folder(folder / MANIFEST_FILE), "cannot be read"),
 }
 
 

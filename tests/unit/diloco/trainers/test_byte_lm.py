@@ -55,4 +55,4 @@ def test_the_rate_warms_up_with_local_steps_and_anneals_with_the_job() -> None:
 )
 def test_a_shape_that_cannot_be_is_refused(wrong: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        ModelConfig(**wrong)
+        ModelConfig(**wrong)  # type: ignore[arg-type]

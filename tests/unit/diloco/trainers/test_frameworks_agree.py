@@ -117,5 +117,5 @@ def test_the_jax_step_updates_in_place_of_its_arguments() -> None:
     params = byte_lm_jax.initial_params(config, 0)
     step = byte_lm_jax.make_train_step(config, optimizer)
     after, _, _ = step(params, optimizer.init(params), windows(config), 1e-3)
-    jax.block_until_ready(after)
+    jax.block_until_ready(after)  # type: ignore[no-untyped-call]
     assert params["head"].is_deleted()
