@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders.jobs import Obj, a_manifest, cpu_pool, gpu_pool, template, tpu_pool, with_field
+from diloco_operator.accelerators import CATALOGUE, Family, of_family
 
 SEVERAL_SHARDS = a_manifest(spec={"syncer": {"shards": 2}})
 
@@ -78,6 +79,14 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools[0].acceleratorsPerHost",
         "must be at most 4",
     ),
+    **{
+        f"one {name} more than a host has": (
+            a_manifest(pools=[gpu_pool(accelerator=name, acceleratorsPerHost=CATALOGUE[name].host_sizes[-1] + 1)]),
+            "spec.pools[0].acceleratorsPerHost",
+            "must be",
+        )
+        for name in of_family(Family.HOST)
+    },
     "chipsPerHost with a GPU": (
         a_manifest(pools=[gpu_pool(chipsPerHost=4)]),
         "spec.pools[0].chipsPerHost",

@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from diloco_operator.accelerators import ACCELERATOR_NAMES, UnitShape, unit_shape
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
+from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.timestamps import Timestamp
 
@@ -142,7 +143,10 @@ class Pool(_Api):
         None, ge=1, le=512, description="Hosts of one unit. Default 1. Not for TPUs, whose hosts follow from the topology."
     )
     accelerators_per_host: int | None = Field(
-        None, ge=1, le=16, description="Accelerators of each host. Default: all that a host of this kind has. Not for TPUs and cpu."
+        None,
+        ge=1,
+        le=MAX_ACCELERATORS_PER_HOST,
+        description="Accelerators of each host. Default: all that a host of this kind has. Not for TPUs and cpu.",
     )
     learners: PoolLearners = Field(description="How many units of this pool.")
     capacity: Capacity | None = Field(

@@ -16,6 +16,8 @@ from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
 
 MAX_JOB_NAME = 32
 MAX_POOL_NAME = 15
+MAX_ACCELERATORS_PER_HOST = 16
+"""Bound of the field acceleratorsPerHost. Hosts of a kind may have fewer: a rule says so."""
 MAX_FAILURES_ON_RECORD = 10_000
 """In the status of a job: 28 bytes each, beside 1,024 units of 0.4 KiB with messages of 0.6 KiB, that is 1.3 of the 1.5 MiB that etcd
 takes."""
@@ -122,6 +124,7 @@ def _accelerators_per_host_rules() -> list[ValidationRule]:
                 ".acceleratorsPerHost",
             )
             for size, names in sorted(sizes.items())
+            if size < MAX_ACCELERATORS_PER_HOST
         ),
     ]
 
