@@ -7,10 +7,14 @@ node to a running pod. Names are part of the API: vendor, model, and the memory 
 from __future__ import annotations
 
 from diloco_operator.accelerators.labels import (
+    AMD_DEVICE,
+    AMD_PRODUCT,
     EKS_AUTO_MODE_GPU,
     GKE_GPU,
     INSTANCE_TYPE,
+    KARPENTER_AWS_ACCELERATOR,
     KARPENTER_AWS_GPU,
+    NFD_PCI,
     NVIDIA_FEATURE_DISCOVERY,
 )
 from diloco_operator.accelerators.model import CPU, Accelerator, Family, host_accelerator, tpu_2d, tpu_3d
@@ -174,6 +178,41 @@ ROWS = (
             "https://www.nvidia.com/en-us/data-center/gb200-nvl72/",
             "https://cloud.google.com/kubernetes-engine/docs/how-to/prepare-arm-workloads-for-deployment",
         ),
+    ),
+    host_accelerator(
+        "amd-mi300x-192gb",
+        "amd.com/gpu",
+        AMD_PRODUCT.of("AMD_Instinct_MI300X_OAM"),
+        AMD_DEVICE.of("74a1", "74b5"),
+        INSTANCE_TYPE.of("Standard_ND96isr_MI300X_v5"),
+        host_sizes=(8,),
+        peak=1307,
+        memory=192,
+        sources=(_AZURE, "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"),
+    ),
+    host_accelerator(
+        "gaudi-3",
+        "habana.ai/gaudi",
+        # Class, vendor and device: node feature discovery must be told to put all three into its labels (deviceLabelFields).
+        NFD_PCI.of("true", key="feature.node.kubernetes.io/pci-1200_1da3_1060.present"),
+        NFD_PCI.of("true", key="feature.node.kubernetes.io/pci-1200_1da3_1063.present"),
+        host_sizes=(8,),
+        peak=1835,
+        memory=128,
+        sources=(
+            "https://docs.habana.ai/en/latest/Virtualization/Configuring_VMs_on_Gaudi.html",
+            "https://www.intel.com/content/www/us/en/content-details/817486/intel-gaudi-3-ai-accelerator-white-paper.html",
+        ),
+    ),
+    host_accelerator(
+        "trainium-2",
+        "aws.amazon.com/neuron",
+        KARPENTER_AWS_ACCELERATOR.of("trainium2"),
+        INSTANCE_TYPE.of("trn2.48xlarge", "trn2u.48xlarge", "trn2.3xlarge"),
+        host_sizes=(1, 16),
+        peak=667,
+        memory=96,
+        sources=(_EC2, "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch/neuron-hardware/trainium2.html"),
     ),
     Accelerator(CPU, Family.CPU),
 )
