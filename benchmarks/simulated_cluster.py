@@ -15,7 +15,7 @@ from diloco_operator.api.crd import build_crd
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.client import Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.kube.reflector import Held, Reflector
+from diloco_operator.kube.reflector import CachedObject, Reflector
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report, UnitPhase, UnitReport
@@ -92,7 +92,7 @@ class InstantKubelet:
         self.pods: Reflector[Obj] = Reflector(api, names.PODS, lambda obj, _: obj, rng=lambda: 0.0)
         self.pods.on_change(self._on_pod)
 
-    def _on_pod(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+    def _on_pod(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         held = new or old
         assert held is not None
         meta = held.value["metadata"]

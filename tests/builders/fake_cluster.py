@@ -14,7 +14,7 @@ from diloco.contract import Result, UnitResult
 from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
-from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.report import Report, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
@@ -136,7 +136,7 @@ class FakeCluster:
         )
 
     # --- the kubelet -------------------------------------------------------------------------------------------------
-    def _on_pod(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+    def _on_pod(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         held = new or old
         assert held is not None
         if new is None:

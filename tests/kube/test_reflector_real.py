@@ -17,7 +17,7 @@ from builders.kube_objects import CONFIG_MAPS, SECRETS, config_map, eventually
 from builders.severed_link import link_to
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.client import Obj, Unavailable
-from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -52,7 +52,7 @@ class Followed:
         """How often what ("added", "changed", "deleted") was told of which name."""
         reflector.on_change(self._tell)
 
-    def _tell(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+    def _tell(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         held = new or old
         assert held is not None
         self.told["added" if old is None else "deleted" if new is None else "changed", held.name] += 1

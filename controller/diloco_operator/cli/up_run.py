@@ -17,7 +17,7 @@ from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
 from diloco_operator.cli.view import View
 from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
 from diloco_operator.kube.client import NotFound, Obj, PatchType
-from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.local.control_plane import LocalControlPlane
 from diloco_operator.local.faults import Fault, Fired
 from diloco_operator.local.volumes import tail
@@ -146,7 +146,7 @@ class Run:
             self._moved.clear()
             await self._moved.wait()
 
-    def _on_job(self, _old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+    def _on_job(self, _old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         if new is None:
             return
         view = JobView.of(new.value)
@@ -169,7 +169,7 @@ class Run:
         for text in tail(files[-1], _LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]:
             yield Line("log", view.name, f"{unit} | {text}", unit=unit)
 
-    def _on_event(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+    def _on_event(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         if new is not None:
             self._view.event(event_line(new.value))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.kube.client import Obj, Resource
-from diloco_operator.kube.reflector import Held
+from diloco_operator.kube.reflector import CachedObject
 from diloco_operator.timeouts import RECONCILE
 
 
@@ -50,7 +50,7 @@ class Expectations[K: Hashable]:
         """Before the request is sent: `key` waits until the cache shows this object terminating, replaced, or not at all."""
         self._expect(_Sought(resource, namespace, name), _Expectation(key, self._time() + self._expiry, gone_uid=uid))
 
-    def expect_version(self, key: K, resource: Resource, shown: Held[Any] | None, written: Obj) -> None:
+    def expect_version(self, key: K, resource: Resource, shown: CachedObject[Any] | None, written: Obj) -> None:
         """After a write was answered with `written`, and the cache shows `shown`: `key` waits until it shows that version."""
         version = str(written["metadata"]["resourceVersion"])
         if shown is not None and not _older(shown.version, version):
@@ -63,7 +63,7 @@ class Expectations[K: Hashable]:
         """The request was refused or not sent: there is nothing to wait for."""
         self._settle(_Sought(resource, namespace, name), lambda expectation: expectation.key == key)
 
-    def observe(self, resource: Resource, old: Held[Any] | None, new: Held[Any] | None) -> None:
+    def observe(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
         """The cache changed from `old` to `new` (None: not there)."""
         seen = new if new is not None else old
         if seen is None or not self._sought:
@@ -119,7 +119,7 @@ class Expectations[K: Hashable]:
                 self._by_key.pop(key, None)
 
 
-def _met[K](expectation: _Expectation[K], new: Held[Any] | None) -> bool:
+def _met[K](expectation: _Expectation[K], new: CachedObject[Any] | None) -> bool:
     if new is None:
         return True  # a deletion is what was awaited, or overtook the creation or the change
     if expectation.gone_uid:

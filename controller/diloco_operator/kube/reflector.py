@@ -25,7 +25,7 @@ type ObjectKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Held[T]:
+class CachedObject[T]:
     """What a cache holds of one object. Belongs to everybody: nobody may change it."""
 
     namespace: str
@@ -45,9 +45,9 @@ class Held[T]:
 
 type Projection[T] = Callable[[Obj, T | None], T]
 """From the API's object, and what was projected from the object before it if there was one."""
-type Handler[T] = Callable[[Held[T] | None, Held[T] | None], None]
+type Handler[T] = Callable[[CachedObject[T] | None, CachedObject[T] | None], None]
 """Called with what the cache held and what it holds now; None: not there. Must not block."""
-type Indexer[T] = Callable[[Held[T]], Iterable[str]]
+type Indexer[T] = Callable[[CachedObject[T]], Iterable[str]]
 """Under which values an object is found."""
 
 
@@ -60,15 +60,15 @@ class Cache[T]:
     """Objects by (namespace, name) and by indexes."""
 
     def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
-        self._objects: dict[ObjectKey, Held[T]] = {}
+        self._objects: dict[ObjectKey, CachedObject[T]] = {}
         self._indexers = dict(indexers or {})
-        self._indexes: dict[str, dict[str, dict[ObjectKey, Held[T]]]] = {name: {} for name in self._indexers}
+        self._indexes: dict[str, dict[str, dict[ObjectKey, CachedObject[T]]]] = {name: {} for name in self._indexers}
 
-    def get(self, namespace: str, name: str) -> Held[T] | None:
+    def get(self, namespace: str, name: str) -> CachedObject[T] | None:
         """The object, or None."""
         return self._objects.get((namespace, name))
 
-    def by_index(self, index: str, value: str) -> list[Held[T]]:
+    def by_index(self, index: str, value: str) -> list[CachedObject[T]]:
         """All objects that `index` files under `value`, in the order in which they came."""
         return list(self._indexes[index].get(value, {}).values())
 
@@ -76,14 +76,14 @@ class Cache[T]:
         """How many `by_index` would give."""
         return len(self._indexes[index].get(value, ()))
 
-    def __iter__(self) -> Iterator[Held[T]]:
+    def __iter__(self) -> Iterator[CachedObject[T]]:
         """Every object as of now: the cache may change while the caller goes through them."""
         return iter(list(self._objects.values()))
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def put(self, held: Held[T]) -> Held[T] | None:
+    def put(self, held: CachedObject[T]) -> CachedObject[T] | None:
         """Hold it; gives what was held under its key before."""
         key = held.key
         old = self._objects.get(key)
@@ -97,7 +97,7 @@ class Cache[T]:
                 index.setdefault(value, {})[key] = held
         return old
 
-    def drop(self, key: ObjectKey) -> Held[T] | None:
+    def drop(self, key: ObjectKey) -> CachedObject[T] | None:
         """Hold it no longer; gives what was held."""
         old = self._objects.pop(key, None)
         if old is not None:
@@ -106,7 +106,7 @@ class Cache[T]:
         return old
 
     @staticmethod
-    def _unfile(index: dict[str, dict[ObjectKey, Held[T]]], values: Iterable[str], key: ObjectKey) -> None:
+    def _unfile(index: dict[str, dict[ObjectKey, CachedObject[T]]], values: Iterable[str], key: ObjectKey) -> None:
         for value in values:
             filed = index.get(value)
             if filed is not None:
@@ -212,7 +212,7 @@ class Reflector[T]:
 
     async def _list(self) -> None:
         """Take in everything. The cache changes only once all pages are there."""
-        listed: dict[ObjectKey, Held[T]] = {}
+        listed: dict[ObjectKey, CachedObject[T]] = {}
         token = ""
         while True:
             async with asyncio.timeout(REQUESTS.list_page):
@@ -270,11 +270,11 @@ class Reflector[T]:
                 self._take_in(held)
         self._version = event.object["metadata"]["resourceVersion"]
 
-    def _hold(self, obj: Obj) -> Held[T]:
+    def _hold(self, obj: Obj) -> CachedObject[T]:
         meta = obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         old = self.cache.get(namespace, name)
-        return Held(
+        return CachedObject(
             namespace=namespace,
             name=name,
             uid=meta["uid"],
@@ -283,14 +283,14 @@ class Reflector[T]:
             value=self._project(obj, old.value if old is not None else None),
         )
 
-    def _take_in(self, held: Held[T]) -> None:
+    def _take_in(self, held: CachedObject[T]) -> None:
         old = self.cache.put(held)
         if old is not None and old.version == held.version:
             return
         for handler in self._handlers:
             handler(old, held)
 
-    def _take_out(self, last: Held[T]) -> None:
+    def _take_out(self, last: CachedObject[T]) -> None:
         if self.cache.drop(last.key) is not None:
             for handler in self._handlers:
                 handler(last, None)

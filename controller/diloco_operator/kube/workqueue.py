@@ -1,8 +1,8 @@
-"""The queue between watches and passes: every key at most once in it, and never with two workers at once.
+"""The queue between watches and reconciles: every key is in it at most once, and never with two workers at once.
 
-`KeyQueue` is the rule, without clock and without waiting; `WorkQueue` lets workers wait for it. The semantics are those of
-Kubernetes' controllers: a key added while it is being processed is processed once more afterwards, a delayed key keeps its
-earliest time, and failures back off for each key alone.
+`KeyQueue` has the rules, without a clock and without waiting. `WorkQueue` lets workers wait for keys. The semantics are those of
+Kubernetes' controllers: a key that is added while it is processed is processed once more afterwards, a delayed key keeps its earliest
+time, and each key has its own back-off.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from diloco.protocol.backoff import ExponentialBackoff
 
 
 class KeyQueue[K: Hashable]:
-    """Which key is next. Pure: `now` is an argument, in seconds of any clock that does not go back."""
+    """Which key is next. Pure: `now` is an argument, in seconds of a clock that does not go back."""
 
     def __init__(self) -> None:
         self._ready: deque[K] = deque()
         self._dirty: set[K] = set()
-        """Keys that must be processed: those ready, and those being processed that were added again."""
+        """Keys that must be processed: those that are ready, and those that were added again while they were processed."""
         self._processing: set[K] = set()
         self._due: dict[K, float] = {}
         self._timers: list[tuple[float, int, K]] = []
-        """Heap of (when, order of entry, key). An entry whose time is no longer the key's in `_due` is void."""
+        """Heap of (when, order of entry, key). An entry is void when `_due` has another time for its key."""
         self._entries = 0
-        self._settling: dict[K, tuple[float, float]] = {}
-        """Since when each key that settles does so, and when it will have."""
+        self._debouncing: dict[K, tuple[float, float]] = {}
+        """For each debounced key: when the first request came, and when the key becomes ready."""
 
     def add(self, key: K) -> None:
-        """`key` needs a pass. Nothing happens if it is waiting for one already."""
+        """`key` must be processed. Nothing happens if it is queued already."""
         if key in self._dirty:
             return
         self._dirty.add(key)
@@ -40,7 +40,7 @@ class KeyQueue[K: Hashable]:
             self._ready.append(key)
 
     def add_at(self, key: K, when: float) -> None:
-        """`key` needs a pass at `when`; the earliest of several times counts."""
+        """`key` must be processed at `when`; the earliest of several times counts."""
         known = self._due.get(key)
         if known is not None and known <= when:
             return
@@ -48,43 +48,43 @@ class KeyQueue[K: Hashable]:
         self._entries += 1
         heapq.heappush(self._timers, (when, self._entries, key))
 
-    def add_settled(self, key: K, now: float, quiet: float, most: float) -> None:
-        """`key` needs a pass when nobody has asked for one this way for `quiet` seconds, or `most` seconds after the first who did."""
+    def add_debounced(self, key: K, now: float, quiet: float, most: float) -> None:
+        """`key` must be processed once no such request came for `quiet` seconds, and at the latest `most` seconds after the first."""
         if key not in self._dirty:
-            since, _ = self._settling.get(key, (now, now))
-            self._settling[key] = since, min(now + quiet, since + most)
+            since, _ = self._debouncing.get(key, (now, now))
+            self._debouncing[key] = since, min(now + quiet, since + most)
 
-    def ripen(self, now: float) -> list[K]:
-        """Make ready what was delayed until now; gives the keys that were not waiting for a pass already."""
-        settled = [key for key, (_, when) in self._settling.items() if when <= now]
-        ripe = [key for key in settled if key not in self._dirty]
-        for key in settled:
-            del self._settling[key]
+    def release_due(self, now: float) -> list[K]:
+        """Make the keys ready whose delay has ended. Returns those that were not queued already."""
+        debounced = [key for key, (_, when) in self._debouncing.items() if when <= now]
+        released = [key for key in debounced if key not in self._dirty]
+        for key in debounced:
+            del self._debouncing[key]
             self.add(key)
         while self._timers and self._timers[0][0] <= now:
             when, _, key = heapq.heappop(self._timers)
             if self._due.get(key) == when:
                 del self._due[key]
                 if key not in self._dirty:
-                    ripe.append(key)
+                    released.append(key)
                 self.add(key)
-        return ripe
+        return released
 
     def take(self, now: float) -> K | None:
-        """The next key, which is being processed from here on until `done`; None: nothing is due."""
-        self.ripen(now)
+        """The next key, which counts as processed from now until `done`; None: no key is due."""
+        self.release_due(now)
         if not self._ready:
             return None
         key = self._ready.popleft()
-        self._settling.pop(key, None)
+        self._debouncing.pop(key, None)
         self._dirty.discard(key)
         self._processing.add(key)
         return key
 
     def done(self, key: K) -> None:
-        """The pass over `key` ended, well or not."""
+        """The work on `key` ended, in success or failure."""
         if key not in self._processing:
-            raise ValueError(f"done({key!r}), but nobody is processing it")
+            raise ValueError(f"done({key!r}), but no worker has this key")
         self._processing.discard(key)
         if key in self._dirty:
             self._ready.append(key)
@@ -94,21 +94,21 @@ class KeyQueue[K: Hashable]:
         while self._timers and self._due.get(self._timers[0][2]) != self._timers[0][0]:
             heapq.heappop(self._timers)
         timers = [self._timers[0][0]] if self._timers else []
-        return min([*timers, *(when for _, when in self._settling.values())], default=None)
+        return min([*timers, *(when for _, when in self._debouncing.values())], default=None)
 
     def drop_delayed(self) -> None:
         """Forget every delayed key."""
-        self._settling.clear()
+        self._debouncing.clear()
         self._due.clear()
         self._timers.clear()
 
-    def waits(self, key: K) -> bool:
-        """Whether `key` is ready, or becomes it as soon as its pass ends."""
+    def is_dirty(self, key: K) -> bool:
+        """Whether `key` is ready, or becomes ready as soon as the work on it ends."""
         return key in self._dirty
 
-    def owed(self, key: K) -> bool:
+    def is_queued(self, key: K) -> bool:
         """Whether `key` was added since it was last taken, delayed ones not counted."""
-        return key in self._dirty or key in self._settling
+        return key in self._dirty or key in self._debouncing
 
     @property
     def ready(self) -> int:
@@ -123,12 +123,12 @@ class KeyQueue[K: Hashable]:
     @property
     def pending(self) -> int:
         """Number of keys ready, held or delayed."""
-        return len(self._dirty | self._processing | self._due.keys() | self._settling.keys())
+        return len(self._dirty | self._processing | self._due.keys() | self._debouncing.keys())
 
     @property
-    def settling(self) -> int:
-        """Number of keys that a pass is owed as soon as they are left alone."""
-        return len(self._settling)
+    def debouncing(self) -> int:
+        """Number of debounced keys."""
+        return len(self._debouncing)
 
 
 class ShutDown(Exception):
@@ -136,29 +136,29 @@ class ShutDown(Exception):
 
 
 class QueueObserver(Protocol):
-    """Is told what happens in a queue, for metrics. Seconds."""
+    """Receives what happens in a queue, for metrics. Seconds."""
 
     def added(self) -> None:
-        """A key needs a pass that did not need one before."""
+        """A key that was not queued is queued now."""
         ...
 
     def retried(self) -> None:
-        """A pass failed, and its key is going to be tried again."""
+        """The work on a key failed, and the key is queued again."""
         ...
 
     def taken(self, waited: float) -> None:
-        """A worker has a key that waited for so long since it needed a pass."""
+        """A worker took a key, which had been queued for so long."""
         ...
 
     def finished(self, worked: float) -> None:
-        """A pass took so long."""
+        """The work on a key took so long."""
         ...
 
 
 class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
-    `time` is the clock that delays count on, the running loop's unless given; the waiting itself is always the loop's timer.
+    `time` is the clock of the delays, by default the running loop's. The waiting itself always uses the loop's timer.
     `rng` draws the jitter of the back-off from [0, 1).
     """
 
@@ -176,9 +176,9 @@ class WorkQueue[K: Hashable]:
         self._time = time or (lambda: asyncio.get_running_loop().time())
         self._observer = observer
         self._added: dict[K, float] = {}
-        """Since when each key that waits does so."""
+        """When each queued key was queued."""
         self._taken: dict[K, float] = {}
-        """Since when each key that is worked on is."""
+        """When each key that is processed was taken."""
         self._failures: dict[K, int] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -186,32 +186,32 @@ class WorkQueue[K: Hashable]:
         self._closed = False
 
     def add(self, key: K) -> None:
-        """`key` needs a pass as soon as a worker is free. Ignored after `shut_down`."""
+        """Process `key` as soon as a worker is free. Ignored after `shut_down`."""
         if not self._closed:
-            if not self._keys.waits(key):
+            if not self._keys.is_dirty(key):
                 self._note_added(key)
             self._keys.add(key)
             self._wake()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """`key` needs a pass in `seconds`; the earliest of several such times counts. Ignored after `shut_down`."""
+        """Process `key` in `seconds`; the earliest of several such times counts. Ignored after `shut_down`."""
         if seconds <= 0:
             self.add(key)
         elif not self._closed:
             self._keys.add_at(key, self._time() + seconds)
             self._arm()
 
-    def add_settled(self, key: K, quiet: float, most: float) -> None:
-        """`key` needs a pass once nobody has asked for one this way for `quiet` seconds, but not later than `most` seconds after the
-        first who did. For keys on which a pass costs so much that it should see all of what happens at one time."""
+    def add_debounced(self, key: K, quiet: float, most: float) -> None:
+        """Process `key` once no such request came for `quiet` seconds, and at the latest `most` seconds after the first. For keys that are
+        expensive to process: one run then covers all changes of a moment."""
         if quiet <= 0:
             self.add(key)
         elif not self._closed:
-            self._keys.add_settled(key, self._time(), quiet, most)
+            self._keys.add_debounced(key, self._time(), quiet, most)
             self._arm()
 
     def add_rate_limited(self, key: K) -> float:
-        """`key` failed: it needs another pass after a delay, in seconds, that grows with each call until `forget(key)`."""
+        """`key` failed: process it again after a delay that grows with each call until `forget(key)`. Returns the delay in seconds."""
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(self._failures[key], self._rng())
         if self._observer is not None:
@@ -220,7 +220,7 @@ class WorkQueue[K: Hashable]:
         return delay
 
     def forget(self, key: K) -> None:
-        """`key` went well: its back-off starts anew."""
+        """`key` succeeded: its back-off starts anew."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
@@ -228,16 +228,16 @@ class WorkQueue[K: Hashable]:
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key, once there is one; the caller owes a `done`. Raises `ShutDown` when no key will come any more."""
+        """The next key, once there is one. The caller must call `done`. Raises `ShutDown` when no key will come any more."""
         while True:
-            for ripe in self._keys.ripen(self._time()):
-                self._note_added(ripe)
+            for released in self._keys.release_due(self._time()):
+                self._note_added(released)
             key = self._keys.take(self._time())
             if key is not None:
                 self._note_taken(key)
                 self._arm()
                 if self._keys.ready:
-                    self._wake()  # several keys may have become due at once, on one wake-up
+                    self._wake()  # one wake-up may have made several keys due
                 return key
             if self._closed:
                 raise ShutDown
@@ -248,13 +248,14 @@ class WorkQueue[K: Hashable]:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake()  # the wake-up that this worker no longer uses belongs to another
-                elif waiter in self._waiters:  # else a wake-up has passed over it already
+                    self._wake()  # pass the unused wake-up on to another worker
+                elif waiter in self._waiters:  # else a wake-up has skipped it already
                     self._waiters.remove(waiter)
                 raise
 
     def done(self, key: K, *, cool_down: float = 0.0) -> None:
-        """The pass over `key` ended. If it was added meanwhile, or is within `cool_down` seconds from now, it is ready again after them."""
+        """The work on `key` ended. If the key was added meanwhile, or is added within `cool_down` seconds from now, it becomes ready after
+        the cool-down."""
         taken = self._taken.pop(key, None)
         if taken is not None and self._observer is not None:
             self._observer.finished(self._time() - taken)
@@ -266,16 +267,16 @@ class WorkQueue[K: Hashable]:
             self._wake()
 
     def shut_down(self) -> None:
-        """Take nothing in any more and drop what is delayed. What is ready is still handed out, then `get` raises `ShutDown`."""
+        """Accept no more keys and drop delayed ones. Keys that are ready are still handed out, then `get` raises `ShutDown`."""
         self._closed = True
         self._keys.drop_delayed()
         self._arm()
         while self._waiters:
             self._wake()
 
-    def waits(self, key: K) -> bool:
-        """Whether `key` needs a pass that has not begun, delayed ones not counted."""
-        return self._keys.owed(key)
+    def is_queued(self, key: K) -> bool:
+        """Whether `key` was added and not taken since; delayed keys do not count."""
+        return self._keys.is_queued(key)
 
     @property
     def depth(self) -> int:
@@ -283,15 +284,15 @@ class WorkQueue[K: Hashable]:
         return self._keys.ready
 
     @property
-    def being_worked_on(self) -> list[float]:
-        """For how many seconds each pass that is under way has been."""
+    def running(self) -> list[float]:
+        """For each key that is processed: the seconds since it was taken."""
         now = self._time()
         return [now - since for since in self._taken.values()]
 
     @property
     def idle(self) -> bool:
-        """Nothing is ready, settles or is being processed; keys may be delayed."""
-        return not self._keys.ready and not self._keys.processing and not self._keys.settling
+        """No key is ready, debounced or processed; keys may be delayed."""
+        return not self._keys.ready and not self._keys.processing and not self._keys.debouncing
 
     def _note_added(self, key: K) -> None:
         self._added[key] = self._time()
@@ -312,7 +313,7 @@ class WorkQueue[K: Hashable]:
                 return
 
     def _arm(self) -> None:
-        """Keep one timer of the loop, set to the earliest delayed key."""
+        """Keep one timer of the loop, for the earliest delayed key."""
         due = self._keys.next_due()
         if self._timer is not None:
             if due == self._timer_at:
@@ -324,6 +325,6 @@ class WorkQueue[K: Hashable]:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._time()), self._on_timer)
 
     def _on_timer(self) -> None:
-        # The woken worker sets the timer again; with none waiting, the next `get` finds what is due by itself.
+        # The woken worker sets the timer again. If no worker waits, the next `get` finds the due keys itself.
         self._timer = None
         self._wake()

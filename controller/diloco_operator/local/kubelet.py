@@ -15,7 +15,7 @@ from pathlib import Path
 
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.reflector import Held, ObjectKey, Reflector, as_it_is
+from diloco_operator.kube.reflector import CachedObject, ObjectKey, Reflector, as_it_is
 from diloco_operator.local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_operator.local.pod_worker import PodWorker
 
@@ -124,7 +124,7 @@ class Kubelet:
         folder = self._context.state_dir / "logs" / namespace / pod
         return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
 
-    def _changed(self, old: Held[Obj] | None, new: Held[Obj] | None) -> None:
+    def _changed(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         if old and (new is None or new.uid != old.uid) and (worker := self._workers.get(old.uid)):
             worker.update(None)
         if new is None:

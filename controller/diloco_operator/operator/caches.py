@@ -13,7 +13,7 @@ from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.fleet import NodeView, project_node
 from diloco_operator.kube.client import Client, Obj, Resource
-from diloco_operator.kube.reflector import Cache, Handler, Held, Indexer, Projection, Reflector
+from diloco_operator.kube.reflector import Cache, CachedObject, Handler, Indexer, Projection, Reflector
 from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -156,7 +156,7 @@ class Caches:
         """Call `handler` with a node (None: it is gone) and its name at every change."""
         self._nodes.on_change(lambda old, new: handler(new.value if new else None, _either(old, new).name))
 
-    def on_object_change(self, handler: Callable[[Resource, Held[Any] | None, Held[Any] | None], None]) -> None:
+    def on_object_change(self, handler: Callable[[Resource, CachedObject[Any] | None, CachedObject[Any] | None], None]) -> None:
         """Call `handler` at every change of what belongs to a job, before the handlers of `on_job_change` that are added later."""
         for reflector in self.reflectors:
             if reflector.resource not in (names.NODES, names.PRIORITY_CLASSES):
@@ -212,7 +212,7 @@ class Caches:
         held = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
         return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
 
-    def secret(self, namespace: str, name: str) -> Held[JobSecret] | None:
+    def secret(self, namespace: str, name: str) -> CachedObject[JobSecret] | None:
         """The Secret as the cache has it, or None."""
         return self._secrets.cache.get(namespace, name)
 
@@ -221,13 +221,13 @@ class Caches:
         return held.value.child if held is not None else None
 
 
-def _either[T](old: Held[T] | None, new: Held[T] | None) -> Held[T]:
+def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> CachedObject[T]:
     held = new if new is not None else old
     assert held is not None
     return held
 
 
-def _job_of_pod(held: Held[PodView]) -> Iterable[str]:
+def _job_of_pod(held: CachedObject[PodView]) -> Iterable[str]:
     return (f"{held.namespace}/{held.value.job}",)
 
 

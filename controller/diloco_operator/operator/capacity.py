@@ -1,4 +1,4 @@
-"""Who waits for hardware, and whom to wake when some becomes free: not everybody at every event."""
+"""Which jobs wait for slices, and which one to wake when a slice becomes free."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ from collections.abc import Callable, Iterable
 from diloco_operator.fleet import Fleet, Shape
 
 type Order = tuple[int, float, tuple[str, str]]
-"""The job's priority, negative, when it was created, and its key: the highest is asked first, among equals the oldest."""
+"""The job's negative priority, its creation time and its key: the highest priority comes first, among equals the oldest job."""
 
 
 class CapacityQueue:
-    """Jobs in the order of their priority and age, for each shape that they lack.
+    """Jobs in the order of their priority and age, for each shape that they wait for.
 
-    When slices of a shape are free, the first job waiting for it is woken; when it has been looked at and slices of that shape are
-    still free, the next is. So a free slice costs as many passes as it takes to find a taker, not one for every waiting job.
+    When slices of a shape are free, the first job that waits for it is woken. If slices are still free after its reconcile, the next job is
+    woken. So a free slice costs only as many reconciles as it takes to find a job that uses it.
     """
 
     def __init__(self, fleet: Fleet, wake: Callable[[tuple[str, str]], None]) -> None:
         self._fleet = fleet
         self._wake_job = wake
         self._waiting: dict[Shape, list[Order]] = {}
-        self._wants: dict[tuple[str, str], tuple[Order, frozenset[Shape]]] = {}
-        self._asked: set[tuple[str, str]] = set()
-        """Woken and not looked at yet. Only their passes ask the next, or every pass of a waiting job would ask all after it."""
+        self._demand: dict[tuple[str, str], tuple[Order, frozenset[Shape]]] = {}
+        self._woken: set[tuple[str, str]] = set()
+        """Woken and not reconciled yet. Only their reconciles wake the next job. Otherwise every reconcile of a waiting job would wake all
+        jobs behind it."""
 
-    def set_wants(self, key: tuple[str, str], created: float, shapes: Iterable[Shape], *, priority: int = 0) -> None:
+    def set_demand(self, key: tuple[str, str], created: float, shapes: Iterable[Shape], *, priority: int = 0) -> None:
         """The job `key` waits for slices of these shapes from now on; none: it does not wait."""
         wanted = frozenset(shapes)
         order: Order = (-priority, created, key)
-        old_order, old = self._wants.get(key, (order, frozenset()))
-        if old_order != order:  # another job under the same name, or of another priority
+        old_order, old = self._demand.get(key, (order, frozenset()))
+        if old_order != order:  # another job with the same name, or another priority
             self._withdraw(old_order, old)
             old = frozenset()
         self._withdraw(order, old - wanted)
         for shape in wanted - old:
             bisect.insort(self._waiting.setdefault(shape, []), order)
         if wanted:
-            self._wants[key] = (order, wanted)
+            self._demand[key] = (order, wanted)
         else:
-            self._wants.pop(key, None)
+            self._demand.pop(key, None)
 
-    def freed(self) -> None:
-        """Slices may have become free: wake the first job that waits for each shape of which there are enough for a unit."""
+    def slices_freed(self) -> None:
+        """Slices may have become free. Wake the first job that waits for each shape of which enough slices for one unit are free."""
         for shape, waiting in self._waiting.items():
             if self._enough(shape):
                 self._wake(waiting[0][2])
 
-    def looked_at(self, key: tuple[str, str]) -> None:
-        """After a pass over `key`: what it was offered and left free is offered to the next."""
-        if key not in self._asked:
+    def reconciled(self, key: tuple[str, str]) -> None:
+        """After a reconcile of `key`: wake the next job for the slices that this one left free."""
+        if key not in self._woken:
             return
-        self._asked.discard(key)
-        if key not in self._wants:
-            self.freed()  # it no longer waits, for whatever reason: begin with the first again
+        self._woken.discard(key)
+        if key not in self._demand:
+            self.slices_freed()  # it waits no longer, whatever the cause: begin with the first job again
             return
-        order, shapes = self._wants[key]
+        order, shapes = self._demand[key]
         for shape in shapes:
             waiting = self._waiting[shape]
             after = bisect.bisect_right(waiting, order)
@@ -65,7 +66,7 @@ class CapacityQueue:
                 self._wake(waiting[after][2])
 
     def _wake(self, key: tuple[str, str]) -> None:
-        self._asked.add(key)
+        self._woken.add(key)
         self._wake_job(key)
 
     def _enough(self, shape: Shape) -> bool:

@@ -109,11 +109,11 @@ class QueueMetrics:
             "workqueue_longest_running_processor_seconds", "Seconds so far of the longest pass under way", labels, registry=registry
         ).labels(*values)
 
-    def follow(self, depth: Callable[[], int], being_worked_on: Callable[[], list[float]]) -> None:
+    def follow(self, depth: Callable[[], int], running: Callable[[], list[float]]) -> None:
         """Where the figures of now come from."""
         self._depth.set_function(depth)
-        self._unfinished.set_function(lambda: sum(being_worked_on()))
-        self._longest.set_function(lambda: max(being_worked_on(), default=0.0))
+        self._unfinished.set_function(lambda: sum(running()))
+        self._longest.set_function(lambda: max(running(), default=0.0))
 
     def added(self) -> None:
         self._adds.inc()

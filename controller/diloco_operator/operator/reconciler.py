@@ -1,8 +1,8 @@
-"""One pass over one job: caches → snapshot → plan → writes.
+"""One reconcile of one job: caches → observed state → plan → writes.
 
-What a plan takes of the fleet must be taken before anybody else is given it. Over most jobs all is decided between two awaits. A decision
-over a big job takes a tenth of a second and more, in which nothing else would be done; it is taken offload, on a copy of the fleet, and
-counts only if nobody else has taken meanwhile what it takes.
+A plan must reserve its nodes before another job's plan is decided. For most jobs the whole decision is made between two awaits. The
+decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
+fleet, and counts only if no other job reserved one of its nodes meanwhile.
 """
 
 from __future__ import annotations
@@ -43,41 +43,40 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MANY_PODS = 50
-"""Of a job with so many pods a status is long, and a write of it costs the API server as much as making dozens of them; and to decide
-over it takes 10 ms."""
+"""From so many pods on a job is big: one write of its status costs the API server as much as dozens of pods, and a decision takes 10 ms."""
 _MANY_CERTIFICATES = 8
-"""So many in one Secret take 1 ms or more."""
+"""To make so many certificates takes 1 ms or more."""
 
 
 type Decide = Callable[[ObservedState, datetime], Plan]
-"""What decides: `reconcile`, or in a test of the operator alone something simpler."""
+"""What decides: `reconcile`, or something simpler in a test of the operator alone."""
 
 
 class Offload(Protocol):
-    """Has something worked out while the event loop goes on, in a thread say."""
+    """Runs `work` while the event loop goes on, for example in a thread."""
 
     async def __call__[T](self, work: Callable[[], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """When a job must be looked at again."""
+    """When a job must be reconciled again."""
 
     failed: bool = False
     """Soon, with a delay that grows with each failure in a row."""
     defect: bool = False
-    """It failed for a reason that is the operator's own."""
+    """It failed because of a defect of the operator."""
     requeue_after: float | None = None
     """Seconds; None: when something changes."""
     decision_seconds: float = 0.0
-    """Seconds during which nothing else could be done, since a decision is taken in one go."""
+    """How long the decision kept the process busy."""
 
 
 class Reconciler:
-    """Carries passes out. The caller sees to it that no job has two at once, and that the caches are synced.
+    """Reconciles jobs. The caller makes sure that the caches are synced and that no job has two reconciles at once.
 
-    `now` is the wall clock in seconds since the epoch, `issuer` makes certificates, `wake` has a job looked at soon, and `due` tells
-    whether it is going to be as soon as the pass that is under way ends. Without `offload` everything happens on the event loop.
+    `now` is the wall clock in seconds since the epoch. `issuer` makes certificates. `wake` queues a job. `due` says whether a job is queued
+    again already. Without `offload` everything runs on the event loop.
     """
 
     def __init__(
@@ -112,37 +111,37 @@ class Reconciler:
         self._reconcile = decide
         self._offload = offload
         self._decision_lock = asyncio.Lock()
-        """One decision aside at a time: several together take as long, and more memory."""
+        """One offloaded decision at a time: several at once take as long, and more memory."""
         self._next_offload = 0.0
-        """On the loop's clock. A decision aside slows down what was decided before, which first gets going for as long as that took."""
+        """On the loop's clock. An offloaded decision slows down the writes of earlier ones, so a pause of the same length follows it."""
         self._jobs = jobs
         self._due = due
         self._preemption = Preemption(inventory, wake)
         self._rejected_writes = RejectedWrites()
         self._unsure: set[JobKey] = set()
-        """Jobs whose last plan was not carried out in full. They hold what it took until the next pass: part of it may have been made."""
+        """Jobs whose last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
         self._postponement: StatusPostponement[JobKey] = StatusPostponement(RECONCILE.postpone_status)
-        """With which the status of a job is left to its next pass."""
-        self._holding: dict[JobKey, set[str]] = {}
-        """Under which keys of the inventory the jobs of this name hold nodes: more than one while an earlier one still has pods."""
+        self._reserving: dict[JobKey, set[str]] = {}
+        """Keys of the inventory under which jobs of this name have reservations. More than one while a deleted job of the same name still
+        has pods."""
 
-    def begin(self) -> None:
-        """Note what every job holds, before the first pass: a job must not be given what belongs to one that has not had its turn."""
-        keys = {held.key for held in self._caches.jobs} | self._caches.jobs_with_pods()
+    def restore_reservations(self) -> None:
+        """Before the first reconcile: reserve what every job has already. Otherwise the first job could get the nodes of the next."""
+        keys = {cached.key for cached in self._caches.jobs} | self._caches.jobs_with_pods()
         for key in keys:
             job = self._caches.job(key)
             pods = self._caches.pods(key)
-            self._release_strangers(key, job, pods)
+            self._release_deleted_jobs(key, job, pods)
             if job is not None:
                 self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
 
-    async def run(self, key: JobKey) -> Result:
-        """Look at the job `key` and do what is to be done about it."""
-        held = self._caches.jobs.get(*key)
-        bare = held.value.bare if held is not None else None
+    async def reconcile(self, key: JobKey) -> Result:
+        """Bring the job `key` closer to its spec."""
+        cached = self._caches.jobs.get(*key)
+        bare = cached.value.bare if cached is not None else None
         pods = self._caches.pods(key)
-        self._release_strangers(key, bare, pods)
-        if held is None or bare is None:
+        self._release_deleted_jobs(key, bare, pods)
+        if cached is None or bare is None:
             self._forget(key)
             return Result()
         if bare.managed_by != names.MANAGER:
@@ -152,7 +151,7 @@ class Reconciler:
         self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
             return Result(requeue_after=wait)
-        job, plan, decision_seconds = await self._decide(key, held.value)
+        job, plan, decision_seconds = await self._decide(key, cached.value)
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
@@ -160,7 +159,7 @@ class Reconciler:
             outcome = await self._executor.execute(
                 subject,
                 plan,
-                version=held.version,
+                version=cached.version,
                 unsent=lambda *what: self._expectations.cancel(key, *what),
                 postpone=lambda: self._postpone(key),
                 certificates=certificates,
@@ -171,37 +170,37 @@ class Reconciler:
         return self._caches.pod_count(key) >= _MANY_PODS
 
     def _takes_long(self, key: JobKey, job: Job) -> bool:
-        """Whether a decision does: there are many pods, or many may be made now."""
+        """Whether the decision takes long: the job has many pods, or may get many now."""
         return self._is_big(key) or (job.spec is not None and job.spec.learners.max >= _MANY_PODS)
 
     async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
-        """The job, the plan for it, and how many seconds it took to decide. What the plan takes is taken when this returns."""
+        """The job, its plan, and the seconds that the decision took. On return the plan's nodes are reserved."""
         loop = asyncio.get_running_loop()
         if (offload := self._offload) is None or not self._takes_long(key, cached.bare):
             begun = loop.time()
             job, plan = self._decision(key, cached)(self._inventory)
         else:
-            async with self._decision_lock:  # what is decided on is looked at when it is this job's turn
+            async with self._decision_lock:  # the state is read only once it is this job's turn
                 await asyncio.sleep(self._next_offload - loop.time())
                 begun = loop.time()
                 decide, fleet = self._decision(key, cached), self._inventory.copy()
                 job, plan = await offload(lambda: decide(fleet))
                 self._next_offload = 2 * loop.time() - begun
             if any(self._inventory.reserved_by(node) - {job.key} - fleet.reserved_by(node) for node in plan.reservations):
-                job, plan = self._decision(key, cached)(self._inventory)  # others were given some of it meanwhile: at once this time
+                job, plan = self._decision(key, cached)(self._inventory)  # another job reserved one of its nodes: decide again, at once
         decision_seconds = loop.time() - begun
         self._set_reservations(key, job.key, plan.reservations)
         status = plan.status.status if plan.status is not None else job.status
         priority = self._priority(job)
-        self._capacity.set_wants(key, job.created, lacking(job, status), priority=priority)
+        self._capacity.set_demand(key, job.created, shapes_in_demand(job, status), priority=priority)
         self._preemption.set(key, priority=priority, created=job.created, demand=plan.demand, reclaimable=plan.reclaimable)
-        self._capacity.looked_at(key)
+        self._capacity.reconciled(key)
         return job, plan, decision_seconds
 
     def _decision(self, key: JobKey, cached: CachedJob) -> Callable[[Inventory], tuple[Job, Plan]]:
-        """Decides on all that is known now, on the fleet that it is given, whenever and wherever it is called."""
+        """A function that decides from the state of now. It can be called later and in another thread, on the fleet that it is given."""
         now = self._now()
-        self._inventory.advance(now)  # whoever stands on a node that has to be left then has asked to be looked at
+        self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
         pods = self._caches.pods(key)
         unsure = key in self._unsure
         observed = ObservedState(
@@ -218,7 +217,7 @@ class Reconciler:
 
         def decide(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
-            if unsure:  # what a plan took that was not carried out is ours to take again
+            if unsure:  # the reservations of a plan that was not carried out belong to this job: decide anew what it needs
                 fleet.set_reservations(job.key, reservations(job, pods, fleet))
             return job, self._reconcile(replace(observed, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
 
@@ -228,8 +227,8 @@ class Reconciler:
         return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0
 
     async def _certificates(self, plan: Plan) -> AsyncGenerator[Create | Patch]:
-        """The plan's certificates, made while others have their turn: a thousand of them take a fifth of a second. Those of the next
-        Secret are made while what was asked for before them is written."""
+        """Make the plan's certificates while other jobs go on: a thousand certificates take a fifth of a second. The next Secret's
+        certificates are made while the last ones are written."""
         writes = certificate_writes(self._issuer, plan.certificates)
 
         async def make(wanted: IssueCertificates) -> Create | Patch:
@@ -260,7 +259,7 @@ class Reconciler:
                 self._expectations.expect_create(key, names.SECRETS, meta["namespace"], meta["name"])
         for delete in plan.deletes:
             if delete.resource == names.PODS and self._caches.pod(delete.namespace, delete.name) is None:
-                continue  # it went while the decision was taken, and nothing will tell of it again
+                continue  # it vanished during the decision: no watch event about it will follow
             self._expectations.expect_delete(key, delete.resource, delete.namespace, delete.name, delete.uid)
 
     def _log(self, plan: Plan) -> None:
@@ -268,7 +267,7 @@ class Reconciler:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
 
     def _postpone(self, key: JobKey) -> bool:
-        """Whether the record of what happened may be written together with what has happened since: then it is written once."""
+        """Whether the status may be left to the next reconcile, which then writes it once with all that happened since."""
         return self._is_big(key) and self._due(key) and self._postponement.allows(key, asyncio.get_running_loop().time())
 
     def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: ExecutionResult) -> Result:
@@ -296,7 +295,8 @@ class Reconciler:
         return Result(failed=True)
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
-        """Where the job's syncer listens now; None while it does not run, or there is nobody yet who signs a certificate to ask it with."""
+        """Where the job's syncer listens now; None while it does not run, or while the job has no authority to sign a certificate for the
+        operator."""
         pod = self._caches.pod(job.namespace, names.syncer_pod_name(job.name))
         authority = self._caches.authority(key, job.uid)
         if pod is None or pod.owner != job.uid or pod.phase != "Running" or not pod.ip or authority is None:
@@ -315,33 +315,33 @@ class Reconciler:
         self._telemetry.forget(key)
         self._expectations.forget(key)
         self._preemption.set(key, priority=0, created=0.0, demand={}, reclaimable=())
-        self._capacity.set_wants(key, 0.0, ())
-        self._capacity.looked_at(key)
+        self._capacity.set_demand(key, 0.0, ())
+        self._capacity.reconciled(key)
 
-    def _release_strangers(self, key: JobKey, job: Job | None, pods: tuple[PodView, ...]) -> None:
-        """Jobs of this name that are gone hold what their last pods stand on, and nothing more."""
+    def _release_deleted_jobs(self, key: JobKey, job: Job | None, pods: tuple[PodView, ...]) -> None:
+        """Deleted jobs of this name keep the nodes of their last pods reserved, and nothing else."""
         alive = job.uid if job is not None else None
         gone = {f"{key[0]}/{key[1]}/{pod.owner}": pod.owner for pod in pods if pod.owner != alive}
-        for holder in self._holding.get(key, set()) - gone.keys():
+        for holder in self._reserving.get(key, set()) - gone.keys():
             if job is None or holder != job.key:
                 self._set_reservations(key, holder, frozenset())
         for holder, uid in gone.items():
             self._set_reservations(key, holder, _nodes_of(pods, uid))
 
     def _set_reservations(self, key: JobKey, holder: str, nodes: frozenset[str]) -> None:
-        holding = self._holding.setdefault(key, set())
+        reserving = self._reserving.setdefault(key, set())
         if nodes:
-            holding.add(holder)
+            reserving.add(holder)
         else:
-            holding.discard(holder)
-            if not holding:
-                del self._holding[key]
+            reserving.discard(holder)
+            if not reserving:
+                del self._reserving[key]
         if self._inventory.set_reservations(holder, nodes):
-            self._capacity.freed()
+            self._capacity.slices_freed()
 
 
-def lacking(job: Job, status: Mapping[str, Any]) -> frozenset[Shape]:
-    """The shapes of which the job would take more if there were any, by what its status says of its pools."""
+def shapes_in_demand(job: Job, status: Mapping[str, Any]) -> frozenset[Shape]:
+    """The shapes of which the job would take more slices, according to the pools in its status."""
     if job.spec is None:
         return frozenset()
     short = {pool["name"] for pool in status.get("pools", ()) if pool.get("reason") in SHORT_OF_SLICES}

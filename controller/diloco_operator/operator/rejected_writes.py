@@ -1,4 +1,4 @@
-"""What the API server refused to make, kept between the passes of a job. Only in memory: a new operator simply tries once more."""
+"""Writes that the API server rejected, remembered between the reconciles of a job. Only in memory: a new operator tries each once more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, Wri
 
 
 class RejectedWrites:
-    """Of all jobs."""
+    """Of all jobs. The reconcile of a job leaves them out of its plan until they are due again."""
 
     def __init__(self) -> None:
         self._known: dict[JobKey, dict[WriteKey, RejectedWrite]] = {}
@@ -23,19 +23,19 @@ class RejectedWrites:
         return self._known.get(job, {})
 
     def note(self, job: JobKey, generation: int, plan: Plan, outcome: ExecutionResult, now: float) -> None:
-        """After a plan: what was refused, and what was not any more."""
+        """After a plan: remember what was rejected, and forget what succeeded."""
         failed = {_key(f.write): f for f in outcome.failures if f.write is not None}
         if not failed and job not in self._known:
             return
         known = dict(self._known.get(job, {}))
-        if outcome.ok:  # a plan that failed may not have come to all that it had to make
+        if outcome.ok:  # a plan that failed may not have reached all of its writes
             for create in plan.creates:
                 known.pop(_key(create), None)
             for wanted in plan.certificates:
                 known.pop(write_key(names.SECRETS, wanted.obj), None)
         for key, failure in failed.items():
             if isinstance(failure.error, Unavailable | Conflict):
-                continue  # nothing was refused: nobody heard it, or it was decided on something old
+                continue  # no rejection: the server was not reached, or the plan was made from an old state
             before = known.get(key)
             count = before.count + 1 if before is not None and before.generation == generation else 1
             known[key] = RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
@@ -53,12 +53,12 @@ def _key(write: Create | Patch) -> WriteKey:
 
 
 def rejected_write_events(outcome: ExecutionResult) -> list[Event]:
-    """One for each kind of refusal, however many objects met it; none for what goes with a namespace that is being deleted."""
+    """One event for each kind of rejection, however many objects met it. None for writes into a namespace that is being deleted."""
     first: dict[tuple[EventReason, int], tuple[Failure, int]] = {}
     for failure in outcome.failures:
         if failure.transient or "being terminated" in failure.error.message:
             continue
         reason = EventReason.NAME_TAKEN if isinstance(failure.error, AlreadyExists) else EventReason.WRITE_REFUSED
-        told, count = first.get((reason, failure.error.code), (failure, 0))
-        first[reason, failure.error.code] = (told, count + 1)
-    return [Event.of(reason, f"{told}" + (f" (and {count - 1} more)" if count > 1 else "")) for (reason, _), (told, count) in first.items()]
+        example, count = first.get((reason, failure.error.code), (failure, 0))
+        first[reason, failure.error.code] = (example, count + 1)
+    return [Event.of(reason, f"{example}" + (f" (and {count - 1} more)" if count > 1 else "")) for (reason, _), (example, count) in first.items()]

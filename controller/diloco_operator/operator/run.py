@@ -1,4 +1,4 @@
-"""The running operator: reflectors fill caches and enqueue keys, workers take keys and carry out passes."""
+"""The running operator: reflectors fill caches and enqueue keys, workers take keys and reconcile jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
 from diloco_operator.kube.client import Client, Resource
 from diloco_operator.kube.expectations import Expectations
-from diloco_operator.kube.reflector import Held
+from diloco_operator.kube.reflector import CachedObject
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.capacity import CapacityQueue
@@ -27,48 +27,50 @@ from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
 
-if TYPE_CHECKING:  # `diloco up` has nobody to tell its metrics to, and need not load the library
+if TYPE_CHECKING:  # `diloco up` has no metrics, and need not load the library
     from diloco_operator.operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_SETTLE_LEAST = 0.005
-_SETTLE_MOST = 0.1
-"""Seconds of quiet that are waited for; less than the least is not worth a timer."""
-_SETTLE_AT_LAST = 10
-"""A pass is not put off for longer than so many times the quiet that is waited for."""
+_SHORTEST_DEBOUNCE = 0.005
+"""Seconds. Less is not worth a timer."""
+_LONGEST_DEBOUNCE = 0.1
+"""Seconds."""
+_DEBOUNCE_LIMIT = 10
+"""A reconcile is put off for at most so many times the debounce interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """How the operator runs, as opposed to what it decides (`OperatorConfig`). Seconds."""
+    """How the operator runs. What it decides is in `OperatorConfig`. Seconds."""
 
     namespaces: tuple[str, ...] = ()
-    """Only jobs of these namespaces; none: of all."""
+    """Only jobs of these namespaces; empty: of all."""
     workers: int = 16
-    """Reconciler under way at once. A pass decides in one go and then waits for its writes."""
+    """Reconciles at once. A reconcile decides without a pause and then waits for its writes."""
     concurrency: int = DEFAULT_CONCURRENCY
-    """Writes under way at once, over all passes."""
+    """Writes at once, over all jobs."""
     job_concurrency: int = JOB_CONCURRENCY
-    """Writes under way at once for one job, so that others always find a place. Of a job that wants more than 8, it is 1 while another job,
-    which does not, has some too."""
-    deciding_share: float = 0.25
-    """A job whose decision takes long (it is big, and decided in one go) is decided on for this share of the time at most."""
-    settle_per_pod: float = 0.0001
-    """Seconds without a change, for each pod of a job, after which it is looked at: passes over a big job cost much, its status first of
-    all, so that one should see all of what happens at a time. A job of few pods is looked at at once, none waits longer than a second."""
+    """Writes at once for one job, so that other jobs always get a slot. A job that wants more than 8 at once gets only 1 while a job with
+    fewer writes too."""
+    decision_share: float = 0.25
+    """Share of the time that may go into decisions for one job. It limits big jobs, whose decisions take long."""
+    debounce_per_pod: float = 0.0001
+    """Debounce interval of a job, for each of its pods: it is reconciled after so long without a change. Reconciles of a big job are
+    expensive, above all its status, so one should cover all changes of a moment. A small job is reconciled at once. No job waits longer
+    than a second."""
     stop_grace: float = RECONCILE.stop
-    """When told to stop, passes under way may take this long to end their writes."""
+    """When the operator stops, reconciles that run may take so long to end their writes."""
     expectation_expiry: float = RECONCILE.expectation
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.5, ceiling=60.0))
-    """Between passes of a job whose writes fail."""
+    """Between reconciles of a job whose writes fail."""
     watches: WatchTimeouts = field(default_factory=WatchTimeouts)
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.concurrency < 1 or self.job_concurrency < 1 or not 0 < self.deciding_share <= 1:
+        if self.workers < 1 or self.concurrency < 1 or self.job_concurrency < 1 or not 0 < self.decision_share <= 1:
             raise ValueError(
                 "an operator needs workers, concurrency and jobConcurrency of 1 or more and a decidingShare above 0 and at most 1, not "
-                f"{self.workers}, {self.concurrency}, {self.job_concurrency} and {self.deciding_share}"
+                f"{self.workers}, {self.concurrency}, {self.job_concurrency} and {self.decision_share}"
             )
 
 
@@ -78,16 +80,16 @@ class Counters:
 
     reconciles: int = 0
     failed: int = 0
-    """Reconciler of which a write failed."""
+    """Reconciles with a failed write."""
     defects: int = 0
-    """Reconciler that ended in an unexpected exception."""
+    """Reconciles that ended in an unexpected exception."""
 
 
 class Operator:
-    """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several in one process do not share anything.
+    """Keeps every DiLoCoJob of one API server as its spec says, until cancelled. Several operators in one process share nothing.
 
-    `now` is the wall clock in seconds since the epoch; `rng` draws jitter from [0, 1); `offload` has decisions over big jobs taken
-    beside the event loop; `metrics` is where to count, one for each operator. Timers and time-outs are those of the event loop.
+    `now` is the wall clock in seconds since the epoch. `rng` draws jitter from [0, 1). `offload` runs decisions for big jobs outside the
+    event loop. `metrics` belongs to this operator alone. Timers and time-outs are those of the event loop.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Operator:
             now=now,
             issuer=Issuer(now, config.certificate_lifetime),
             wake=self._queue.add,
-            due=self._queue.waits,
+            due=self._queue.is_queued,
             decide=decide,
             offload=offload,
             jobs=metrics.jobs if metrics else None,
@@ -142,14 +144,14 @@ class Operator:
 
     @property
     def idle(self) -> bool:
-        """Every change that the operator has seen is dealt with. What it has not seen yet, and what comes later, does not count."""
+        """Whether every change that the operator has seen so far is handled."""
         return self._started and self._queue.idle
 
     async def run(self, *, lead: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Work until cancelled; then end the passes under way, and return. Any other end is an error that the process should not
-        survive: it starts again from what the API server has.
+        """Work until cancelled, then end the reconciles that run, and return. Any other end is an error after which the process should
+        exit: a new one starts from what the API server has.
 
-        `lead` returns when this operator may decide and write; until then it only keeps its caches, so that it can take over at once.
+        `lead` returns when this operator may decide and write. Until then it only keeps its caches, so that it can take over at once.
         """
         following = [
             asyncio.create_task(reflector.run(), name=f"reflector of {reflector.resource.plural}") for reflector in self.caches.reflectors
@@ -164,9 +166,9 @@ class Operator:
             if lead is not None:
                 leading.append(asyncio.ensure_future(lead()))
                 await _first_end([*following, *leading])
-            self._reconciler.begin()
+            self._reconciler.restore_reservations()
             self._started = True
-            self._tell_metrics()
+            self._connect_metrics()
             workers = [asyncio.create_task(self._work(), name=f"worker {index}") for index in range(self._run.workers)]
             await _first_end([*following, *workers])
         finally:
@@ -182,57 +184,56 @@ class Operator:
             try:
                 if not self._stopping:
                     with about_job(*key):
-                        cool_down = await self._pass(key)
+                        cool_down = await self._reconcile(key)
             finally:
                 self._queue.done(key, cool_down=cool_down)
 
-    async def _pass(self, key: JobKey) -> float:
-        """Gives for how many seconds the job must not be looked at again, for the sake of the others."""
+    async def _reconcile(self, key: JobKey) -> float:
+        """Returns the cool-down: for so many seconds the job must not be reconciled again, so that other jobs get their share."""
         loop = asyncio.get_running_loop()
         self.counters.reconciles += 1
         begun = loop.time()
-        following = await self._look(key)
-        if following.failed:
+        result = await self._result(key)
+        if result.failed:
             self._queue.add_rate_limited(key)
         else:
             self._queue.forget(key)
-            if following.requeue_after is not None:
-                self._queue.add_after(key, following.requeue_after)
+            if result.requeue_after is not None:
+                self._queue.add_after(key, result.requeue_after)
+        took = loop.time() - begun
         if self._metrics is not None:
-            later = following.requeue_after is not None
-            self._metrics.reconcile_done(loop.time() - begun, failed=following.failed, defect=following.defect, later=later)
-        return max(
-            0.0, following.decision_seconds / self._run.deciding_share - (loop.time() - begun)
-        )  # its writes left the others their time
+            self._metrics.reconcile_done(took, failed=result.failed, defect=result.defect, later=result.requeue_after is not None)
+        # The time in which the job only waited for its writes was free for other jobs, so it counts.
+        return max(0.0, result.decision_seconds / self._run.decision_share - took)
 
-    async def _look(self, key: JobKey) -> Result:
+    async def _result(self, key: JobKey) -> Result:
         try:
-            following = await self._reconciler.run(key)
-        except Exception:  # a defect that one job brings to light must not stop the others; it is told, and tried again
+            result = await self._reconciler.reconcile(key)
+        except Exception:  # a defect that shows in one job must not stop the others; it is logged, and the job is tried again
             self.counters.defects += 1
-            log.exception("pass over job %s/%s: this is a defect of the operator, please report it", *key)
+            log.exception("reconcile of job %s/%s failed: this is a defect of the operator, please report it", *key)
             return Result(failed=True, defect=True)
-        if following.failed:
+        if result.failed:
             self.counters.failed += 1
-        return following
+        return result
 
-    def _tell_metrics(self) -> None:
+    def _connect_metrics(self) -> None:
         if self._metrics is None:
             return
         self._metrics.max_workers.set(self._run.workers)
-        self._metrics.active_workers.set_function(lambda: len(self._queue.being_worked_on))
-        self._metrics.queue.follow(lambda: self._queue.depth, lambda: self._queue.being_worked_on)
+        self._metrics.active_workers.set_function(lambda: len(self._queue.running))
+        self._metrics.queue.follow(lambda: self._queue.depth, lambda: self._queue.running)
         self._metrics.jobs.follow(lambda: (held.value.whole() for held in self.caches.jobs), self._telemetry.latest, self._now)
 
-    def _on_object(self, resource: Resource, old: Held[Any] | None, new: Held[Any] | None) -> None:
+    def _on_object(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
         self._expectations.observe(resource, old, new)
 
     def _on_job(self, key: JobKey) -> None:
-        quiet = min(self._run.settle_per_pod * self.caches.pod_count(key), _SETTLE_MOST)
-        self._queue.add_settled(key, quiet if quiet >= _SETTLE_LEAST else 0.0, _SETTLE_AT_LAST * quiet)
+        quiet = min(self._run.debounce_per_pod * self.caches.pod_count(key), _LONGEST_DEBOUNCE)
+        self._queue.add_debounced(key, quiet if quiet >= _SHORTEST_DEBOUNCE else 0.0, _DEBOUNCE_LIMIT * quiet)
 
     def _on_node(self, node: NodeView | None, name: str) -> None:
-        """Those on the node must look, and those who wait for one like it."""
+        """Reconcile the jobs that use the node, and one that waits for slices like it."""
         changed = self.inventory.update_node(node) if node is not None else self.inventory.remove_node(name)
         if not changed:
             return
@@ -240,7 +241,7 @@ class Operator:
             namespace, job, _uid = holder.split("/")
             self._queue.add((namespace, job))
         if self._started:
-            self._capacity.freed()
+            self._capacity.slices_freed()
 
     async def _stop(self, workers: list[asyncio.Task[None]], others: Sequence[asyncio.Future[None]]) -> None:
         self._stopping = True

@@ -1,4 +1,4 @@
-"""For how long the record of what happened to a job may be put off. Pure."""
+"""How long the write of a job's status may be postponed. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Hashable
 
 
 class StatusPostponement[K: Hashable]:
-    """At most `seconds` for each key, from the first time that it is put off until it is written."""
+    """At most `seconds` for each key, from the first postponement until the status is written."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: dict[K, float] = {}
 
     def allows(self, key: K, now: float) -> bool:
-        """Whether the record of `key` may be put off (once more) at `now`, seconds of any clock that does not go back."""
+        """Whether the status of `key` may be postponed, again or for the first time. `now`: seconds of a clock that does not go back."""
         return now - self._since.setdefault(key, now) < self._seconds
 
     def reset(self, key: K) -> None:
-        """It is written, or there is nothing to write any more."""
+        """The status is written, or there is nothing left to write."""
         self._since.pop(key, None)

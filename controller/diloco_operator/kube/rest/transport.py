@@ -37,7 +37,7 @@ _MAX_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _ActiveCredentials:
     credentials: Credentials
     tls: ssl.SSLContext | bool
 
@@ -53,7 +53,7 @@ class Transport:
         self._on_request = on_request
         self._on_date = on_date
         self._user_agent = user_agent
-        self._held: _Held | None = None
+        self._held: _ActiveCredentials | None = None
         self._next_look = 0.0
         self._next_renewal = 0.0
         self._renewing = asyncio.Lock()
@@ -137,7 +137,7 @@ class Transport:
                 raise error
 
     async def _sent(
-        self, held: _Held, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout
+        self, held: _ActiveCredentials, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         credentials = held.credentials
         target = URL(credentials.server + url, encoded=True)
@@ -174,7 +174,7 @@ class Transport:
                 log.warning("the API server warns: %s", text)
 
     # --- credentials --------------------------------------------------------------------------------------------------
-    async def _current(self) -> _Held:
+    async def _current(self) -> _ActiveCredentials:
         loop = asyncio.get_running_loop()
         if self._held is None or loop.time() >= self._next_look:
             async with self._renewing:
@@ -182,7 +182,7 @@ class Transport:
                     self._held = await self._looked_at_again(self._held)
         return self._held
 
-    async def _looked_at_again(self, held: _Held | None) -> _Held:
+    async def _looked_at_again(self, held: _ActiveCredentials | None) -> _ActiveCredentials:
         """Without any credentials an error is raised; else the old ones do for a while longer."""
         loop = asyncio.get_running_loop()
         expires = held.credentials.expires if held is not None else None
@@ -200,7 +200,7 @@ class Transport:
             self._next_look = loop.time() + min(CREDENTIALS.reread, max(left, CREDENTIALS.retry))
         return fresh
 
-    async def _renewed(self, refused: _Held) -> bool:
+    async def _renewed(self, refused: _ActiveCredentials) -> bool:
         """Whether there are other credentials than those that the server refused."""
         loop = asyncio.get_running_loop()
         async with self._renewing:
@@ -219,13 +219,13 @@ class Transport:
             self._held = fresh
             return True
 
-    async def _read(self, held: _Held | None, *, fresh: bool) -> _Held:
+    async def _read(self, held: _ActiveCredentials | None, *, fresh: bool) -> _ActiveCredentials:
         credentials = await self._config.credentials(fresh=fresh)
         if held is not None and credentials == held.credentials:
             return held
         if held is not None and credentials.tls == held.credentials.tls:
-            return _Held(credentials, held.tls)
+            return _ActiveCredentials(credentials, held.tls)
         try:
-            return _Held(credentials, credentials.tls.context())
+            return _ActiveCredentials(credentials, credentials.tls.context())
         except OSError as error:
             raise ConfigError(f"{self._config.source}: the certificates cannot be used: {error}") from error

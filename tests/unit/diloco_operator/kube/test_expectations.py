@@ -4,7 +4,7 @@ import pytest
 from builders.scripted_api import an_object
 from diloco_operator.api.names import DILOCO_JOBS, PODS, SERVICES
 from diloco_operator.kube.expectations import Expectations
-from diloco_operator.kube.reflector import Held
+from diloco_operator.kube.reflector import CachedObject
 
 
 class Clock:
@@ -24,8 +24,8 @@ def expectations(clock: Clock) -> Expectations[str]:
     return Expectations(clock)
 
 
-def pod(name: str = "p", *, uid: str = "u", version: str = "1", deleting: bool = False) -> Held[None]:
-    return Held("ns", name, uid, version, deleting, None)
+def pod(name: str = "p", *, uid: str = "u", version: str = "1", deleting: bool = False) -> CachedObject[None]:
+    return CachedObject("ns", name, uid, version, deleting, None)
 
 
 def test_a_creation_is_open_until_the_cache_shows_the_object(expectations: Expectations[str]) -> None:
@@ -47,7 +47,7 @@ def test_a_deletion_is_open_until_the_object_is_gone(expectations: Expectations[
 
 
 @pytest.mark.parametrize("seen", [pod(deleting=True), pod(uid="another")], ids=["terminating", "replaced"])
-def test_a_deletion_is_seen_by(expectations: Expectations[str], seen: Held[None]) -> None:
+def test_a_deletion_is_seen_by(expectations: Expectations[str], seen: CachedObject[None]) -> None:
     expectations.expect_delete("job", PODS, "ns", "p", "u")
     expectations.observe(PODS, pod(), seen)
     assert not expectations.open("job")
@@ -86,31 +86,31 @@ def test_what_was_not_sent_is_not_expected(expectations: Expectations[str]) -> N
 
 def test_a_written_version_is_open_until_the_cache_reaches_it(expectations: Expectations[str]) -> None:
     written = an_object("job", 20)
-    expectations.expect_version("job", DILOCO_JOBS, Held("ns", "job", "u", "10", False, None), written)
+    expectations.expect_version("job", DILOCO_JOBS, CachedObject("ns", "job", "u", "10", False, None), written)
     assert expectations.open("job")
-    expectations.observe(DILOCO_JOBS, None, Held("ns", "job", "u", "15", False, None))
+    expectations.observe(DILOCO_JOBS, None, CachedObject("ns", "job", "u", "15", False, None))
     assert expectations.open("job")
-    expectations.observe(DILOCO_JOBS, None, Held("ns", "job", "u", "21", False, None))
+    expectations.observe(DILOCO_JOBS, None, CachedObject("ns", "job", "u", "21", False, None))
     assert not expectations.open("job")
 
 
 @pytest.mark.parametrize("shown", ["20", "100"])
 def test_a_version_that_the_cache_shows_already_is_not_expected(expectations: Expectations[str], shown: str) -> None:
-    expectations.expect_version("job", DILOCO_JOBS, Held("ns", "job", "u", shown, False, None), an_object("job", 20))
+    expectations.expect_version("job", DILOCO_JOBS, CachedObject("ns", "job", "u", shown, False, None), an_object("job", 20))
     assert not expectations.open("job")
 
 
 def test_a_deletion_ends_the_wait_for_a_version(expectations: Expectations[str]) -> None:
     expectations.expect_version("job", DILOCO_JOBS, None, an_object("job", 20))
-    expectations.observe(DILOCO_JOBS, Held("ns", "job", "u", "19", False, None), None)
+    expectations.observe(DILOCO_JOBS, CachedObject("ns", "job", "u", "19", False, None), None)
     assert not expectations.open("job")
 
 
 def test_versions_that_are_no_numbers_are_only_compared_for_equality(expectations: Expectations[str], clock: Clock) -> None:
     expectations.expect_version("job", DILOCO_JOBS, None, an_object("job", "opaque-b"))
-    expectations.observe(DILOCO_JOBS, None, Held("ns", "job", "u", "opaque-a", False, None))
+    expectations.observe(DILOCO_JOBS, None, CachedObject("ns", "job", "u", "opaque-a", False, None))
     assert expectations.open("job")
-    expectations.observe(DILOCO_JOBS, None, Held("ns", "job", "u", "opaque-b", False, None))
+    expectations.observe(DILOCO_JOBS, None, CachedObject("ns", "job", "u", "opaque-b", False, None))
     assert not expectations.open("job")
 
 

@@ -9,7 +9,7 @@ from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookma
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import ApiError, Gone, Obj, ObjList, Unavailable
-from diloco_operator.kube.reflector import Held, Reflector, as_it_is
+from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
@@ -32,7 +32,7 @@ class Followed:
         )
         self.reflector.on_change(self.note)
 
-    def note(self, old: Held[str] | None, new: Held[str] | None) -> None:
+    def note(self, old: CachedObject[str] | None, new: CachedObject[str] | None) -> None:
         held = new or old
         assert held is not None
         self.told.append((held.name, old.value if old else None, new.value if new else None))
@@ -190,7 +190,7 @@ def test_it_is_known_when_the_server_was_heard_last() -> None:
 
 def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed() -> None:
     class Fussy(Followed):
-        def note(self, old: Held[str] | None, new: Held[str] | None) -> None:
+        def note(self, old: CachedObject[str] | None, new: CachedObject[str] | None) -> None:
             raise KeyError("a defect")
 
     with pytest.raises(KeyError):

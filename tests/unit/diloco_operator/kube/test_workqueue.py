@@ -22,7 +22,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.wanted: dict[str, float] = {}  # since when a pass is owed
         self.delayed: dict[str, float] = {}
-        self.settling: dict[str, tuple[float, float]] = {}  # since when, and until when
+        self.debouncing: dict[str, tuple[float, float]] = {}  # since when, and until when
         self.held: set[str] = set()
 
     @rule(key=KEYS)
@@ -37,11 +37,11 @@ class KeyQueueMachine(RuleBasedStateMachine):
         self.delayed[key] = min(self.delayed.get(key, when), when)
 
     @rule(key=KEYS, quiet=st.integers(1, 3), most=st.integers(1, 6))
-    def add_settled(self, key: str, quiet: int, most: int) -> None:
-        self.queue.add_settled(key, self.now, quiet, most)
+    def add_debounced(self, key: str, quiet: int, most: int) -> None:
+        self.queue.add_debounced(key, self.now, quiet, most)
         if key not in self.wanted:
-            since, _ = self.settling.get(key, (self.now, 0.0))
-            self.settling[key] = since, min(self.now + quiet, since + most)
+            since, _ = self.debouncing.get(key, (self.now, 0.0))
+            self.debouncing[key] = since, min(self.now + quiet, since + most)
 
     @rule(seconds=st.integers(1, 3))
     def time_passes(self, seconds: int) -> None:
@@ -53,18 +53,18 @@ class KeyQueueMachine(RuleBasedStateMachine):
             if when <= self.now:
                 del self.delayed[key]
                 self.wanted.setdefault(key, when)
-        for key, (_, until) in list(self.settling.items()):
+        for key, (_, until) in list(self.debouncing.items()):
             if until <= self.now:
-                del self.settling[key]
+                del self.debouncing[key]
                 self.wanted.setdefault(key, until)
         taken = self.queue.take(self.now)
         candidates = self.wanted.keys() - self.held
         if taken is None:
             assert not candidates, "a key that is owed a pass was not handed out"
             return
-        assert taken in candidates, "a key was handed out that nobody wanted, or to a second worker"
+        assert taken in candidates, "a key was handed out that was not queued, or to a second worker"
         del self.wanted[taken]
-        self.settling.pop(taken, None)  # the pass sees what it was to settle for
+        self.debouncing.pop(taken, None)  # the pass sees what it was to settle for
         self.held.add(taken)
 
     @precondition(lambda self: self.held)
@@ -76,15 +76,15 @@ class KeyQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_next_timer_is_the_earliest_delay(self) -> None:
-        settled = [until for _, until in self.settling.values()]
+        settled = [until for _, until in self.debouncing.values()]
         assert self.queue.next_due() == min([*self.delayed.values(), *settled], default=None)
 
     @invariant()
     def nothing_is_lost(self) -> None:
         assert self.queue.processing == len(self.held)
-        assert self.queue.pending == len(self.wanted.keys() | self.held | self.delayed.keys() | self.settling.keys())
+        assert self.queue.pending == len(self.wanted.keys() | self.held | self.delayed.keys() | self.debouncing.keys())
         for key in "abcd":
-            assert self.queue.owed(key) == (key in self.wanted or key in self.settling)
+            assert self.queue.is_queued(key) == (key in self.wanted or key in self.debouncing)
 
 
 KeyQueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -103,7 +103,7 @@ def test_keys_come_in_the_order_in_which_they_were_added() -> None:
 
 
 def test_done_without_a_pass_is_a_defect() -> None:
-    with pytest.raises(ValueError, match="nobody is processing"):
+    with pytest.raises(ValueError, match="no worker has this key"):
         KeyQueue[str]().done("a")
 
 
@@ -124,19 +124,19 @@ def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_lo
         queue = a_queue()
         for _ in range(adds):
             assert queue.idle == (_ == 0)
-            queue.add_settled("a", 1.0, 5.0)
+            queue.add_debounced("a", 1.0, 5.0)
             await asyncio.sleep(0.75)
         assert await queue.get() == "a"
         return asyncio.get_running_loop().time()
 
     assert run_virtual(scenario(3)) == pytest.approx(2.5)  # a second after the third, at 1.5
-    assert run_virtual(scenario(7)) == pytest.approx(5.25)  # due at 5.0; nobody asked for it before the seventh had waited
+    assert run_virtual(scenario(7)) == pytest.approx(5.25)  # due at 5.0; debounced from 5.0 on
 
 
 def test_a_key_that_settles_and_is_wanted_at_once_is_handed_out_once() -> None:
     async def scenario() -> None:
         queue = a_queue()
-        queue.add_settled("a", 1.0, 5.0)
+        queue.add_debounced("a", 1.0, 5.0)
         queue.add("a")
         assert await queue.get() == "a"
         queue.done("a")
@@ -244,7 +244,7 @@ def test_a_key_added_while_it_is_processed_is_processed_once_more() -> None:
         assert await queue.get() == "a"
         queue.add("a")
         queue.add("a")
-        assert queue.depth == 0  # nobody else may take it meanwhile
+        assert queue.depth == 0  # no other worker may take it meanwhile
         queue.done("a")
         assert await queue.get() == "a"
         queue.done("a")

@@ -29,14 +29,14 @@ class World:
         self.queue = CapacityQueue(fleet, lambda key: self.woken.append(key[1]))
 
     def waits(self, name: str, created: float, *shapes: Shape) -> None:
-        self.queue.set_wants(("ns", name), created, shapes)
+        self.queue.set_demand(("ns", name), created, shapes)
 
     def passes(self, name: str, takes: Shape | None = None) -> None:
         """The job has a pass and takes a slice, or leaves what there is."""
         if takes is not None:
             self.fleet.free_slices[takes] -= takes.slots
             self.waits(name, 0.0)
-        self.queue.looked_at(("ns", name))
+        self.queue.reconciled(("ns", name))
 
 
 @pytest.fixture
@@ -50,15 +50,15 @@ def world() -> World:
 
 def test_the_oldest_job_is_asked_first_and_alone(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     assert world.woken == ["old"]
 
 
 def test_priority_comes_before_age(world: World) -> None:
-    world.queue.set_wants(("ns", "urgent"), 40.0, [V5P], priority=100)
-    world.queue.set_wants(("ns", "idle"), 5.0, [V5P], priority=-1)
+    world.queue.set_demand(("ns", "urgent"), 40.0, [V5P], priority=100)
+    world.queue.set_demand(("ns", "idle"), 5.0, [V5P], priority=-1)
     world.fleet.free_slices[V5P] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     for name in ("urgent", "old", "middle", "young"):
         world.passes(name)
     assert world.woken == ["urgent", "old", "middle", "young", "idle"]
@@ -66,7 +66,7 @@ def test_priority_comes_before_age(world: World) -> None:
 
 def test_what_the_first_leaves_is_offered_to_the_next(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     world.passes("old")
     assert world.woken == ["old", "middle"]
     world.passes("middle", takes=V5P)
@@ -75,14 +75,14 @@ def test_what_the_first_leaves_is_offered_to_the_next(world: World) -> None:
 
 def test_what_is_left_after_one_took_its_share_is_offered_again(world: World) -> None:
     world.fleet.free_slices[V5P] = 2
-    world.queue.freed()
+    world.queue.slices_freed()
     world.passes("old", takes=V5P)
     assert world.woken == ["old", "middle"]
 
 
 def test_nobody_is_asked_in_a_circle(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     for name in ("old", "middle", "young"):
         world.passes(name)
     assert world.woken == ["old", "middle", "young"]
@@ -96,22 +96,22 @@ def test_a_pass_that_nobody_asked_for_asks_nobody(world: World) -> None:
 
 def test_fewer_hosts_than_a_unit_needs_wake_nobody(world: World) -> None:
     world.fleet.free_slices[PAIR] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     assert world.woken == []
     world.fleet.free_slices[PAIR] = 2
-    world.queue.freed()
+    world.queue.slices_freed()
     assert world.woken == ["middle"]
 
 
 def test_a_job_that_is_served_is_not_asked_again(world: World) -> None:
     world.waits("old", 10.0)
     world.fleet.free_slices[V5P] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     assert world.woken == ["middle"]
 
 
 def test_another_job_under_the_same_name_has_its_own_age(world: World) -> None:
     world.waits("old", 40.0, V5P)
     world.fleet.free_slices[V5P] = 1
-    world.queue.freed()
+    world.queue.slices_freed()
     assert world.woken == ["middle"]
