@@ -149,7 +149,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(scene: Scene):
     scene.wait_second_works()
     scene.first.send(signal.SIGCONT)
     assert scene.first.wait() == 3, [line for line in scene.first.lines() if line.get("level") == "error"]
-    assert scene.first.said("does not lead any more")
+    assert scene.first.said("lost the lease and exits")
     scene.check_order()
 
 
@@ -174,6 +174,6 @@ def test_a_leader_that_is_told_to_stop_ends_its_writes_and_gives_the_lease_back(
 def test_a_second_signal_ends_it_at_once(scene: Scene):
     scene.proxy.cut()  # an orderly end would take a while
     scene.first.send(signal.SIGTERM)
-    scene.first.wait_said("^told to stop")
+    scene.first.wait_said("^stopping:")
     scene.first.send(signal.SIGTERM)
     assert scene.first.wait() == 128 + signal.SIGTERM

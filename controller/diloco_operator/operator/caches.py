@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster: one reflector for each resource that a pass reads."""
+"""What the operator knows of the cluster: one reflector for each resource that a reconcile reads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JobSecret:
 class PriorityClass:
     value: int
     default: bool
-    """Of pods that name none."""
+    """It applies to pods that name no class."""
 
 
 class _Followed[T]:
@@ -62,10 +62,10 @@ class _Followed[T]:
 
 @dataclass(frozen=True, slots=True)
 class CachedJob:
-    """A job between two looks at it. Its status is kept as JSON: as objects it takes five times the memory, 1.7 KB for each unit."""
+    """A job between two reconciles. Its status is kept as JSON: as objects it would take five times the memory, 1.7 KB for each unit."""
 
     bare: Job
-    """Without status."""
+    """The job without its status."""
     status: bytes
 
     @staticmethod
@@ -74,12 +74,12 @@ class CachedJob:
         return CachedJob(replace(job, status={}), json.dumps(job.status, separators=(",", ":")).encode())
 
     def whole(self) -> Job:
-        """The job with its status, the caller's own."""
+        """The job with its status; a copy for the caller."""
         return replace(self.bare, status=json.loads(self.status))
 
 
 class Caches:
-    """Every reflector of an operator. `namespaces`: only jobs of these and what they own; none: of all. Nodes are the whole cluster's."""
+    """All reflectors of an operator. `namespaces`: only jobs of these and their objects; empty: of all. Nodes are those of the cluster."""
 
     def __init__(
         self, client: Client, *, rng: Callable[[], float], namespaces: Sequence[str] = (), timeouts: WatchTimeouts | None = None
@@ -123,12 +123,12 @@ class Caches:
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
-        """All of them. Each must run."""
+        """All reflectors. Each must run."""
         return [reflector for followed in self._all for reflector in followed.reflectors]
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been listed once."""
+        """Whether every resource was listed once."""
         return all(reflector.synced for reflector in self.reflectors)
 
     @property
@@ -140,12 +140,12 @@ class Caches:
         return self._nodes.cache
 
     async def wait_synced(self) -> None:
-        """Returns when everything has been listed once. Nothing may be decided before."""
+        """Returns when every resource was listed once. Nothing may be decided before."""
         for reflector in self.reflectors:
             await reflector.wait_synced()
 
     def on_job_change(self, handler: Callable[[JobKey], None]) -> None:
-        """Call `handler` with the key of the job at every change of it or of something that it owns."""
+        """Call `handler` with the job's key at every change of the job or of its objects."""
         self._jobs.on_change(lambda old, new: handler(_either(old, new).key))
         self._pods.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
         self._secrets.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
@@ -153,11 +153,11 @@ class Caches:
             followed.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
 
     def on_node_change(self, handler: Callable[[NodeView | None, str], None]) -> None:
-        """Call `handler` with a node (None: it is gone) and its name at every change."""
+        """Call `handler` at every change of a node, with the node (None: deleted) and its name."""
         self._nodes.on_change(lambda old, new: handler(new.value if new else None, _either(old, new).name))
 
     def on_object_change(self, handler: Callable[[Resource, CachedObject[Any] | None, CachedObject[Any] | None], None]) -> None:
-        """Call `handler` at every change of what belongs to a job, before the handlers of `on_job_change` that are added later."""
+        """Call `handler` at every change of a job or its objects, before the handlers that `on_job_change` adds later."""
         for reflector in self.reflectors:
             if reflector.resource not in (names.NODES, names.PRIORITY_CLASSES):
                 reflector.on_change(functools.partial(handler, reflector.resource))
@@ -172,7 +172,7 @@ class Caches:
         return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, "/".join(key)))
 
     def pod_count(self, key: JobKey) -> int:
-        """How many pods there are with the job's label."""
+        """Number of pods with the job's label."""
         return self._pods.cache.count(_BY_JOB, "/".join(key))
 
     def pod(self, namespace: str, name: str) -> PodView | None:
@@ -181,11 +181,11 @@ class Caches:
         return held.value if held is not None else None
 
     def jobs_with_pods(self) -> set[JobKey]:
-        """Keys of all jobs that have pods, whether the jobs are still there or not."""
+        """Keys of all jobs that have pods, also of deleted jobs."""
         return {(held.namespace, held.value.job) for held in self._pods.cache}
 
     def children(self, key: JobKey) -> Children:
-        """What there is under the names that the job uses for its objects."""
+        """The objects that exist under the names that the job uses."""
         secrets = {held.name: held.value.certificates for held in self._secrets.cache.by_index(_BY_JOB, "/".join(key))}
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
@@ -196,19 +196,19 @@ class Caches:
         )
 
     def priority(self, name: str) -> int:
-        """The value of a PriorityClass; "": of the cluster's default. 0 where there is none, as for pods without one."""
+        """The value of a PriorityClass; "": that of the cluster's default class. 0 if the class does not exist, as for pods without one."""
         if name:
             held = self._priorities.cache.get("", name)
             return held.value.value if held is not None else 0
         return next((held.value.value for held in self._priorities.cache if held.value.default), 0)
 
     def authority(self, key: JobKey, owner: str) -> Authority | None:
-        """Who signs for the job with uid `owner`, if there is one already."""
+        """The certificate authority of the job with uid `owner`; None: it has none yet."""
         held = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))
         return held.value.certificates.authority if held is not None and held.value.certificates.owner == owner else None
 
     def roots(self, key: JobKey) -> str:
-        """The authorities that the job's syncer may have its certificate from, PEM; "" when there is none."""
+        """Certificates of the authorities that may have signed the syncer's certificate, PEM; "" if there are none."""
         held = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
         return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
 

@@ -1,7 +1,7 @@
-"""Whether the DiLoCoJob resource that a cluster has is at least what this operator needs.
+"""Checks that the cluster's CustomResourceDefinition has everything that this operator needs.
 
-An API server drops fields that its CustomResourceDefinition does not name, silently: an operator over an older one would write restarts and
-attempts into status and never see them again. So it looks first, says what is missing, and waits until somebody has mended it.
+An API server silently drops fields that its CustomResourceDefinition does not have. With an older definition the operator would write
+restarts and attempts into status and never see them again. So it checks first, reports what is missing, and waits until that is fixed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _HINT = (
 
 
 class CrdCheck:
-    """Looks at the installed definition until cancelled. `problem` is what is wrong with it, for people; "": nothing."""
+    """Checks the installed definition until cancelled. `problem` says what is wrong with it, human-readable; "": nothing."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.problem = "the CustomResourceDefinition has not been looked at yet"
+        self.problem = "the CustomResourceDefinition is not checked yet"
         self._good = asyncio.Event()
 
     async def wait_good(self) -> None:
-        """Returns when the definition has been seen to be right, once."""
+        """Returns once a check found no problem."""
         await self._good.wait()
 
     async def run(self) -> None:
-        """Look, and look again."""
+        """Check again and again."""
         while True:
-            await self._look()
+            await self._check()
             await asyncio.sleep(RECONCILE.crd_retry if self.problem else RECONCILE.crd_recheck)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
             problem = problem_of(await self._client.get(names.CUSTOM_RESOURCES, "", CRD_NAME))
         except NotFound:
@@ -53,7 +53,7 @@ class CrdCheck:
             )
         except (ApiError, OSError) as error:
             if self._good.is_set():
-                return  # it was right, and whether it still is cannot be known now
+                return  # the last check found no problem, and there is no newer knowledge
             problem = f"the CustomResourceDefinition {CRD_NAME} cannot be read: {error}"
         if problem and problem != self.problem:
             log.error("not ready: %s", problem)
@@ -64,16 +64,16 @@ class CrdCheck:
 
 def problem_of(installed: Obj) -> str:
     """What is wrong with an installed definition; "": nothing. Pure."""
-    lacking = list(what_lacks(installed))
-    if not lacking:
+    missing = list(missing_parts(installed))
+    if not missing:
         return ""
-    more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-    shown = ", ".join(lacking[:_SHOWN])
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    shown = ", ".join(missing[:_SHOWN])
     return f"the CustomResourceDefinition {CRD_NAME} in the cluster is of another version: it lacks {shown}{more}; {_HINT}"
 
 
-def what_lacks(installed: Obj) -> Iterator[str]:
-    """What this operator needs and the installed definition has not: fields by their path, values of an enumeration, subresources. Pure."""
+def missing_parts(installed: Obj) -> Iterator[str]:
+    """What this operator needs and the installed definition lacks: fields by their path, values of an enumeration, subresources. Pure."""
     [needed] = [version for version in build_crd()["spec"]["versions"] if version["name"] == names.VERSION]
     found = next(
         (v for v in (installed.get("spec") or {}).get("versions") or () if v.get("name") == names.VERSION and v.get("served")), None

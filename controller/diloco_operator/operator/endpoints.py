@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 log = logging.getLogger(__name__)
 
 type Ready = Callable[[], Sequence[str]]
-"""Why the process is not ready, one line each; none: it is."""
+"""Reasons why the process is not ready, one line each; none: it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class Address:
 
     host: str
     port: int
-    """0: any free one; the log tells which."""
+    """0: any free port; the log names it."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> Address | None:
-        """Of `host:port`, `[::]:port` or `:port` (every address); `0`: nowhere. Raises ValueError."""
+        """From `host:port`, `[::]:port` or `:port` (every address). `0`: None. Raises ValueError."""
         if text == "0":
             return None
         host, colon, port = text.rpartition(":")
@@ -40,7 +40,7 @@ class Address:
 
 
 def health_app(ready: Ready) -> web.Application:
-    """/healthz: the event loop turns, which it shows by answering. /readyz: `ready`."""
+    """/healthz: an answer shows that the event loop runs. /readyz: `ready`."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -56,7 +56,7 @@ def health_app(ready: Ready) -> web.Application:
 
 
 def metrics_app(registry: CollectorRegistry) -> web.Application:
-    """/metrics, in the format that the scraper asks for."""
+    """/metrics, in the format that the scraper requests."""
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -69,7 +69,7 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 @contextlib.asynccontextmanager
 async def serving(app: web.Application, address: Address | None, what: str) -> AsyncIterator[None]:
-    """Serve `app` within. Raises OSError when the address cannot be had."""
+    """Serve `app` inside the context. Raises OSError if the address cannot be used."""
     if address is None:
         yield
         return

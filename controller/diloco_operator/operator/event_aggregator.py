@@ -1,4 +1,4 @@
-"""When events are so many that people read them better as one. Pure."""
+"""Decides when similar events are so many that they become one. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 SINGLE_EVENTS = 10
-"""Different events of one kind that are told one by one within the window."""
+"""So many different events of one kind are written one by one within the window."""
 WINDOW = 600.0
-"""Seconds without an event of a kind after which it is told one by one again."""
+"""After so many seconds without an event of a kind, its events are written one by one again."""
 _KINDS = 4096
 
 
 @dataclass(slots=True)
 class _Kind:
     last: float
-    told: set[str] = field(default_factory=set)
+    single: set[str] = field(default_factory=set)
+    """Messages that were written one by one."""
 
 
 class EventAggregator:
@@ -26,7 +27,7 @@ class EventAggregator:
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
 
     def aggregates(self, kind: Hashable, message: str, now: float) -> bool:
-        """Whether this message is one too many to be told by itself: 10 others of its kind were, in the last 10 minutes."""
+        """Whether this message must join the combined event: 10 others of its kind were written one by one in the last 10 minutes."""
         known = self._kinds.get(kind)
         if known is None or now - known.last >= WINDOW:
             known = self._kinds[kind] = _Kind(now)
@@ -34,9 +35,9 @@ class EventAggregator:
         self._kinds.move_to_end(kind)
         if len(self._kinds) > _KINDS:
             self._kinds.popitem(last=False)
-        if message in known.told:
+        if message in known.single:
             return False
-        if len(known.told) >= SINGLE_EVENTS:
+        if len(known.single) >= SINGLE_EVENTS:
             return True
-        known.told.add(message)
+        known.single.add(message)
         return False

@@ -1,5 +1,5 @@
-"""Events about a job, as `kubectl describe` shows them: one object for each thing that happens, with a count when it repeats, and one for
-all that are alike when they are many. Needs the rights to create and to patch events, and no other."""
+"""Events about a job, as `kubectl describe` shows them: one object for each thing that happens, with a count of repetitions, and one object
+for many similar things. Needs only the rights to create and to patch events."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from diloco_operator.timeouts import RECONCILE, REQUESTS
 log = logging.getLogger(__name__)
 
 BACKLOG = 20_000
-"""Events that wait to be written, about 1 KiB each; beyond it new ones are dropped, with a word in the log."""
+"""Events that may wait to be written, about 1 KiB each. Beyond that new events are dropped, which the log reports."""
 WRITERS = 4
-"""Events that are being written at once."""
+"""Events written at once."""
 MESSAGE_LIMIT = 1024
-"""Characters of a message, the limit of the events API."""
+"""Longest message in characters, as the events API limits it."""
 COOL_DOWN = RECONCILE.event_cool_down
 _REMEMBERED = 4096
-"""Events of which the count is known without asking."""
+"""Events whose count is remembered, so that a repetition costs one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The job that something is about."""
+    """The job that a plan or an event is about."""
 
     namespace: str
     name: str
@@ -44,17 +44,17 @@ class Subject:
 
 @dataclass(slots=True)
 class _Pending:
-    """An event that was pending and is not written yet."""
+    """An event that was emitted and is not written yet."""
 
     obj: Obj
-    """As it was pending last."""
+    """As it was emitted last."""
     times: int = 1
 
 
 class EventRecorder:
-    """Writes events, a few at a time and beside everything else: no pass waits for a story to be pending.
+    """Writes events in the background, a few at a time: no reconcile waits for them.
 
-    `now` is the wall clock, timezone-aware. Best effort: an event that cannot be written is logged, and that is all.
+    `now` is the wall clock, timezone-aware. Events are best effort: one that cannot be written is only logged.
     """
 
     def __init__(self, client: Client, now: Callable[[], datetime]) -> None:
@@ -62,17 +62,17 @@ class EventRecorder:
         self._now = now
         self._aggregator = EventAggregator()
         self._pending: dict[str, _Pending] = {}
-        """By namespace and name; every one of them is in the backlog, or rests."""
+        """By namespace and name. Each of them is in the backlog or cools down."""
         self._backlog: asyncio.Queue[str] = asyncio.Queue()
         self._cooling_down: dict[str, asyncio.TimerHandle | None] = {}
-        """Events that are being written (None), or were a moment ago."""
+        """Events that are written now (None), or that were written a moment ago."""
         self._counts: OrderedDict[str, int] = OrderedDict()
-        """What the API server has as the count of the events written last."""
+        """The count that the API server has for the events that were written last."""
         self._dropped = 0
 
     def emit(self, job: Subject, event: Event) -> None:
-        """Have `event` about `job` written soon. Its name is derived from what it says, so that the same event, pending again by another
-        pass or after a restart, raises a count. Of many that differ in their message alone the later ones are pending as one."""
+        """Have `event` about `job` written soon. Its name is derived from its content, so that the same event, emitted again by another
+        reconcile or after a restart, only raises the count. Of many events that differ only in their message, the later ones become one."""
         obj = self._object(job, event)
         key = _key(obj)
         if (waiting := self._pending.get(key)) is not None:
@@ -88,13 +88,13 @@ class EventRecorder:
             self._backlog.put_nowait(key)
 
     async def run(self) -> None:
-        """Write what is pending until cancelled."""
+        """Write pending events until cancelled."""
         async with asyncio.TaskGroup() as writers:
             for _ in range(WRITERS):
                 writers.create_task(self._keep_writing())
 
     async def drained(self) -> None:
-        """Returns when everything that was pending is written or given up."""
+        """Returns when every pending event is written or has failed."""
         while True:
             for key, timer in list(self._cooling_down.items()):
                 if timer is not None:
@@ -134,7 +134,7 @@ class EventRecorder:
                 await self._create(key, pending)
             else:
                 await self._raise(key, pending, known)
-        except AlreadyExists:  # an earlier process pending it, and only the server knows how often
+        except AlreadyExists:  # an earlier process emitted it, and only the server knows its count
             there = await self._patch(pending, {"lastTimestamp": pending.obj["lastTimestamp"]})
             await self._raise(key, pending, int(there.get("count") or 1))
         except NotFound:
@@ -168,11 +168,11 @@ class EventRecorder:
         message = event.message[:MESSAGE_LIMIT]
         kind = (job.uid, event.type, event.reason)
         if self._aggregator.aggregates(kind, message, moment.timestamp()):
-            pending = "\0".join((*kind, "similar"))
+            content = "\0".join((*kind, "similar"))
             message = f"(combined from similar events) {message}"[:MESSAGE_LIMIT]
         else:
-            pending = "\0".join((*kind, message))
-        digest = hashlib.sha256(pending.encode()).hexdigest()[:16]
+            content = "\0".join((*kind, message))
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
         now = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "apiVersion": "v1",

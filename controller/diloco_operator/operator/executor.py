@@ -1,4 +1,4 @@
-"""Carries out a `Plan`, stage by stage, with the meaning that `plan.py` gives it. Decides nothing."""
+"""Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from diloco_operator.timeouts import REQUESTS
 log = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENCY = 64
-"""Requests under way at once over all jobs."""
+"""Requests at once, over all jobs."""
 JOB_CONCURRENCY = 32
-"""Requests under way at once for one job: the rest is for the others, whatever happens to this one."""
+"""Requests at once for one job. The other slots are for the other jobs, whatever happens to this one."""
 LIGHT_FLOW = 8
-"""A job that never wants more at once, such as for the hosts of one unit, does not make others wait."""
+"""A job that never wants more requests at once, such as for the hosts of one unit, is a light flow and delays no other job."""
 CONTENTION_CONCURRENCY = 1
-"""Requests under way at once for a job that wants more than that, while one that does not has some too: on the API server they would
-wait behind this job's."""
+"""Requests at once for a heavy flow while a light flow has requests too: on the API server the light flow's requests would wait behind
+them."""
 READY = 128
-"""Objects of a plan that may wait for their turn with their certificates made: what keeps a job's requests going while the next Secret,
+"""Objects of a plan that may wait for a slot after their certificates are made. They keep the job's requests going while the next Secret,
 with the certificates of up to 64 units, is made and written."""
 
 
@@ -35,14 +35,14 @@ class Failure:
     """An action that was not carried out."""
 
     action: str
-    """For people: `create Pod ns/name`."""
+    """Human-readable: `create Pod ns/name`."""
     error: ApiError
     write: Create | Patch | None = None
-    """What was to be made or changed, if it was that."""
+    """The write, if the action was a create or a patch."""
 
     @property
     def transient(self) -> bool:
-        """Whether the same action may well succeed later: the server was away, busy or behind."""
+        """Whether the same action may succeed later: the server was away, busy or had a newer state."""
         return isinstance(self.error, Unavailable | Conflict) or self.error.code in (408, 429) or self.error.code >= 500
 
     def __str__(self) -> str:
@@ -51,11 +51,11 @@ class Failure:
 
 @dataclass(slots=True)
 class ExecutionResult:
-    """What became of a plan. Its actions can all be repeated, so with `failures` the job is simply looked at again later."""
+    """What became of a plan. Every action can be repeated, so after `failures` the job is simply reconciled again later."""
 
     created: int = 0
     existed: int = 0
-    """Creates whose object was there already, made by an earlier pass."""
+    """Creates whose object existed already, from an earlier reconcile."""
     patched: list[tuple[Resource, Obj]] = field(default_factory=list, repr=False)
     """Metadata of patched objects, as the API server has them now."""
     deleted: int = 0
@@ -64,21 +64,21 @@ class ExecutionResult:
     written: Obj | None = None
     """Metadata of the job, as the API server has it after the status was applied."""
     postponed: bool = False
-    """The status, and what follows it, was left to the next pass."""
+    """The status, and what follows it, was left to the next reconcile."""
     failures: list[Failure] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether every action but the events, which are best effort, was carried out."""
+        """Whether every action was carried out. Events do not count: they are best effort."""
         return not self.failures
 
 
 class Executor:
-    """Carries out plans with at most `concurrency` requests under way at once over all jobs together, and `per_job` for one job,
-    `in_contention` for one that wants more than `few` while there are others that do not. Jobs that wait take turns, request by request.
+    """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than
+    `light` at once gets `in_contention` while other jobs write too. Waiting jobs take turns, request by request.
 
-    `unsent` is called with (resource, namespace, name) of every create and delete that failed or, because an earlier stage failed,
-    was never sent: nobody should wait for its effect. If it did happen after all, doing it again is harmless.
+    `unsent` is called with (resource, namespace, name) of every create and delete that failed, or that was not sent because an earlier
+    stage failed: its effect must not be expected. If it happened after all, to do it again is harmless.
     """
 
     def __init__(
@@ -106,32 +106,32 @@ class Executor:
         postpone: Callable[[], bool] = lambda: False,
         certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> ExecutionResult:
-        """Creates and certificates, then the status, then deletes, then events. `job` is what the plan was made for. `version`: the job's
-        resourceVersion that the plan was made from; the status is written over no other. `postpone` is asked before a status that may
-        wait. `certificates` makes the writes of the plan's `certificates`, in its order."""
-        outcome = ExecutionResult()
+        """Creates and certificates, then the status, then deletes, then events. `job`: the job of the plan. `version`: the resourceVersion
+        of the job that the plan was made from; the status is written over no other one. `postpone` is asked before a status that may wait.
+        `certificates` yields the writes for the plan's `certificates`, in their order."""
+        result = ExecutionResult()
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
             creates = [create for create in plan.creates if create.wave == wave]
             to_issue = [wanted for wanted in plan.certificates if wanted.wave == wave]
-            if not outcome.ok:
-                _tell_unsent(creates, to_issue, unsent)
+            if not result.ok:
+                _report_unsent(creates, to_issue, unsent)
             elif to_issue:
-                assert certificates is not None, "somebody must make the plan's certificates"
-                await self._make(job, creates, to_issue, certificates, outcome, unsent)
+                assert certificates is not None, "a plan with certificates needs their writes"
+                await self._make(job, creates, to_issue, certificates, result, unsent)
             else:
-                await _all([self._create(create, job, outcome, unsent) for create in creates])
-        if plan.status is not None and outcome.ok:
-            outcome.postponed = plan.status.may_wait and postpone()
-            if not outcome.postponed:
-                await self._apply_status(job, plan.status, version, outcome)
-        if outcome.ok and not outcome.postponed:
-            await _all([self._delete(job, delete, outcome, unsent) for delete in plan.deletes])
+                await _all([self._create(create, job, result, unsent) for create in creates])
+        if plan.status is not None and result.ok:
+            result.postponed = plan.status.may_wait and postpone()
+            if not result.postponed:
+                await self._apply_status(job, plan.status, version, result)
+        if result.ok and not result.postponed:
+            await _all([self._delete(job, delete, result, unsent) for delete in plan.deletes])
             for event in plan.events:
                 self._events.emit(job, event)
         else:
             for delete in plan.deletes:
                 unsent(delete.resource, delete.namespace, delete.name)
-        return outcome
+        return result
 
     async def _make(
         self,
@@ -139,17 +139,17 @@ class Executor:
         creates: Sequence[Create],
         to_issue: Sequence[IssueCertificates],
         certificates: AsyncIterator[Create | Patch],
-        outcome: ExecutionResult,
+        result: ExecutionResult,
         unsent: Callable[[Resource, str, str], None],
     ) -> None:
-        """Each Secret is written as soon as its certificates are made, and what is made after it is ready then. No more certificates are
-        made than the requests need: with all of them made first this process would be busy, and the API server idle."""
+        """Write each Secret as soon as its certificates are made; the objects that need it are ready then. Certificates are made only as
+        fast as requests need them: if all were made first, this process would be busy and the API server idle."""
         after: dict[str, list[Create]] = {wanted.obj["metadata"]["name"]: [] for wanted in to_issue}
         ready: asyncio.Queue[Create | None] = asyncio.Queue(READY)
 
         async def send() -> None:
             while (create := await ready.get()) is not None:
-                await self._create(create, job, outcome, unsent)
+                await self._create(create, job, result, unsent)
 
         senders = min(self._per_job, len(creates))
         async with asyncio.TaskGroup() as group:
@@ -161,24 +161,24 @@ class Executor:
                 else:
                     await ready.put(create)
             for _ in to_issue:
-                name, there = await self._certified(await anext(certificates), job, outcome, unsent)
+                name, there = await self._certified(await anext(certificates), job, result, unsent)
                 if not there:
-                    _tell_unsent(after[name], [], unsent)
+                    _report_unsent(after[name], [], unsent)
                 for create in after[name] if there else ():
                     await ready.put(create)
             for _ in range(senders):
                 await ready.put(None)
 
     async def _certified(
-        self, secret: Create | Patch, job: Subject, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]
+        self, secret: Create | Patch, job: Subject, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> tuple[str, bool]:
-        """The Secret's name, and whether it is as it shall be now."""
+        """The Secret's name, and whether it has the wanted content now."""
         if isinstance(secret, Patch):
-            return secret.name, await self._patch(secret, job, outcome)
-        return secret.obj["metadata"]["name"], await self._create(secret, job, outcome, unsent)
+            return secret.name, await self._patch(secret, job, result)
+        return secret.obj["metadata"]["name"], await self._create(secret, job, result, unsent)
 
-    async def _create(self, create: Create, job: Subject, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> bool:
-        """Whether it is there now."""
+    async def _create(self, create: Create, job: Subject, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> bool:
+        """Whether the object exists now."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         action = f"create {create.resource.kind} {namespace}/{name}"
@@ -188,43 +188,45 @@ class Executor:
                 lambda: self._client.create(create.resource, create.obj, field_manager=names.FIELD_MANAGER, metadata_only=True),
             )
         except AlreadyExists:
-            return await self._check_owner(create, job, action, outcome, unsent)
+            return await self._check_owner(create, job, action, result, unsent)
         except ApiError as error:
-            outcome.failures.append(Failure(action, error, create))
+            result.failures.append(Failure(action, error, create))
             unsent(create.resource, namespace, name)
             return False
-        outcome.created += 1
+        result.created += 1
         return True
 
     async def _check_owner(
-        self, create: Create, job: Subject, action: str, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]
+        self, create: Create, job: Subject, action: str, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> bool:
-        """The name is taken: by ourselves earlier, which is success, or by somebody else."""
+        """The name is taken: by an earlier write for this job, which is success, or by a foreign object."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         try:
             there = await self._request(job, lambda: self._client.get(create.resource, namespace, name))
-        except ApiError as error:  # also NotFound: it went away in between, so the create is worth another try
-            outcome.failures.append(Failure(action, error))
+        except ApiError as error:  # also NotFound: it vanished meanwhile, so the create should be tried again
+            result.failures.append(Failure(action, error))
             unsent(create.resource, namespace, name)
             return False
         if any(owner.get("uid") == job.uid for owner in there["metadata"].get("ownerReferences", ())):
             if create.fresh:
-                outcome.failures.append(Failure(action, Conflict(409, "Conflict", "an earlier one is there already; looking again")))
+                result.failures.append(
+                    Failure(action, Conflict(409, "Conflict", "an earlier object with this name exists; the job is reconciled again"))
+                )
                 unsent(create.resource, namespace, name)
                 return False
-            outcome.existed += 1
+            result.existed += 1
             return True
         kind = create.resource.kind
         message = (
             f"{kind} {namespace}/{name} exists and does not belong to this job; delete or rename that {kind}, or give the job another name"
         )
-        outcome.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message), create))
+        result.failures.append(Failure(action, AlreadyExists(409, "AlreadyExists", message), create))
         unsent(create.resource, namespace, name)
         return False
 
-    async def _patch(self, patch: Patch, job: Subject, outcome: ExecutionResult) -> bool:
-        """Whether it is as it shall be now."""
+    async def _patch(self, patch: Patch, job: Subject, result: ExecutionResult) -> bool:
+        """Whether the object has the wanted content now."""
         try:
             written = await self._request(
                 job,
@@ -238,19 +240,19 @@ class Executor:
                     metadata_only=True,
                 ),
             )
-        except NotFound as error:  # deleted since: not what the patch was decided on, so as good as changed
+        except NotFound as error:  # deleted since the decision: handle it like a changed object
             gone = Conflict(409, "Conflict", error.message)
-            outcome.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", gone))
+            result.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", gone))
         except ApiError as error:
-            outcome.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", error, patch))
+            result.failures.append(Failure(f"patch {patch.resource.kind} {patch.namespace}/{patch.name}", error, patch))
         else:
-            outcome.patched.append((patch.resource, written))
+            result.patched.append((patch.resource, written))
             return True
         return False
 
-    async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, outcome: ExecutionResult) -> None:
-        """The version makes the server refuse the status if the job was deleted and made anew under the same name: through the status of
-        a custom resource an API server does not look at the uid."""
+    async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, result: ExecutionResult) -> None:
+        """With the version the server rejects the status if the job was deleted and created again under the same name. For the status of a
+        custom resource an API server does not check the uid."""
         body: Obj = {
             "apiVersion": apply.resource.api_version,
             "kind": apply.resource.kind,
@@ -263,7 +265,7 @@ class Executor:
             "status": apply.status,
         }
         try:
-            outcome.written = await self._request(
+            result.written = await self._request(
                 job,
                 lambda: self._client.patch(
                     apply.resource,
@@ -278,9 +280,9 @@ class Executor:
                 ),
             )
         except ApiError as error:
-            outcome.failures.append(Failure(f"apply status of {apply.resource.kind} {apply.namespace}/{apply.name}", error))
+            result.failures.append(Failure(f"apply status of {apply.resource.kind} {apply.namespace}/{apply.name}", error))
 
-    async def _delete(self, job: Subject, delete: Delete, outcome: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> None:
+    async def _delete(self, job: Subject, delete: Delete, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> None:
         action = f"delete {delete.resource.kind} {delete.namespace}/{delete.name}"
         if delete.why:
             log.info("%s: %s", action, delete.why)
@@ -291,15 +293,15 @@ class Executor:
                     delete.resource, delete.namespace, delete.name, grace_seconds=delete.grace_seconds, uid=delete.uid
                 ),
             )
-            outcome.deleted += 1
-        except (NotFound, Conflict):  # gone, or another object under the same name: either way the one we meant is no more
-            outcome.gone += 1
+            result.deleted += 1
+        except (NotFound, Conflict):  # it is gone, or another object has its name: both mean that it is deleted
+            result.gone += 1
         except ApiError as error:
-            outcome.failures.append(Failure(action, error))
+            result.failures.append(Failure(action, error))
             unsent(delete.resource, delete.namespace, delete.name)
 
     async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
-        """One request, in its turn. No answer in time is the same as no connection: nothing is known of it."""
+        """One request, once the job has a slot. After a time-out, as without a connection, the effect of the request is unknown."""
         async with self._slots.slot(job):
             try:
                 async with asyncio.timeout(REQUESTS.write):
@@ -308,7 +310,7 @@ class Executor:
                 raise Unavailable(504, "Timeout", f"no answer within {REQUESTS.write:.0f} s") from None
 
 
-def _tell_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificates], unsent: Callable[[Resource, str, str], None]) -> None:
+def _report_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificates], unsent: Callable[[Resource, str, str], None]) -> None:
     for create in creates:
         meta = create.obj["metadata"]
         unsent(create.resource, meta.get("namespace", ""), meta["name"])

@@ -1,4 +1,4 @@
-"""Log lines that a program can read: one JSON object each, with the job and the unit that it is about. Or text, for people."""
+"""Log lines: JSON objects for programs, with the job and the unit that they are about, or human-readable text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 _job: ContextVar[str] = ContextVar("job", default="")
-"""The job that the running task works for. Tasks that it starts inherit it."""
+"""The job that the current task works for. Tasks that it starts inherit it."""
 
 type LogFormat = Literal["json", "text"]
 
@@ -21,7 +21,7 @@ _LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warni
 
 @contextlib.contextmanager
 def about_job(namespace: str, name: str) -> Iterator[None]:
-    """What is logged within, also by tasks started within, is about this job."""
+    """Log lines inside the context, also those of tasks that it starts, are about this job."""
     token = _job.set(f"{namespace}/{name}")
     try:
         yield

@@ -1,4 +1,4 @@
-"""What /metrics tells: how the operator works, under the names that Kubernetes' controllers share, and how the jobs are.
+"""What /metrics reports: how the operator works, under the names that Kubernetes' controllers share, and how the jobs are.
 
 Everything lives in the registry of one `Metrics`; nothing is global. docs/metrics.md lists every metric.
 """
@@ -31,29 +31,34 @@ _JOB = ("namespace", "job")
 
 
 class Metrics:
-    """Everything that is counted, for one process."""
+    """All metrics of one process."""
 
     def __init__(self, *, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
         ProcessCollector(registry=registry)
         name = ("name", "controller")
-        self._reconciles = Counter("controller_runtime_reconcile_total", "Passes by result", ("controller", "result"), registry=registry)
-        self._errors = Counter("controller_runtime_reconcile_errors_total", "Passes that failed", ("controller",), registry=registry)
+        self._reconciles = Counter(
+            "controller_runtime_reconcile_total", "Reconciles by result", ("controller", "result"), registry=registry
+        )
+        self._errors = Counter("controller_runtime_reconcile_errors_total", "Reconciles that failed", ("controller",), registry=registry)
         self._panics = Counter(
-            "controller_runtime_reconcile_panics_total", "Passes that ended in a defect of the operator", ("controller",), registry=registry
+            "controller_runtime_reconcile_panics_total",
+            "Reconciles that ended in a defect of the operator",
+            ("controller",),
+            registry=registry,
         )
         self._seconds = Histogram(
             "controller_runtime_reconcile_time_seconds",
-            "Seconds of a pass, its writes included",
+            "Seconds of a reconcile, including its writes",
             ("controller",),
             buckets=_RECONCILE_BUCKETS,
             registry=registry,
         )
-        self.active_workers = Gauge("controller_runtime_active_workers", "Passes under way", ("controller",), registry=registry).labels(
+        self.active_workers = Gauge("controller_runtime_active_workers", "Reconciles that run", ("controller",), registry=registry).labels(
             CONTROLLER
         )
         self.max_workers = Gauge(
-            "controller_runtime_max_concurrent_reconciles", "Passes that may be under way at once", ("controller",), registry=registry
+            "controller_runtime_max_concurrent_reconciles", "Reconciles that may run at once", ("controller",), registry=registry
         ).labels(CONTROLLER)
         self.queue = QueueMetrics(registry, name)
         self._requests = Counter(
@@ -74,11 +79,11 @@ class Metrics:
         self._requests.labels(code, method, host).inc()
 
     def watch_leading(self, lease: str, leads: Callable[[], bool]) -> None:
-        """From now on tell whether this replica holds the lease of this name."""
+        """Report from now on whether this replica holds the lease of this name."""
         self._leading.labels(lease).set_function(lambda: 1.0 if leads() else 0.0)
 
     def reconcile_done(self, seconds: float, *, failed: bool = False, defect: bool = False, later: bool = False) -> None:
-        """A pass ended. `later`: it asked to be repeated after a while."""
+        """A reconcile ended. `later`: it asked for another one after a while."""
         self._seconds.labels(CONTROLLER).observe(seconds)
         if defect:
             self._panics.labels(CONTROLLER).inc()
@@ -103,14 +108,14 @@ class QueueMetrics:
         ).labels(*values)
         self._depth = Gauge("workqueue_depth", "Keys that wait for a worker", labels, registry=registry).labels(*values)
         self._unfinished = Gauge(
-            "workqueue_unfinished_work_seconds", "Seconds so far of all passes under way together", labels, registry=registry
+            "workqueue_unfinished_work_seconds", "Seconds so far of all running reconciles together", labels, registry=registry
         ).labels(*values)
         self._longest = Gauge(
-            "workqueue_longest_running_processor_seconds", "Seconds so far of the longest pass under way", labels, registry=registry
+            "workqueue_longest_running_processor_seconds", "Seconds so far of the longest running reconcile", labels, registry=registry
         ).labels(*values)
 
     def follow(self, depth: Callable[[], int], running: Callable[[], list[float]]) -> None:
-        """Where the figures of now come from."""
+        """Where the current values come from."""
         self._depth.set_function(depth)
         self._unfinished.set_function(lambda: sum(running()))
         self._longest.set_function(lambda: max(running(), default=0.0))
@@ -129,21 +134,21 @@ class QueueMetrics:
 
 
 class JobMetrics(Collector):
-    """How the jobs are, as their status says; what happened to them, as this process has put it on record.
+    """The state of the jobs, from their status, and what happened to them, as this process recorded it.
 
-    Only the replica that leads tells of jobs, or every sum over replicas would count them twice. Series end with their job.
+    Only the leader reports jobs, or every sum over replicas would count them twice. Series end with their job.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._restarts = Counter(
             "diloco_job_restarts_total",
-            "Attempts of units that ended and are followed by another, by why they ended",
+            "Attempts of units that ended and are followed by another, by reason",
             (*_JOB, "reason"),
             registry=registry,
         )
         self._failures = Counter(
             "diloco_job_placement_failures_total",
-            "Times that a pool came to have units without hardware, by why",
+            "Times that a pool came to have units without hardware, by reason",
             (*_JOB, "pool", "reason"),
             registry=registry,
         )
@@ -160,11 +165,12 @@ class JobMetrics(Collector):
         registry.register(self)
 
     def follow(self, jobs: Callable[[], Iterable[Job]], report: Callable[[JobKey], Report | None], now: Callable[[], float]) -> None:
-        """From now on tell of what `jobs` gives; `report` is the last one of a job's syncer, `now` the clock of its `received_at`."""
+        """Report from now on the jobs that `jobs` returns. `report`: the last report of a job's syncer. `now`: the clock of its
+        `received_at`."""
         self._jobs, self._report, self._now = jobs, report, now
 
     def on_record(self, key: JobKey, before: Mapping[str, Any], plan: Plan) -> None:
-        """The status of `plan` was written over `before`: count what it says happened."""
+        """The status of `plan` was written over `before`: count what happened between the two."""
         if plan.status is None:
             return
         after = plan.status.status
@@ -182,7 +188,7 @@ class JobMetrics(Collector):
             metric.remove_by_labels(labels)
 
     def describe(self) -> Iterable[Metric]:
-        """Names without values, so that registering does not ask for the jobs."""
+        """Names without values, so that registration needs no jobs."""
         return _families().values()
 
     def collect(self) -> Iterator[Metric]:
@@ -193,7 +199,7 @@ class JobMetrics(Collector):
 
 
 def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[float]:
-    """Seconds to recover of each unit that, by these two statuses, contributes again. Pure."""
+    """Recovery time in seconds of each unit that contributes again according to the two statuses. Pure."""
     lost = {unit["name"] for unit in before.get("units") or () if "endedAt" in unit}
     for unit in after.get("units") or ():
         if unit["name"] in lost and "endedAt" not in unit and unit["state"] == UnitState.TRAINING and "recoverSeconds" in unit:
@@ -201,7 +207,7 @@ def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(pool, reason) for each pool that lacks hardware now and did not, or not for this reason, before. Pure."""
+    """(pool, reason) for each pool that has units without hardware now, and had none before or for another reason. Pure."""
     was = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
     for pool in after.get("pools") or ():
         reason = pool.get("reason", "")
@@ -231,7 +237,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
     families["tokens"] = CounterMetricFamily("diloco_job_tokens", "Tokens trained, as committed by the syncer", labels=_JOB)
     families["refused"] = CounterMetricFamily(
-        "diloco_job_refused_contributions", "Contributions that the syncer refused, by why", labels=(*_JOB, "reason")
+        "diloco_job_refused_contributions", "Contributions that the syncer refused, by reason", labels=(*_JOB, "reason")
     )
     return families
 

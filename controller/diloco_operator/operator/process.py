@@ -1,4 +1,4 @@
-"""The operator as a process of a cluster: connections, election, endpoints and signals around `Operator`."""
+"""The operator as a process in a cluster: connections, election, endpoints and signals around `Operator`."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from diloco_operator.timeouts import REQUESTS, LeaseTimeouts, check_together
 log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0005
-"""After how long a decision that is taken aside lets the event loop go on, which must be asked for after each of its system calls."""
+"""Python's thread switch interval. The event loop waits so long for an offloaded decision after each of its system calls."""
 
 
 class ExitStatus(enum.IntEnum):
     """Exit status of the process."""
 
     STOPPED = 0
-    """It was told to stop, and everything under way was ended."""
+    """It was asked to stop, and the reconciles that ran have ended."""
     FAILED = 1
-    """A defect; the log has it."""
+    """A defect; see the log."""
     LEASE_LOST = 3
-    """Another replica may lead. A fresh process is the surest way to know nothing that is not true any more."""
+    """Another replica may lead. A new process starts without outdated knowledge."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionOptions:
-    """Which Lease, and as whom."""
+    """Which Lease this replica takes part in, and its identity."""
 
     namespace: str
     name: str
     identity: str
-    """Of this process, unlike that of any other, also of an earlier one of the same pod."""
+    """Unique for this process: no other one has it, not even an earlier process of the same pod."""
     timeouts: LeaseTimeouts = field(default_factory=LeaseTimeouts)
 
 
@@ -59,16 +59,16 @@ class ProcessOptions:
     operator: OperatorConfig
     run: RunConfig
     election: ElectionOptions | None
-    """None: this is the only replica, and it need not ask anybody."""
+    """None: this is the only replica, so there is no election."""
     metrics: Address | None
     health: Address | None
     user_agent: str
 
 
 class OperatorProcess:
-    """One run of the process. `await OperatorProcess(options).run()` gives how it ended.
+    """One run of the process. `await OperatorProcess(options).run()` returns its exit status.
 
-    Raises `ConfigError` where there are no credentials, OSError where an address cannot be had.
+    Raises `ConfigError` without credentials, OSError if it cannot listen at an address, ValueError for time-outs that do not fit.
     """
 
     def __init__(self, options: ProcessOptions) -> None:
@@ -81,7 +81,7 @@ class OperatorProcess:
         self._operator: Operator | None = None
         self._elector: Elector | None = None
         self._holding: asyncio.Future[None]
-        """Ends when the lease is lost."""
+        """Fails when the lease is lost."""
         self._hold: asyncio.Task[None] | None = None
         self._told_to_stop = asyncio.Event()
 
@@ -98,13 +98,13 @@ class OperatorProcess:
                     options.cluster,
                     on_request=self._metrics.request_done,
                     before_send=self._before_send,
-                    # A write that was sent in time arrives before anybody else can lead, or not at all.
+                    # A write that was sent in time arrives before another replica can lead, or not at all.
                     delivery_timeout=lease.delivery if lease is not None else None,
                     on_date=self._clock.note,
                     user_agent=options.user_agent,
                 )
             )
-            # Connections of its own, so that no renewal waits behind a thousand writes.
+            # Separate connections, so that no renewal waits behind a thousand writes.
             lease_client = await stack.enter_async_context(
                 RestClient.connect(
                     options.cluster, on_request=self._metrics.request_done, on_date=self._clock.note, user_agent=options.user_agent
@@ -148,7 +148,7 @@ class OperatorProcess:
             metrics=self._metrics,
         )
         await self._operator.run(lead=self._lead)
-        raise RuntimeError("the operator ended though nobody told it to")
+        raise RuntimeError("the operator ended without being asked to stop")
 
     async def _lead(self) -> None:
         if self._elector is None:
@@ -166,8 +166,8 @@ class OperatorProcess:
         if self._holding.done():
             error = self._holding.exception()
             if isinstance(error, LeaseLost):
-                log.error("this replica does not lead any more, and ends: %s", error)
-                return ExitStatus.LEASE_LOST  # the fence is shut: whatever is under way has ended already
+                log.error("this replica lost the lease and exits: %s", error)
+                return ExitStatus.LEASE_LOST  # the fence is shut: every write has ended already
             log.error("the election failed", exc_info=error)
             return ExitStatus.FAILED
         for task in (looking, working):
@@ -175,7 +175,7 @@ class OperatorProcess:
                 log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
                 await self._release()
                 return ExitStatus.FAILED
-        log.info("told to stop: writes under way are ended, for %.0f s at most", self._options.run.stop_grace)
+        log.info("stopping: running reconciles may end their writes, for %.0f s at most", self._options.run.stop_grace)
         working.cancel()
         await asyncio.wait([working, self._holding], return_when=asyncio.FIRST_COMPLETED)
         await self._release()
@@ -186,7 +186,7 @@ class OperatorProcess:
         self._fence.shut()
         if self._elector is None or self._hold is None:
             return
-        self._hold.cancel()  # it must not renew what is given back
+        self._hold.cancel()  # it must not renew a released lease
         await asyncio.gather(self._hold, return_exceptions=True)
         await self._elector.release()
 
@@ -195,7 +195,7 @@ class OperatorProcess:
             self._fence.check()
 
     def _problems(self) -> list[str]:
-        """Why this replica is not ready. One that stands by is: it could lead the next moment."""
+        """Why this replica is not ready. A standby is ready: it may lead at any moment."""
         problems = [self._crd.problem] if self._crd.problem else []
         if self._operator is None:
             return problems or ["starting"]
@@ -217,7 +217,7 @@ class OperatorProcess:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGTERM or SIGINT stops in an orderly way, the second at once."""
+        """The first SIGTERM or SIGINT stops the process gracefully, the second at once."""
         loop = asyncio.get_running_loop()
 
         def on_signal(number: signal.Signals) -> None:

@@ -156,7 +156,7 @@ class Reconciler:
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
         async with aclosing(self._certificates(plan)) as certificates:
-            outcome = await self._executor.execute(
+            executed = await self._executor.execute(
                 subject,
                 plan,
                 version=cached.version,
@@ -164,7 +164,7 @@ class Reconciler:
                 postpone=lambda: self._postpone(key),
                 certificates=certificates,
             )
-        return replace(self._conclude(key, job, plan, outcome), decision_seconds=decision_seconds)
+        return replace(self._conclude(key, job, plan, executed), decision_seconds=decision_seconds)
 
     def _is_big(self, key: JobKey) -> bool:
         return self._caches.pod_count(key) >= _MANY_PODS
@@ -270,27 +270,27 @@ class Reconciler:
         """Whether the status may be left to the next reconcile, which then writes it once with all that happened since."""
         return self._is_big(key) and self._due(key) and self._postponement.allows(key, asyncio.get_running_loop().time())
 
-    def _conclude(self, key: JobKey, job: Job, plan: Plan, outcome: ExecutionResult) -> Result:
+    def _conclude(self, key: JobKey, job: Job, plan: Plan, executed: ExecutionResult) -> Result:
         subject = Subject(job.namespace, job.name, job.uid)
-        if outcome.written is not None:
+        if executed.written is not None:
             if self._jobs is not None:
                 self._jobs.on_record(key, job.status, plan)
-            self._expectations.expect_version(key, names.DILOCO_JOBS, self._caches.jobs.get(*key), outcome.written)
-        for resource, written in outcome.patched:
+            self._expectations.expect_version(key, names.DILOCO_JOBS, self._caches.jobs.get(*key), executed.written)
+        for resource, written in executed.patched:
             shown = self._caches.secret(written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
-        self._rejected_writes.note(key, job.generation, plan, outcome, self._now())
-        if outcome.postponed:
+        self._rejected_writes.note(key, job.generation, plan, executed, self._now())
+        if executed.postponed:
             self._unsure.add(key)
             return Result(requeue_after=plan.requeue_after)
         self._postponement.reset(key)
-        if outcome.ok:
+        if executed.ok:
             self._unsure.discard(key)
             return Result(requeue_after=plan.requeue_after)
         self._unsure.add(key)
-        for failure in outcome.failures:
+        for failure in executed.failures:
             log.warning("job %s: %s", subject, failure)
-        for event in rejected_write_events(outcome):
+        for event in rejected_write_events(executed):
             self._events.emit(subject, event)
         return Result(failed=True)
 

@@ -22,13 +22,13 @@ class RejectedWrites:
     def of(self, job: JobKey) -> Mapping[WriteKey, RejectedWrite]:
         return self._known.get(job, {})
 
-    def note(self, job: JobKey, generation: int, plan: Plan, outcome: ExecutionResult, now: float) -> None:
+    def note(self, job: JobKey, generation: int, plan: Plan, result: ExecutionResult, now: float) -> None:
         """After a plan: remember what was rejected, and forget what succeeded."""
-        failed = {_key(f.write): f for f in outcome.failures if f.write is not None}
+        failed = {_key(f.write): f for f in result.failures if f.write is not None}
         if not failed and job not in self._known:
             return
         known = dict(self._known.get(job, {}))
-        if outcome.ok:  # a plan that failed may not have reached all of its writes
+        if result.ok:  # a plan that failed may not have reached all of its writes
             for create in plan.creates:
                 known.pop(_key(create), None)
             for wanted in plan.certificates:
@@ -52,13 +52,16 @@ def _key(write: Create | Patch) -> WriteKey:
     return write_key(write.resource, write.obj) if isinstance(write, Create) else (write.resource.kind, write.name)
 
 
-def rejected_write_events(outcome: ExecutionResult) -> list[Event]:
+def rejected_write_events(result: ExecutionResult) -> list[Event]:
     """One event for each kind of rejection, however many objects met it. None for writes into a namespace that is being deleted."""
     first: dict[tuple[EventReason, int], tuple[Failure, int]] = {}
-    for failure in outcome.failures:
+    for failure in result.failures:
         if failure.transient or "being terminated" in failure.error.message:
             continue
         reason = EventReason.NAME_TAKEN if isinstance(failure.error, AlreadyExists) else EventReason.WRITE_REFUSED
         example, count = first.get((reason, failure.error.code), (failure, 0))
         first[reason, failure.error.code] = (example, count + 1)
-    return [Event.of(reason, f"{example}" + (f" (and {count - 1} more)" if count > 1 else "")) for (reason, _), (example, count) in first.items()]
+    return [
+        Event.of(reason, f"{example}" + (f" (and {count - 1} more)" if count > 1 else ""))
+        for (reason, _), (example, count) in first.items()
+    ]

@@ -11,7 +11,7 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME, build_crd
 from diloco_operator.kube.client import Forbidden, Obj, Resource
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator.crd_check import CrdCheck, problem_of, what_lacks
+from diloco_operator.operator.crd_check import CrdCheck, missing_parts, problem_of
 
 
 def installed() -> Obj:
@@ -40,7 +40,7 @@ def test_an_older_one_without_a_field_is_named_with_the_field_and_what_to_do() -
     crd = installed()
     del schema(crd)["status"]["properties"]["units"]["items"]["properties"]["endedAttempt"]
     del schema(crd)["spec"]["properties"]["training"]["properties"]["grace"]
-    assert sorted(what_lacks(crd)) == ["spec.training.grace", "status.units[].endedAttempt"]
+    assert sorted(missing_parts(crd)) == ["spec.training.grace", "status.units[].endedAttempt"]
     assert "crds.enabled=true" in problem_of(crd)
 
 
@@ -48,20 +48,20 @@ def test_an_older_one_without_a_value_of_an_enumeration() -> None:
     crd = installed()
     accelerator = schema(crd)["spec"]["properties"]["pools"]["items"]["properties"]["accelerator"]
     accelerator["enum"] = [value for value in accelerator["enum"] if value != "tpu7x"]
-    assert list(what_lacks(crd)) == ["the value tpu7x of spec.pools[].accelerator"]
+    assert list(missing_parts(crd)) == ["the value tpu7x of spec.pools[].accelerator"]
 
 
 def test_one_without_the_status_subresource() -> None:
     crd = installed()
     del crd["spec"]["versions"][0]["subresources"]["status"]
-    assert list(what_lacks(crd)) == ["the subresource status"]
+    assert list(missing_parts(crd)) == ["the subresource status"]
 
 
 @pytest.mark.parametrize("field", ["name", "served"])
 def test_one_that_does_not_serve_the_version(field: str) -> None:
     crd = installed()
     crd["spec"]["versions"][0][field] = {"name": "v1", "served": False}[field]
-    assert list(what_lacks(crd)) == ["version v1alpha1"]
+    assert list(missing_parts(crd)) == ["version v1alpha1"]
 
 
 def test_one_that_is_not_served_yet() -> None:
