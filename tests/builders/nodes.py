@@ -21,7 +21,7 @@ def a_node(
     taints: list[dict[str, str]] | None = None,
     cordoned: bool = False,
 ) -> dict[str, Any]:
-    """One that is not `ready` either says so itself, or nobody has `heard` it."""
+    """A node that is not `ready` reports that itself (`heard`), or its readiness is unknown."""
     status = "True" if ready else "False" if heard else "Unknown"
     condition = {"type": "Ready", "status": status, "lastTransitionTime": ready_since}
     spec: dict[str, Any] = {"taints": taints} if taints else {}

@@ -132,5 +132,5 @@ DIALECTS = (
 """In the order in which they decide: a cloud knows its machines better than a feature discovery, which sees one H100 like another."""
 
 VENDOR_LABELS = ("kubernetes.azure.com/accelerator", "karpenter.azure.com/sku-gpu-name")
-"""Labels of nodes with accelerators that do not tell the kind: AKS names the vendor, and node auto-provisioning on AKS says `H100` for two
+"""Labels of nodes with accelerators that do not give the kind: AKS names the vendor, and node auto-provisioning on AKS says `H100` for two
 sizes of memory. See https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools."""

@@ -43,7 +43,7 @@ class Accelerator:
     memory_gb: float = 0.0
     """High-bandwidth memory of one accelerator."""
     host_options: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """TPU: every topology, with the chips per host that it can be built from; several where the topology label alone does not tell."""
+    """TPU: every topology, with the chips per host that it can be built from; several where the topology label is ambiguous."""
     topology_rule: str = ""
     """TPU: the topologies in words, for messages."""
     sources: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ ROWS = (
         "nvidia-l4",
         _NVIDIA,
         GKE_GPU.of("nvidia-l4"),
-        # The memory tells a whole L4 from the parts of one that g6f and gr6f have.
+        # The memory excludes g6f and gr6f, which have a part of an L4.
         KARPENTER_AWS_GPU.of("l4", qualifier="22888"),
         EKS_AUTO_MODE_GPU.of("l4", qualifier="22888"),
         NVIDIA_FEATURE_DISCOVERY.of("NVIDIA-L4"),
@@ -193,7 +193,7 @@ ROWS = (
     host_accelerator(
         "gaudi-3",
         "habana.ai/gaudi",
-        # Class, vendor and device: node feature discovery must be told to put all three into its labels (deviceLabelFields).
+        # Class, vendor and device: node feature discovery needs deviceLabelFields with all three for this label.
         NFD_PCI.of("true", key="feature.node.kubernetes.io/pci-1200_1da3_1060.present"),
         NFD_PCI.of("true", key="feature.node.kubernetes.io/pci-1200_1da3_1063.present"),
         host_sizes=(8,),

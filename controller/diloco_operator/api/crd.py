@@ -102,7 +102,7 @@ def job_schema() -> Schema:
 
 
 def crd_yaml() -> str:
-    """What crds/ holds, byte for byte."""
+    """The content of crds/, byte for byte."""
     return _HEADER + yaml.dump(build_crd(), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True)
 
 
@@ -198,7 +198,7 @@ def _extensions(node: Schema, result: Schema, place: str) -> None:
 
 
 def _containers() -> Schema:
-    """The part of a PodSpec that rules look at; the rest passes through to the pod, where the API server checks it."""
+    """The part of a PodSpec that rules read; the rest passes through to the pod, where the API server checks it."""
     return {
         "type": "array",
         "description": "Containers of the pod.",

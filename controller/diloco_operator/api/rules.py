@@ -33,7 +33,7 @@ class ValidationRule:
 
 
 def _text(value: str) -> str:
-    """A CEL string literal. None of our strings holds a quote."""
+    """A CEL string literal. None of our strings contains a quote."""
     return "'" + value.replace("\\", "\\\\") + "'"
 
 
@@ -50,7 +50,7 @@ _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
 def duration_rule(field: str) -> ValidationRule:
-    """What every duration must look like."""
+    """The form of every duration."""
     return ValidationRule(
         f"self.matches({_DURATION})",
         f"{field} must be a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m",

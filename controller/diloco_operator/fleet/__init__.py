@@ -1,4 +1,4 @@
-"""Nodes → slices: what hardware there is, which of it can be used now, and who holds it. No I/O; the operator feeds it nodes."""
+"""From nodes to slices: which hardware there is, whether it can be used now, and which job has reserved it. Pure."""
 
 from diloco_operator.fleet.health import DisruptionSignals
 from diloco_operator.fleet.inventory import Inventory

@@ -1,4 +1,4 @@
-"""Required node affinity of a pod: which nodes it may run on, by their labels and names. As kube-scheduler reads it."""
+"""Required node affinity of a pod: which nodes it may run on, by their labels and names, as kube-scheduler reads it. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = "metadata.name"
 def _compare(value: str | None, values: tuple[str, ...], sign: int) -> bool:
     try:
         return value is not None and sign * (int(value) - int(values[0])) > 0
-    except (ValueError, IndexError):  # no number: neither greater nor less
+    except (ValueError, IndexError):  # not a number: neither greater nor less
         return False
 
 
@@ -37,7 +37,8 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def met(self, known: Mapping[str, str]) -> bool:
-        """An operator that is none excludes no node: the API server refuses such a pod, and says so better."""
+        """Whether a node with these labels or fields meets it. An unknown operator excludes no node: the API server rejects such a pod and
+        explains why."""
         test = _OPERATORS.get(self.operator)
         return test is None or test(known.get(self.key), self.values)
 
@@ -50,11 +51,12 @@ class NodeTerm:
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """Whether the node of this name and with these labels meets all of it."""
         return all(each.met(labels) for each in self.labels) and all(each.met({_NAME: name}) for each in self.fields)
 
 
 def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
-    """The alternatives of a pod's `affinity`; None: it requires nothing. A term without any expression matches nothing, and is left out."""
+    """The alternatives of a pod's `affinity`; None: no requirement. A term without expressions matches no node and is left out."""
     required = ((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED)
     if not required:
         return None

@@ -1,4 +1,4 @@
-"""PURE: who gets which slice. `place(request) -> Placement`; another solver of the same signature can take its place."""
+"""Which unit gets which slice: `place(request) -> Placement`. Another solver of the same signature can replace it. Pure."""
 
 from diloco_operator.placement.greedy import place
 from diloco_operator.placement.request import (

@@ -1,4 +1,4 @@
-"""The first solver: minima first, then what runs already, then growth in order of preference; augmenting paths where pools compete.
+"""The first solver: minima first, then units that run already, then growth in the order of the pools; augmenting paths where pools compete.
 
 Every unit that has a slice keeps it, so only free slices are matched.
 """
@@ -25,18 +25,18 @@ from diloco_operator.placement.request import (
 
 
 def place(request: PlacementRequest) -> Placement:
-    """See `Solver`. Cost: the slices that are looked at, about one per unit where slices are plenty."""
+    """See `Solver`. Cost: the slices that are read, about one per unit where many are free."""
     matching = Matching(request.fleet)
-    books = [_Book.open(job, request, matching) for job in sorted(request.jobs, key=lambda j: -j.priority)]
-    for book in books:
-        book.meet_pool_minima()
-    for book in books:
-        book.keep_running()
-    for book in books:
-        book.grow(book.job.min)
-    for book in books:
-        book.grow(book.job.max)
-    by_key = {book.job.key: book for book in books}
+    placements = [_JobPlacement.open(job, request, matching) for job in sorted(request.jobs, key=lambda j: -j.priority)]
+    for placement in placements:
+        placement.meet_pool_minima()
+    for placement in placements:
+        placement.keep_running()
+    for placement in placements:
+        placement.grow(placement.job.min)
+    for placement in placements:
+        placement.grow(placement.job.max)
+    by_key = {placement.job.key: placement for placement in placements}
     assigned: list[PlacedUnit] = []
     unplaced: list[UnplacedUnit] = []
     pools: list[PoolOutcome] = []
@@ -46,19 +46,19 @@ def place(request: PlacementRequest) -> Placement:
 
 
 @dataclass(slots=True)
-class _PoolBook:
+class _PoolPlacement:
     request: PoolRequest
     requirements: SliceRequirements
-    held: list[UnitRequest]
-    """Have a slice, not decided yet."""
+    undecided: list[UnitRequest]
+    """Units with a slice that are not decided yet."""
     new: list[UnitRequest]
-    """Have none, not decided yet; next one last."""
+    """Units without a slice that are not decided yet; the next one stands last."""
     placed: dict[str, tuple[Slice, ...] | None] = field(default_factory=dict)
     """Unit -> the slices that it keeps; None: those that the matching gave it."""
 
     @property
     def room(self) -> int:
-        """For units that run."""
+        """Units that run for which there is room."""
         return self.request.max - len(self.placed)
 
     @property
@@ -67,30 +67,30 @@ class _PoolBook:
 
 
 @dataclass(slots=True)
-class _Book:
-    """One job's slice_ of the round."""
+class _JobPlacement:
+    """What this round decides for one job."""
 
     job: JobRequest
     request: PlacementRequest
     matching: Matching
-    pools: list[_PoolBook]
+    pools: list[_PoolPlacement]
     kept: dict[str, tuple[Slice, ...]]
     """Unit -> the slices that it has already."""
 
     @classmethod
-    def open(cls, job: JobRequest, request: PlacementRequest, matching: Matching) -> _Book:
+    def open(cls, job: JobRequest, request: PlacementRequest, matching: Matching) -> _JobPlacement:
         kept: dict[str, tuple[Slice, ...]] = {}
         pools = []
         for pool in job.pools:
-            held, new = [], []
+            placed, new = [], []
             for unit in pool.units:
                 slices = request.fleet.resolve(pool.shape, unit.slice) if unit.slice else None
                 if slices and len(slices) == pool.shape.slots and matching.reserve(f"{job.key} {unit.name}", slices):
                     kept[unit.name] = slices
-                    held.append(unit)
+                    placed.append(unit)
                 else:
                     new.append(unit)
-            pools.append(_PoolBook(pool, slice_requirements(pool), held, new[::-1]))
+            pools.append(_PoolPlacement(pool, slice_requirements(pool), placed, new[::-1]))
         return cls(job, request, matching, pools, kept)
 
     @property
@@ -99,7 +99,7 @@ class _Book:
 
     @property
     def room(self) -> int:
-        """For units that run."""
+        """Units that run for which there is room."""
         return self.job.max - self.placed
 
     def meet_pool_minima(self) -> None:
@@ -109,34 +109,34 @@ class _Book:
             self._add(pool, pool.request.min - pool.request.reserved - len(pool.placed))
 
     def keep_running(self) -> None:
-        """Units that run stay, in turns over the pools, as long as the job's and the pool's maximum allow."""
+        """Units that run stay, round robin over the pools, as long as the maxima of the job and the pool allow."""
         room = self.room
-        waiting = [pool for pool in self.pools if pool.held and pool.room > 0]
+        waiting = [pool for pool in self.pools if pool.undecided and pool.room > 0]
         while waiting and room > 0:
             for pool in waiting[:room]:
-                unit = pool.held.pop(0)
+                unit = pool.undecided.pop(0)
                 pool.placed[unit.name] = self.kept[unit.name]
             room -= len(waiting[:room])
-            waiting = [pool for pool in waiting if pool.held and pool.room > 0]
+            waiting = [pool for pool in waiting if pool.undecided and pool.room > 0]
 
     def grow(self, target: int) -> None:
-        """New units up to `target` in all, pools in order of preference; if that falls short of it, small units first."""
+        """Add units up to `target` in all, in the order of the pools; if that does not reach it, small units first."""
         before = {unit for pool in self.pools for unit in pool.placed}
         if self._grow_over(self.pools, target) or target != self.job.min or len({p.requirements.shape.slots for p in self.pools}) < 2:
             return
-        first = self._take_back(before)
+        first = self._undo(before)
         self._grow_over(sorted(self.pools, key=lambda p: p.requirements.shape.slots), target)
         if self.placed < first:
-            self._take_back(before)
+            self._undo(before)
             self._grow_over(self.pools, target)
 
-    def _grow_over(self, pools: Iterable[_PoolBook], target: int) -> bool:
+    def _grow_over(self, pools: Iterable[_PoolPlacement], target: int) -> bool:
         for pool in pools:
             self._add(pool, target - self.job.reserved - self.placed)
         return self.placed + self.job.reserved >= target
 
-    def _take_back(self, before: set[str]) -> int:
-        """Undo what was added since. Returns how many units were placed until now."""
+    def _undo(self, before: set[str]) -> int:
+        """Undo what was added since `before`. Returns how many units were placed."""
         total = self.placed
         for pool in self.pools:
             for unit in [u for u in pool.placed if u not in before][::-1]:
@@ -145,12 +145,12 @@ class _Book:
                 pool.new.append(next(u for u in pool.request.units if u.name == unit))
         return total
 
-    def _keep(self, pool: _PoolBook, target: int) -> None:
-        while pool.held and len(pool.placed) < target and pool.room > 0 and self.room > 0:
-            unit = pool.held.pop(0)
+    def _keep(self, pool: _PoolPlacement, target: int) -> None:
+        while pool.undecided and len(pool.placed) < target and pool.room > 0 and self.room > 0:
+            unit = pool.undecided.pop(0)
             pool.placed[unit.name] = self.kept[unit.name]
 
-    def _add(self, pool: _PoolBook, count: int) -> None:
+    def _add(self, pool: _PoolPlacement, count: int) -> None:
         for _ in range(min(count, pool.room_for_new, self.room - self.job.reserved, len(pool.new))):
             unit = pool.new[-1]
             if not self.matching.add(f"{self.job.key} {unit.name}", pool.requirements):
@@ -175,14 +175,14 @@ class _Book:
                 own=self._own_slots(pool),
             )
             outcomes.append(outcome)
-            held = {unit.name for unit in pool.held}
+            undecided = {unit.name for unit in pool.undecided}
             for unit in pool.request.units:
                 if unit.name not in pool.placed:
-                    dropped = unit.name in held
+                    dropped = unit.name in undecided
                     reason = UnitReason.SCALED_DOWN if dropped else unplaced_reason(outcome)
                     unplaced.append(UnplacedUnit(self.job.key, pool.request.name, unit.name, reason, outcome.message))
 
-    def _own_slots(self, pool: _PoolBook) -> int:
-        """Slices of this pool's shape that the job has or gets."""
+    def _own_slots(self, pool: _PoolPlacement) -> int:
+        """Slices of this pool's shape that the job has or gets in this round."""
         same = [p for p in self.pools if p.requirements.shape == pool.requirements.shape]
         return sum(len(p.placed) * p.requirements.shape.slots for p in same)

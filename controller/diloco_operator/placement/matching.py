@@ -16,7 +16,7 @@ from diloco_operator.placement.request import PoolRequest
 
 
 class SliceRequirements(NamedTuple):
-    """Everything that decides which slices fit."""
+    """Everything that decides which slices fit a unit. Units with equal requirements are interchangeable."""
 
     shape: Shape
     capacity: str
@@ -25,6 +25,7 @@ class SliceRequirements(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
 
     def fits(self, slice_: Slice) -> bool:
+        """Whether a unit may run on this slice of its shape."""
         if self.capacity and slice_.capacity != self.capacity:
             return False
         if any(slice_.labels.get(key) != value for key, value in self.node_selector):
@@ -35,19 +36,21 @@ class SliceRequirements(NamedTuple):
 
 
 def slice_requirements(pool: PoolRequest) -> SliceRequirements:
+    """Of the units of this pool."""
     return SliceRequirements(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations)
 
 
-class _Offer:
-    """The free slices that fit one class, read from the fleet only as far as needed."""
+class _Candidates:
+    """The free slices that meet one set of requirements, read from the fleet only as far as needed."""
 
     def __init__(self, requirements: SliceRequirements, fleet: Fleet) -> None:
         self._more: Iterator[Slice] = (s for s in fleet.free(requirements.shape) if requirements.fits(s))
         self.seen: list[Slice] = []
         self.cursor = 0
-        """Everything before it is taken."""
+        """All slices before this index are taken."""
 
     def untaken(self, taken: dict[str, str], start: int) -> Iterator[tuple[int, Slice]]:
+        """Slices that no unit has taken, from this index on, with their indexes."""
         index = start
         while True:
             if index == len(self.seen):
@@ -61,21 +64,21 @@ class _Offer:
 
 
 class Matching:
-    """Who has which of the free slices. Mutable inside one call of a solver."""
+    """Which unit has which of the free slices. Mutable inside one call of a solver."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._offers: dict[SliceRequirements, _Offer] = {}
+        self._candidates: dict[SliceRequirements, _Candidates] = {}
         self._taken: dict[str, str] = {}
         """First node of a slice -> unit."""
-        self._class: dict[str, SliceRequirements] = {}
+        self._requirements: dict[str, SliceRequirements] = {}
         self.slices: dict[str, list[Slice]] = {}
         """Unit -> its slices."""
-        self._hopeless: set[SliceRequirements] = set()
-        """A class that found no path finds none later: a path opens only when a unit is removed."""
+        self._exhausted: set[SliceRequirements] = set()
+        """Requirements that found no path. They find none later either: only the removal of a unit opens a path."""
 
     def reserve(self, unit: str, slices: tuple[Slice, ...]) -> bool:
-        """These are in use by a unit that stays. False: another unit of the request has one of them."""
+        """Take slices that a unit uses and keeps. False: another unit of the request has one of them."""
         if any(slice_.hosts[0].node in self._taken for slice_ in slices):
             return False
         for slice_ in slices:
@@ -83,50 +86,50 @@ class Matching:
         return True
 
     def add(self, unit: str, requirements: SliceRequirements) -> bool:
-        """Serve this unit too, moving others of this round among free slices if that is what it takes. False: nothing changed."""
-        if requirements in self._hopeless:
+        """Give slices to this unit as well. Units of this round may move to other free slices for it. False: nothing changed."""
+        if requirements in self._exhausted:
             return False
-        self._class[unit] = requirements
+        self._requirements[unit] = requirements
         self.slices[unit] = []
         if self._take_group(unit, requirements):
             return True
         for _ in range(requirements.shape.slots - len(self.slices[unit])):
             if not self._augment(unit):
-                self._drop(unit)
-                self._hopeless.add(requirements)
+                self._release(unit)
+                self._exhausted.add(requirements)
                 return False
         return True
 
     def remove(self, unit: str) -> None:
-        """Take back what `add` gave."""
-        self._drop(unit)
-        self._hopeless.clear()
+        """Undo `add`."""
+        self._release(unit)
+        self._exhausted.clear()
 
-    def _drop(self, unit: str) -> None:
+    def _release(self, unit: str) -> None:
         for slice_ in self.slices.pop(unit):
             del self._taken[slice_.hosts[0].node]
-        del self._class[unit]
-        for offer in self._offers.values():
-            offer.cursor = 0
+        del self._requirements[unit]
+        for candidates in self._candidates.values():
+            candidates.cursor = 0
 
-    def _offer(self, requirements: SliceRequirements) -> _Offer:
-        if requirements not in self._offers:
-            self._offers[requirements] = _Offer(requirements, self._fleet)
-        return self._offers[requirements]
+    def _candidates_for(self, requirements: SliceRequirements) -> _Candidates:
+        if requirements not in self._candidates:
+            self._candidates[requirements] = _Candidates(requirements, self._fleet)
+        return self._candidates[requirements]
 
-    def _give(self, unit: str, slice_: Slice) -> None:
+    def _assign(self, unit: str, slice_: Slice) -> None:
         self._taken[slice_.hosts[0].node] = unit
         self.slices[unit].append(slice_)
 
     def _take_group(self, unit: str, requirements: SliceRequirements) -> bool:
-        """Untaken slices for all slots of the unit, from one node pool if any has enough. Keeps what it could get."""
+        """Take free slices for all slots of the unit, from one node pool if one has enough. Keeps what it got."""
         slots = requirements.shape.slots
-        offer = self._offer(requirements)
+        candidates = self._candidates_for(requirements)
         fallback: list[Slice] = []
         run: list[Slice] = []
-        for index, slice_ in offer.untaken(self._taken, offer.cursor):
+        for index, slice_ in candidates.untaken(self._taken, candidates.cursor):
             if not fallback:
-                offer.cursor = index
+                candidates.cursor = index
             if len(fallback) < slots:
                 fallback.append(slice_)
             if run and run[-1].node_pool != slice_.node_pool:
@@ -136,24 +139,24 @@ class Matching:
                 break
         chosen = run if len(run) == slots else fallback
         for slice_ in chosen:
-            self._give(unit, slice_)
+            self._assign(unit, slice_)
         return len(chosen) == slots
 
     def _augment(self, unit: str) -> bool:
-        """One more slice for this unit along a shortest path of classes: each takes a slice of the next, the last a free one."""
-        start = self._class[unit]
-        came: dict[SliceRequirements, tuple[SliceRequirements, Slice]] = {}
+        """Give the unit one more slice along a shortest path of requirements: each takes a slice of the next, the last a free one."""
+        start = self._requirements[unit]
+        previous: dict[SliceRequirements, tuple[SliceRequirements, Slice]] = {}
         queue = [start]
         for here in queue:
-            offer = self._offer(here)
-            free = next(offer.untaken(self._taken, 0), None)
+            candidates = self._candidates_for(here)
+            free = next(candidates.untaken(self._taken, 0), None)
             if free is not None:
-                self._shift(unit, start, here, came, free[1])
+                self._shift(unit, start, here, previous, free[1])
                 return True
-            for slice_ in offer.seen:
-                owner = self._class.get(self._taken[slice_.hosts[0].node])
-                if owner is not None and owner != start and owner not in came:
-                    came[owner] = (here, slice_)
+            for slice_ in candidates.seen:
+                owner = self._requirements.get(self._taken[slice_.hosts[0].node])
+                if owner is not None and owner != start and owner not in previous:
+                    previous[owner] = (here, slice_)
                     queue.append(owner)
         return False
 
@@ -162,14 +165,14 @@ class Matching:
         unit: str,
         start: SliceRequirements,
         end: SliceRequirements,
-        came: dict[SliceRequirements, tuple[SliceRequirements, Slice]],
+        previous: dict[SliceRequirements, tuple[SliceRequirements, Slice]],
         free: Slice,
     ) -> None:
         here, slice_ = end, free
         while here != start:
-            before, target = came[here]
+            before, target = previous[here]
             owner = self._taken[target.hosts[0].node]
             self.slices[owner].remove(target)
-            self._give(owner, slice_)
+            self._assign(owner, slice_)
             here, slice_ = before, target
-        self._give(unit, slice_)
+        self._assign(unit, slice_)

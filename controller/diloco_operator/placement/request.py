@@ -1,4 +1,4 @@
-"""What placement is asked and what it answers. The wants of several jobs fit into one request, so that a solver can weigh them."""
+"""What placement is asked for, and what it answers. One request can hold several jobs, so that a solver can weigh them."""
 
 from __future__ import annotations
 
@@ -18,52 +18,60 @@ class UnitRequest:
 
     name: str
     slice: str = ""
-    """The `group_name` of what it occupies, "" when it has nothing."""
+    """The `group_name` of the slices that it has; "" when it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
+    """The units that one pool asks for."""
+
     name: str
     shape: Shape
     min: int
     """Units that must come from this pool, before any pool gets more than its minimum."""
     max: int
     units: tuple[UnitRequest, ...]
-    """Candidates: those to keep first stand first, new ones last."""
+    """Candidates, in the order in which to keep them; new ones stand last."""
     reserved: int = 0
-    """Seats of units that are not in the request (they drain, or have finished): less room for new units, but nobody who runs is
-    sent away for them. They count towards `min`."""
+    """Units that are not in the request, because they drain or have finished, and still count: towards `min`, and against the room for new
+    units. No running unit has to leave for them."""
     capacity: str = ""
     """Reserved, OnDemand or Spot; "" for any."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that every host must have."""
     affinity: tuple[NodeTerm, ...] | None = None
-    """Of which every host must meet one; None: it may be any host."""
+    """Alternatives, of which every host must meet one; None: any host."""
     tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
+    """The units that one job asks for."""
+
     key: str
     min: int
-    """Units over all pools that are wanted most."""
+    """Units over all pools that come before the growth of any job."""
     max: int
     pools: tuple[PoolRequest, ...]
     """In order of preference."""
     reserved: int = 0
-    """As in `PoolRequest`, over all pools, those included that the request does not name."""
+    """As in `PoolRequest`, over all pools, including pools that the request does not name."""
     priority: int = 0
     """Higher is served first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
+    """The input of a solver."""
+
     jobs: tuple[JobRequest, ...]
     fleet: Fleet
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedUnit:
+    """A unit and the slices that placement gave it."""
+
     job: str
     pool: str
     unit: str
@@ -80,6 +88,8 @@ class PlacedUnit:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedUnit:
+    """A unit without slices, and why."""
+
     job: str
     pool: str
     unit: str
@@ -89,7 +99,7 @@ class UnplacedUnit:
 
 @dataclass(frozen=True, slots=True)
 class PoolOutcome:
-    """Why a pool has not more units."""
+    """Why a pool does not have more units."""
 
     job: str
     pool: str
@@ -109,5 +119,5 @@ class Placement:
 
 
 type Solver = Callable[[PlacementRequest], Placement]
-"""Pure and deterministic. It must hold: no slice twice; no unit with a slice on another one; a pool's and a job's max; and if the
-minima of all pools can be met with the slices that are free, they are met."""
+"""Pure and deterministic. It guarantees: no slice twice; a unit with a slice stays on it; the maxima of pools and jobs;
+and the minima of all pools, if the free slices can meet them."""

@@ -97,5 +97,5 @@ def test_a_node_label_means_one_kind() -> None:
 
 
 def test_the_kinds_of_the_specification_are_there() -> None:
-    wanted = "tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu7x nvidia-a100-80gb nvidia-h100-80gb nvidia-h200-141gb nvidia-b200 cpu"
-    assert set(wanted.split()) <= set(ACCELERATOR_NAMES)
+    expected = "tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu7x nvidia-a100-80gb nvidia-h100-80gb nvidia-h200-141gb nvidia-b200 cpu"
+    assert set(expected.split()) <= set(ACCELERATOR_NAMES)

@@ -40,22 +40,22 @@ def labels(key: str, operator: str, *values: str) -> dict[str, Any]:
         ({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["host-1"]}]}, False),
     ],
 )
-def test_a_node_is_asked_by_its_labels_and_its_name(term: dict[str, Any], fits: bool) -> None:
+def test_terms_match_labels_and_names_of_nodes(term: dict[str, Any], fits: bool) -> None:
     assert attracts(node_terms(required(term)), LABELS, "host-1") is fits
 
 
-def test_terms_are_alternatives_and_all_of_one_must_hold() -> None:
+def test_terms_are_alternatives_and_all_expressions_of_one_must_match() -> None:
     both = {"matchExpressions": [*labels("zone", "In", "a")["matchExpressions"], *labels("generation", "In", "6")["matchExpressions"]]}
     assert not attracts(node_terms(required(both)), LABELS, "host-1")
     assert attracts(node_terms(required(both, labels("word", "Exists"))), LABELS, "host-1")
 
 
-def test_whoever_requires_nothing_may_run_anywhere() -> None:
+def test_pod_without_requirements_may_run_anywhere() -> None:
     empty: tuple[dict[str, Any] | None, ...] = (None, {}, {"nodeAffinity": {}})
     for affinity in empty:
         assert attracts(node_terms(affinity), {}, "host-1")
 
 
-def test_a_term_that_says_nothing_matches_nothing() -> None:
+def test_empty_term_matches_no_node() -> None:
     assert not attracts(node_terms(required({})), LABELS, "host-1")
     assert attracts(node_terms(required({}, labels("zone", "Exists"))), LABELS, "host-1")

@@ -59,7 +59,7 @@ def test_slice_with_a_missing_host_says_so_until_it_is_there() -> None:
     assert names(inventory, PAIR) == []
 
 
-def test_v6e_2x4_is_told_apart_by_the_chips_of_its_hosts() -> None:
+def test_chips_per_host_distinguish_two_kinds_of_v6e_2x4() -> None:
     one_of_eight = a_tpu_node("big", kind="tpu-v6e-slice", topology="2x4", chips=8)
     two_of_four = [a_tpu_node(f"small-{i}", kind="tpu-v6e-slice", topology="2x4", chips=4, pool="small") for i in range(2)]
     inventory = an_inventory(one_of_eight, *two_of_four)
@@ -82,7 +82,7 @@ def test_plain_nodes_are_cpu_and_accelerators_are_not() -> None:
     assert names(an_inventory(a_node("plain"), a_gpu_node("gpu"), a_tpu_node("tpu")), CPU) == ["plain"]
 
 
-def test_hardware_that_the_catalogue_does_not_know_is_left_alone() -> None:
+def test_hardware_outside_the_catalogue_is_not_offered() -> None:
     odd = a_node("odd", labels={"cloud.google.com/gke-accelerator": "nvidia-x9000"}, devices={"nvidia.com/gpu": "8"})
     inventory = an_inventory(odd, a_gpu_node("no-driver-yet", gpus=0), a_tpu_node("odd-topology", topology="5x5x5"))
     assert names(inventory, CPU) == []
@@ -142,7 +142,7 @@ def test_devices_of_a_template_are_those_of_all_its_containers() -> None:
     assert requested_devices({"containers": "none", "initContainers": [1, {"resources": []}, {"resources": {"limits": 1}}]}) == ()
 
 
-def test_taint_of_an_accelerator_is_no_obstacle_to_its_own_pods_only() -> None:
+def test_only_pods_of_an_accelerator_tolerate_its_taint_by_default() -> None:
     """A cpu node with the taint of a GPU node needs a toleration in the template."""
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
     inventory = an_inventory(a_node("plain", taints=[taint]), a_gpu_node("gpu", taints=[taint]))
@@ -165,23 +165,23 @@ def test_capacity_follows_the_labels() -> None:
     }
 
 
-def test_held_slices_are_not_free_until_they_are_let_go() -> None:
+def test_reserved_slices_are_not_free_until_they_are_released() -> None:
     inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"))
     assert inventory.set_reservations("job", {"a"}) is False
     assert names(inventory, SINGLE) == ["b"]
     assert inventory.counts(SINGLE).reserved == 1
     assert inventory.reserved_by("a") == {"job"}
-    assert inventory.set_reservations("job", ()) is True  # something came free: others may want it
+    assert inventory.set_reservations("job", ()) is True  # a node came free: other jobs may need it
     assert names(inventory, SINGLE) == ["a", "b"]
 
 
-def test_slice_is_held_as_a_whole_when_one_host_is() -> None:
+def test_slice_is_reserved_as_a_whole_when_one_host_is() -> None:
     inventory = an_inventory(*a_tpu_slice("np-0", 2))
     inventory.set_reservations("job", {"np-0-1"})
     assert names(inventory, PAIR) == []
 
 
-def test_hold_outlives_the_node() -> None:
+def test_reservation_outlives_the_node() -> None:
     inventory = an_inventory(a_tpu_node("a"))
     inventory.set_reservations("job", {"a"})
     inventory.remove_node("a")
@@ -189,7 +189,7 @@ def test_hold_outlives_the_node() -> None:
     assert names(inventory, SINGLE) == []
 
 
-def test_held_by_two_is_free_only_when_both_let_go() -> None:
+def test_node_reserved_by_two_jobs_is_free_when_both_released_it() -> None:
     inventory = an_inventory(a_tpu_node("a"))
     inventory.set_reservations("one", {"a"})
     inventory.set_reservations("two", {"a"})
@@ -206,7 +206,7 @@ def test_heartbeat_changes_nothing() -> None:
     assert inventory.update_node(project_node(node)) is False
 
 
-def test_node_that_becomes_another_kind_moves_shelves() -> None:
+def test_node_that_becomes_another_kind_moves_to_another_index() -> None:
     inventory = an_inventory(a_tpu_node("a"))
     inventory.update_node(project_node(a_gpu_node("a")))
     assert names(inventory, SINGLE) == []
@@ -224,7 +224,7 @@ def test_resolve_finds_slices_whatever_their_state() -> None:
     assert inventory.resolve(PAIR, "np-9") is None
 
 
-def test_removed_host_makes_the_old_picture_of_a_slice_unusable() -> None:
+def test_slice_that_lost_a_host_is_not_usable() -> None:
     inventory = an_inventory(*a_tpu_slice("np-0", 2))
     (before,) = inventory.free(PAIR)
     inventory.remove_node("np-0-1")
@@ -237,11 +237,11 @@ def test_multi_host_node_without_a_node_pool_is_explained() -> None:
     assert "has no label cloud.google.com/gke-nodepool" in an_inventory(node).counts(PAIR).unusable[0]
 
 
-def test_names_are_ordered_as_people_count() -> None:
+def test_names_are_ordered_by_their_numbers() -> None:
     assert sorted(["h-10", "h-9", "h-1a"], key=natural_sort_key) == ["h-1a", "h-9", "h-10"]
 
 
-def test_copy_and_original_go_their_own_ways() -> None:
+def test_changes_of_a_copy_do_not_reach_the_original() -> None:
     inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"), *a_tpu_slice("np-0", 2))
     inventory.set_reservations("job", {"a"})
     copy = inventory.copy()

@@ -1,4 +1,4 @@
-"""Who gets which slice, and what the others are told."""
+"""Which unit gets which slice, and the reasons of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ H100 = Shape("nvidia-h100-80gb", "", 8, 1)
 H100_PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
 
 
-def wants(
+def a_pool(
     name: str, count: int, shape: Shape = SINGLE, *, min: int = 0, max: int | None = None, on: tuple[str, ...] = (), **how: Any
 ) -> PoolRequest:
     units = tuple(UnitRequest(f"{name}-{i}", on[i] if i < len(on) else "") for i in range(count))
@@ -24,7 +24,7 @@ def ask(fleet: Inventory, *pools: PoolRequest, min: int = 1, max: int = 100, **j
     return place(PlacementRequest((JobRequest("ns/job", min, max, pools, **job),), fleet))
 
 
-def seats(placement: Placement) -> dict[str, str]:
+def slices_of(placement: Placement) -> dict[str, str]:
     return {each.unit: each.slice for each in placement.assigned}
 
 
@@ -33,40 +33,40 @@ def tpus(count: int, **fields: Any) -> Inventory:
 
 
 def test_every_unit_gets_a_slice_of_its_own() -> None:
-    assert seats(ask(tpus(3), wants("a", 3))) == {"a-0": "tpu-0", "a-1": "tpu-1", "a-2": "tpu-2"}
+    assert slices_of(ask(tpus(3), a_pool("a", 3))) == {"a-0": "tpu-0", "a-1": "tpu-1", "a-2": "tpu-2"}
 
 
 def test_pools_are_filled_in_order_of_preference_up_to_the_jobs_maximum() -> None:
     fleet = an_inventory(*(a_tpu_node(f"tpu-{i}") for i in range(3)), *(a_gpu_node(f"gpu-{i}") for i in range(3)))
-    assert set(seats(ask(fleet, wants("a", 2), wants("b", 3, H100), max=4))) == {"a-0", "a-1", "b-0", "b-1"}
+    assert set(slices_of(ask(fleet, a_pool("a", 2), a_pool("b", 3, H100), max=4))) == {"a-0", "a-1", "b-0", "b-1"}
 
 
 def test_pool_minimum_comes_before_another_pools_growth() -> None:
     fleet = an_inventory(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0"))
-    assert set(seats(ask(fleet, wants("a", 2), wants("b", 1, H100, min=1), max=2))) == {"a-0", "b-0"}
+    assert set(slices_of(ask(fleet, a_pool("a", 2), a_pool("b", 1, H100, min=1), max=2))) == {"a-0", "b-0"}
 
 
 def test_units_stay_where_they_are() -> None:
     fleet = tpus(3)
     fleet.set_reservations("ns/job", {"tpu-1", "tpu-2"})
-    assert seats(ask(fleet, wants("a", 3, on=("tpu-2", "tpu-1")))) == {"a-0": "tpu-2", "a-1": "tpu-1", "a-2": "tpu-0"}
+    assert slices_of(ask(fleet, a_pool("a", 3, on=("tpu-2", "tpu-1")))) == {"a-0": "tpu-2", "a-1": "tpu-1", "a-2": "tpu-0"}
 
 
 def test_unit_whose_slice_is_gone_gets_another() -> None:
-    assert seats(ask(tpus(1), wants("a", 1, on=("tpu-9",)))) == {"a-0": "tpu-0"}
+    assert slices_of(ask(tpus(1), a_pool("a", 1, on=("tpu-9",)))) == {"a-0": "tpu-0"}
 
 
-def test_two_units_that_claim_one_slice_do_not_both_get_it() -> None:
+def test_two_units_on_one_slice_do_not_both_keep_it() -> None:
     fleet = tpus(2)
     fleet.set_reservations("ns/job", {"tpu-0"})
-    assert seats(ask(fleet, wants("a", 2, on=("tpu-0", "tpu-0")))) == {"a-0": "tpu-0", "a-1": "tpu-1"}
+    assert slices_of(ask(fleet, a_pool("a", 2, on=("tpu-0", "tpu-0")))) == {"a-0": "tpu-0", "a-1": "tpu-1"}
 
 
-def test_those_to_keep_first_are_kept_when_the_maximum_shrinks() -> None:
+def test_first_units_are_kept_when_the_maximum_shrinks() -> None:
     fleet = tpus(3)
     fleet.set_reservations("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
-    placement = ask(fleet, wants("a", 3, on=("tpu-0", "tpu-1", "tpu-2")), max=2)
-    assert set(seats(placement)) == {"a-0", "a-1"}
+    placement = ask(fleet, a_pool("a", 3, on=("tpu-0", "tpu-1", "tpu-2")), max=2)
+    assert set(slices_of(placement)) == {"a-0", "a-1"}
     (left,) = placement.unplaced
     assert (left.unit, left.reason) == ("a-2", "ScaledDown")
 
@@ -74,81 +74,81 @@ def test_those_to_keep_first_are_kept_when_the_maximum_shrinks() -> None:
 def test_units_that_a_pools_minimum_asks_for_are_kept_before_others() -> None:
     fleet = tpus(3)
     fleet.set_reservations("ns/job", {"tpu-0", "tpu-1", "tpu-2"})
-    pools = [wants(p, 1, on=(f"tpu-{i}",), min=int(p == "c")) for i, p in enumerate("abc")]
-    assert set(seats(ask(fleet, *pools, max=2))) == {"a-0", "c-0"}
+    pools = [a_pool(p, 1, on=(f"tpu-{i}",), min=int(p == "c")) for i, p in enumerate("abc")]
+    assert set(slices_of(ask(fleet, *pools, max=2))) == {"a-0", "c-0"}
 
 
-def test_unit_without_claims_yields_to_one_that_fits_nowhere_else() -> None:
+def test_unit_without_requirements_yields_to_one_that_fits_nowhere_else() -> None:
     """Pool a takes anything and comes first; pool b takes only what is reserved. Both minima can be met, so they are."""
     fleet = an_inventory(a_tpu_node("tpu-0", labels={"cloud.google.com/reservation-name": "r"}), a_tpu_node("tpu-1"))
-    placement = ask(fleet, wants("a", 1, min=1), wants("b", 1, min=1, capacity="Reserved"))
-    assert seats(placement) == {"a-0": "tpu-1", "b-0": "tpu-0"}
+    placement = ask(fleet, a_pool("a", 1, min=1), a_pool("b", 1, min=1, capacity="Reserved"))
+    assert slices_of(placement) == {"a-0": "tpu-1", "b-0": "tpu-0"}
 
 
 def test_chain_of_moves_is_found() -> None:
     """a fits 0 and 1, b fits 1 and 2, c fits 0 only: c can be served only if a moves to 1 and b to 2."""
     fleet = an_inventory(*(a_tpu_node(f"tpu-{i}", labels={f"fits-{p}": "yes" for p in fits}) for i, fits in enumerate(("ac", "ab", "b"))))
-    pools = [wants(p, 1, min=1, node_selector={f"fits-{p}": "yes"}) for p in "abc"]
-    assert seats(ask(fleet, *pools)) == {"a-0": "tpu-1", "b-0": "tpu-2", "c-0": "tpu-0"}
+    pools = [a_pool(p, 1, min=1, node_selector={f"fits-{p}": "yes"}) for p in "abc"]
+    assert slices_of(ask(fleet, *pools)) == {"a-0": "tpu-1", "b-0": "tpu-2", "c-0": "tpu-0"}
 
 
 def test_node_selector_and_taints_of_the_template_are_respected() -> None:
     taint = [{"key": "team", "value": "speech", "effect": "NoSchedule"}]
     fleet = an_inventory(a_tpu_node("tpu-0", taints=taint), a_tpu_node("tpu-1"), a_tpu_node("tpu-2", labels={"disk": "fast"}))
-    assert seats(ask(fleet, wants("a", 1, node_selector={"disk": "fast"}))) == {"a-0": "tpu-2"}
-    assert set(seats(ask(fleet, wants("a", 3))).values()) == {"tpu-1", "tpu-2"}
-    tolerant = wants("a", 3, tolerations=(Toleration("team", "Equal", "speech"),))
-    assert set(seats(ask(fleet, tolerant)).values()) == {"tpu-0", "tpu-1", "tpu-2"}
+    assert slices_of(ask(fleet, a_pool("a", 1, node_selector={"disk": "fast"}))) == {"a-0": "tpu-2"}
+    assert set(slices_of(ask(fleet, a_pool("a", 3))).values()) == {"tpu-1", "tpu-2"}
+    tolerant = a_pool("a", 3, tolerations=(Toleration("team", "Equal", "speech"),))
+    assert set(slices_of(ask(fleet, tolerant)).values()) == {"tpu-0", "tpu-1", "tpu-2"}
 
 
 def test_gpu_group_is_formed_within_one_node_pool_if_one_has_enough() -> None:
     fleet = an_inventory(a_gpu_node("a-0", pool="a"), a_gpu_node("b-0", pool="b"), a_gpu_node("b-1", pool="b"))
-    placement = ask(fleet, wants("u", 1, H100_PAIR))
-    assert seats(placement) == {"u-0": "b-0+b-1"}
+    placement = ask(fleet, a_pool("u", 1, H100_PAIR))
+    assert slices_of(placement) == {"u-0": "b-0+b-1"}
     assert [host.node for host in placement.assigned[0].hosts] == ["b-0", "b-1"]
 
 
 def test_gpu_group_across_node_pools_is_better_than_none() -> None:
     fleet = an_inventory(a_gpu_node("a-0", pool="a"), a_gpu_node("b-0", pool="b"))
-    assert seats(ask(fleet, wants("u", 1, H100_PAIR))) == {"u-0": "a-0+b-0"}
+    assert slices_of(ask(fleet, a_pool("u", 1, H100_PAIR))) == {"u-0": "a-0+b-0"}
 
 
 def test_half_a_group_is_no_group() -> None:
-    placement = ask(an_inventory(a_gpu_node("a-0")), wants("u", 1, H100_PAIR))
+    placement = ask(an_inventory(a_gpu_node("a-0")), a_pool("u", 1, H100_PAIR))
     assert placement.assigned == ()
     assert [left.reason for left in placement.unplaced] == ["NoCapacity"]
 
 
 def test_small_units_are_preferred_when_large_ones_would_miss_the_minimum() -> None:
     fleet = an_inventory(*(a_gpu_node(f"g-{i}") for i in range(3)))
-    assert len(ask(fleet, wants("big", 1, H100_PAIR), wants("small", 3, H100), min=3).assigned) == 3
-    assert set(seats(ask(fleet, wants("big", 1, H100_PAIR), wants("small", 3, H100), min=1))) == {"big-0", "small-0"}
+    assert len(ask(fleet, a_pool("big", 1, H100_PAIR), a_pool("small", 3, H100), min=3).assigned) == 3
+    assert set(slices_of(ask(fleet, a_pool("big", 1, H100_PAIR), a_pool("small", 3, H100), min=1))) == {"big-0", "small-0"}
 
 
-def test_seats_of_units_that_drain_are_not_given_away_but_push_nobody_out() -> None:
+def test_units_that_drain_keep_their_places_but_displace_no_running_unit() -> None:
     fleet = tpus(4)
     fleet.set_reservations("ns/job", {"tpu-0", "tpu-1"})
-    pool = wants("a", 4, max=4, on=("tpu-0", "tpu-1"), reserved=1)
-    assert set(seats(ask(fleet, pool, max=2, reserved=1))) == {"a-0", "a-1"}
-    assert set(seats(ask(fleet, pool, max=4, reserved=1))) == {"a-0", "a-1", "a-2"}
+    pool = a_pool("a", 4, max=4, on=("tpu-0", "tpu-1"), reserved=1)
+    assert set(slices_of(ask(fleet, pool, max=2, reserved=1))) == {"a-0", "a-1"}
+    assert set(slices_of(ask(fleet, pool, max=4, reserved=1))) == {"a-0", "a-1", "a-2"}
 
 
 def test_jobs_of_one_request_do_not_share_slices_and_minima_come_first() -> None:
     fleet = tpus(3)
-    jobs = (JobRequest("greedy", 1, 3, (wants("a", 3),)), JobRequest("modest", 1, 1, (wants("a", 1),)))
+    jobs = (JobRequest("greedy", 1, 3, (a_pool("a", 3),)), JobRequest("modest", 1, 1, (a_pool("a", 1),)))
     placement = place(PlacementRequest(jobs, fleet))
     assert [(each.job, each.unit) for each in placement.assigned] == [("greedy", "a-0"), ("greedy", "a-1"), ("modest", "a-0")]
     assert len({each.slice for each in placement.assigned}) == 3
 
 
 def test_higher_priority_is_served_first() -> None:
-    jobs = (JobRequest("low", 1, 1, (wants("a", 1),)), JobRequest("high", 1, 1, (wants("a", 1),), priority=10))
+    jobs = (JobRequest("low", 1, 1, (a_pool("a", 1),)), JobRequest("high", 1, 1, (a_pool("a", 1),), priority=10))
     assert [each.job for each in place(PlacementRequest(jobs, tpus(1))).assigned] == ["high"]
 
 
 def test_same_request_same_answer() -> None:
     fleet = an_inventory(*a_tpu_slice("np", 2), *(a_tpu_node(f"tpu-{i}") for i in range(5)))
-    assert ask(fleet, wants("a", 4), wants("b", 4)) == ask(fleet, wants("a", 4), wants("b", 4))
+    assert ask(fleet, a_pool("a", 4), a_pool("b", 4)) == ask(fleet, a_pool("a", 4), a_pool("b", 4))
 
 
 def test_every_slice_that_was_passed_over_has_its_reason() -> None:
@@ -160,7 +160,7 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
     )
     fleet.set_reservations("ns/job", {"mine"})
     fleet.set_reservations("ns/other", {"theirs"})
-    (pool,) = ask(fleet, wants("a", 3, on=("mine",), capacity="OnDemand")).pools
+    (pool,) = ask(fleet, a_pool("a", 3, on=("mine",), capacity="OnDemand")).pools
     assert (pool.placed, pool.reason) == (1, "NoFreeSlice")
     assert pool.message == (
         "pool a needs 2 more slices of tpu-v5p 2x2x1; the fleet has 4: 1 of this job; 1 reserved by other jobs or by pods that are still "
@@ -169,7 +169,7 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
 
 
 def test_fleet_without_such_hardware_is_named_as_the_reason() -> None:
-    (pool,) = ask(tpus(2), wants("b", 1, H100)).pools
+    (pool,) = ask(tpus(2), a_pool("b", 1, H100)).pools
     assert (pool.reason, pool.message) == (
         "NoMatchingNodes",
         "pool b needs 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators; the fleet has no such nodes",
@@ -178,7 +178,7 @@ def test_fleet_without_such_hardware_is_named_as_the_reason() -> None:
 
 def test_hosts_that_only_their_devices_keep_from_a_pool_are_named() -> None:
     npus = (a_node(f"npu-{index}", devices={"example.com/npu": "4"}) for index in range(2))
-    (pool,) = ask(an_inventory(*npus), wants("c", 1, Shape("cpu"))).pools
+    (pool,) = ask(an_inventory(*npus), a_pool("c", 1, Shape("cpu"))).pools
     assert pool.reason == "NoMatchingNodes"
     assert pool.message == (
         "pool c needs 1 more slice of cpu, 1 host; the fleet has no such nodes; 2 hosts have other devices than the template "
@@ -186,6 +186,6 @@ def test_hosts_that_only_their_devices_keep_from_a_pool_are_named() -> None:
     )
 
 
-def test_pool_and_job_at_their_maximum_say_so() -> None:
-    first, second = ask(tpus(9), wants("a", 2), wants("b", 3), max=3).pools
+def test_pool_and_job_at_their_maximum_give_that_as_the_reason() -> None:
+    first, second = ask(tpus(9), a_pool("a", 2), a_pool("b", 3), max=3).pools
     assert (first.reason, second.reason) == ("AtMaximum", "JobAtMaximum")

@@ -1,4 +1,4 @@
-"""What holds of every placement, and that minima are met whenever any assignment meets them."""
+"""Properties of every placement; minima are met whenever any assignment meets them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_minima_are_met_and_growth_is_greatest_whenever_any_assignment_allows(fl
 
 @settings(max_examples=120, deadline=None)
 @given(fleets(), jobs("ns/one"), jobs("ns/two"), st.data())
-def test_what_always_holds(fleet: Inventory, one: JobRequest, two: JobRequest, data: st.DataObject) -> None:
+def test_every_placement_is_valid(fleet: Inventory, one: JobRequest, two: JobRequest, data: st.DataObject) -> None:
     before = place(PlacementRequest((one,), fleet))
     chosen = {(each.pool, each.unit): each.slice for each in before.assigned}
     fleet.set_reservations("ns/one", {host.node for each in before.assigned for host in each.hosts})
@@ -122,12 +122,12 @@ def test_what_always_holds(fleet: Inventory, one: JobRequest, two: JobRequest, d
 def test_minima_of_gpu_groups_are_met_if_there_are_hosts_enough(pools: list[tuple[int, int]], hosts: int) -> None:
     """Hosts of one kind are interchangeable: the minima can be met exactly if they need no more hosts than there are."""
     fleet = an_inventory(*(a_gpu_node(f"g-{i}", pool=f"np-{i % 2}") for i in range(hosts)))
-    wants = tuple(
+    requests = tuple(
         PoolRequest(f"p{i}", Shape("nvidia-h100-80gb", "", 8, size), least, least, tuple(UnitRequest(f"p{i}-{n}") for n in range(least)))
         for i, (size, least) in enumerate(pools)
     )
     needed = sum(size * least for size, least in pools)
-    placement = place(PlacementRequest((JobRequest("ns/job", 1, 100, wants),), fleet))
+    placement = place(PlacementRequest((JobRequest("ns/job", 1, 100, requests),), fleet))
     if needed <= hosts:
         assert len(placement.assigned) == sum(least for _, least in pools)
     assert sum(len(each.slices) for each in placement.assigned) <= hosts

@@ -111,7 +111,7 @@ def test_node_that_answers_again_in_time_keeps_its_unit() -> None:
     assert stage.states() == {"v5p-0": "Training"}
 
 
-def test_units_stay_while_most_nodes_are_unheard_at_once() -> None:
+def test_units_stay_while_the_readiness_of_most_nodes_is_unknown() -> None:
     nodes = [f"tpu-{index}" for index in range(4)]
     stage = trained(*(a_tpu_node(name) for name in nodes), max=3)
     for name in nodes[:3]:  # as after an outage of the API server, during which no kubelet could say that it lives
@@ -126,7 +126,7 @@ def test_units_stay_while_most_nodes_are_unheard_at_once() -> None:
     assert [stage.unit(f"v5p-{index}")["attempt"] for index in range(3)] == [1, 1, 1]
 
 
-def test_unit_whose_node_stays_unheard_leaves_once_the_others_are_heard_again() -> None:
+def test_unit_leaves_a_node_whose_readiness_stays_unknown_once_the_others_are_ready() -> None:
     nodes = [f"tpu-{index}" for index in range(4)]
     stage = trained(*(a_tpu_node(name) for name in nodes))
     for name in nodes[:3]:
@@ -134,12 +134,12 @@ def test_unit_whose_node_stays_unheard_leaves_once_the_others_are_heard_again() 
     stage.advance(60)
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-0"
-    stage.set_node(a_tpu_node("tpu-1"))  # two of four are few enough to be believed
+    stage.set_node(a_tpu_node("tpu-1"))  # two of four are few enough to count as lost
     stage.settle()
     assert stage.unit("v5p-0")["slice"] in ("tpu-1", "tpu-3")
 
 
-def test_nodes_that_stay_unheard_for_long_are_left_however_many_they_are() -> None:
+def test_units_leave_nodes_whose_readiness_stays_unknown_for_long_however_many_they_are() -> None:
     nodes = [f"tpu-{index}" for index in range(4)]
     stage = trained(*(a_tpu_node(name) for name in nodes))
     for name in nodes[:3]:
@@ -152,7 +152,7 @@ def test_nodes_that_stay_unheard_for_long_are_left_however_many_they_are() -> No
     assert stage.unit("v5p-0")["slice"] == "tpu-3"
 
 
-def test_units_stay_when_the_whole_fleet_falls_silent_and_is_heard_again_node_by_node() -> None:
+def test_units_stay_when_the_whole_fleet_becomes_not_ready_and_ready_again_node_by_node() -> None:
     """Kubelets report every 10 s, so that is how far apart they may be; and the taints are taken away a little later."""
     nodes = [f"tpu-{index}" for index in range(10)]
     stage = trained(*(a_tpu_node(name) for name in nodes), max=10)
