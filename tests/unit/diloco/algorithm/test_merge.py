@@ -126,6 +126,11 @@ def test_tiny_and_huge_gradients_keep_direction_and_norm(scale: float) -> None:
     assert merged == pytest.approx(np.full(2, 3 * scale * np.sqrt(0.5)), rel=1e-5)
 
 
+@pytest.mark.parametrize("x", [vector(-3e25, -4e25), vector(-3e-25, -4e-25), vector(-3e25, 4e25)])
+def test_norm_outside_of_float32_does_not_depend_on_signs(x: NDArray[np.float32]) -> None:
+    assert norm(x) == pytest.approx(np.linalg.norm(x.astype(float)), rel=1e-6)
+
+
 @pytest.mark.parametrize("n", [1, merging._DOT + 1, 3 * merging._CHUNK + 5])
 def test_norm_and_sums_over_several_chunks(n: int) -> None:
     rng = np.random.default_rng(n)

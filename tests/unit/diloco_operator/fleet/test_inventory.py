@@ -152,6 +152,19 @@ def test_only_pods_of_an_accelerator_tolerate_its_taint_by_default() -> None:
     assert gpu.taints == ()
 
 
+def test_a_taint_that_only_prefers_other_pods_needs_no_toleration() -> None:
+    taints = [{"key": "busy", "value": "", "effect": effect} for effect in ("PreferNoSchedule", "NoSchedule")]
+    (plain,) = an_inventory(a_node("plain", taints=taints)).free(CPU)
+    assert [(each.key, each.effect) for each in plain.taints] == [("busy", "NoSchedule")]
+
+
+def test_an_update_says_whether_the_node_changed_even_if_it_offers_no_slice() -> None:
+    inventory = an_inventory()
+    for node in (a_node("plain"), a_tpu_node("unknown", topology="9x9x9")):
+        assert [inventory.update_node(project_node(node)) for _ in range(2)] == [True, False]
+    assert names(inventory, CPU) == ["plain"]
+
+
 def test_capacity_follows_the_labels() -> None:
     inventory = an_inventory(
         a_tpu_node("a"),

@@ -160,6 +160,7 @@ def test_placed_counts_and_says_what_is_missing() -> None:
     placed = stage.condition("Placed")
     assert (placed["status"], placed["reason"]) == ("True", "MinimumPlaced")
     assert "1 of 4 units have hardware" in placed["message"]
+    assert "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1" in placed["message"]
     stage.scale(min=2)
     stage.settle()
     placed = stage.condition("Placed")
