@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from builders.jobs import Obj, a_manifest, cpu_pool, gpu_pool, template, tpu_pool, with_field
-from diloco_operator.accelerators import CATALOGUE, Family, of_family
+from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
 
 SEVERAL_SHARDS = a_manifest(spec={"syncer": {"shards": 2}})
 
@@ -80,12 +81,13 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "must be at most 4",
     ),
     **{
-        f"one {name} more than a host has": (
-            a_manifest(pools=[gpu_pool(accelerator=name, acceleratorsPerHost=CATALOGUE[name].host_sizes[-1] + 1)]),
+        f"one {kind.name} more than a host has": (
+            a_manifest(pools=[gpu_pool(accelerator=kind.name, acceleratorsPerHost=kind.host_sizes[-1] + 1)]),
             "spec.pools[0].acceleratorsPerHost",
-            "must be",
+            f"must be at most {kind.host_sizes[-1]}",
         )
-        for name in of_family(Family.HOST)
+        for kind in CATALOGUE.values()
+        if kind.family is Family.HOST and kind.host_sizes[-1] < MAX_ACCELERATORS_PER_HOST
     },
     "chipsPerHost with a GPU": (
         a_manifest(pools=[gpu_pool(chipsPerHost=4)]),
