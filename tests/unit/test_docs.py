@@ -1,0 +1,63 @@
+"""The documents name files, functions and headings that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_ROW = re.compile(r"^\| `([^`]+\.py)` \| `([^`]+)` \|", re.MULTILINE)
+_PATH = re.compile(r"`((?:controller|runtimes|tests|benchmarks|hack|docs|crds|helm|examples)/[^\s`*…<{]+)`")
+
+
+def _tracked(pattern: str) -> list[Path]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [path for line in listed.splitlines() if (path := ROOT / line).is_file()]
+
+
+DOCUMENTS = _tracked("*.md")
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+@cache
+def _anchors(path: Path) -> frozenset[str]:
+    """The anchors that GitHub makes of a document's headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    for target in _LINK.findall(_without_code(document.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        assert file.exists(), f"{document.name} links to {target}, which does not exist"
+        if anchor and file.suffix == ".md":
+            assert anchor in _anchors(file), f"{document.name} links to {target}; {file.name} has no such heading"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_documents_exist(document: Path) -> None:
+    missing = {path for path in _PATH.findall(document.read_text()) if not (ROOT / path.partition(":")[0]).exists()}
+    assert not missing
+
+
+def test_the_journey_passes_functions_that_exist() -> None:
+    rows = _ROW.findall((ROOT / "docs/journey.md").read_text())
+    assert len(rows) > 30
+    for file, function in rows:
+        tree = ast.parse((ROOT / file).read_text())
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert function in defined, f"docs/journey.md: {file} has no function {function}"
