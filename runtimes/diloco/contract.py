@@ -164,11 +164,15 @@ class Grace(_Wire):
     )
 
 
+MergeMethod = Literal["RDA", "Average"]
+"""`spec.training.merge.method`. `diloco.algorithm.merge` has a function for each."""
+
+
 class Merge(_Wire):
     """How the learners' outer gradients become one."""
 
-    method: Literal["RDA", "Average"] = Field("RDA", description="Radial-directional averaging, or the plain weighted average.")
-    embeddings: Literal["RDA", "Average"] = Field("Average", description="The method for embedding tensors.")
+    method: MergeMethod = Field("RDA", description="Radial-directional averaging, or the plain weighted average.")
+    embeddings: MergeMethod = Field("Average", description="The method for embedding tensors.")
 
 
 class OuterOptimizer(_Wire):

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.fragments import Fragment
+from diloco.contract import MergeMethod
 
 Array = NDArray[np.float32]
-Method = Literal["RDA", "Average"]
 
 CANCELLATION: Final = 1e-3
 """Directions cancel if their weighted mean is shorter than this; the weighted average is taken instead, because what is left of the
@@ -33,7 +33,7 @@ _DOT: Final = 1 << 13
 """Elements per dot product: short enough that a BLAS does not split it over threads."""
 
 
-def merge(fragment: Fragment, deltas: Sequence[Array], weights: Sequence[float], method: Method, embeddings: Method) -> Array:
+def merge(fragment: Fragment, deltas: Sequence[Array], weights: Sequence[float], method: MergeMethod, embeddings: MergeMethod) -> Array:
     """The merged outer gradient of a fragment, flat float32.
 
     `deltas` are flat, one per contribution; `weights` are positive. `method` is for all tensors but embeddings.
@@ -112,4 +112,4 @@ def _combine(deltas: Sequence[Array], coefficients: Sequence[float], out: Array)
                 into += np.multiply(d[where], np.float32(c), out=scaled[: into.size])
 
 
-_METHODS: Final[dict[Method, Callable[[Sequence[Array], Sequence[float], Array], None]]] = {"RDA": rda, "Average": weighted_average}
+_METHODS: Final[dict[MergeMethod, Callable[[Sequence[Array], Sequence[float], Array], None]]] = {"RDA": rda, "Average": weighted_average}
