@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.training.overlapSteps",
         "overlapSteps must be less than syncInterval",
     ),
-    "unknown merge": (a_manifest(merge={"method": "Median"}), "spec.training.merge.method", 'supported values: "RDA", "Average"'),
+    "unknown merge": (a_manifest(merge={"method": "Other"}), "spec.training.merge.method", 'supported values: "RDA", "Average"'),
     "unknown compression": (a_manifest(compression="Int2"), "spec.training.compression", 'supported values: "None", "BFloat16", "Int4"'),
     "momentum of one": (a_manifest(outerOptimizer={"momentum": 1}), "spec.training.outerOptimizer.momentum", "must be less than 1"),
     "learning rate of zero": (

@@ -1,13 +1,15 @@
 """Merging outer gradients."""
 
 from collections.abc import Collection
+from typing import get_args
 
 import numpy as np
 import pytest
 from diloco.algorithm import merge as merging
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.merge import Method, merge, norm
+from diloco.algorithm.merge import merge, norm
+from diloco.contract import MergeMethod
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -59,8 +61,8 @@ def test_direct_average_is_the_formula(deltas: list[NDArray[np.float32]], data: 
     assert np.allclose(merged, expected, rtol=1e-4, atol=1e-4)
 
 
-@given(nps.arrays(np.float32, 20, elements=st.floats(-1e6, 1e6, width=32)), weights_of, st.sampled_from(["RDA", "Average"]))
-def test_one_learner_is_the_identity(delta: NDArray[np.float32], w: float, method: Method) -> None:
+@given(nps.arrays(np.float32, 20, elements=st.floats(-1e6, 1e6, width=32)), weights_of, st.sampled_from(get_args(MergeMethod)))
+def test_one_learner_is_the_identity(delta: NDArray[np.float32], w: float, method: MergeMethod) -> None:
     assert merge(fragment_of(12, 8), [delta], [w], method, method).tobytes() == delta.tobytes()
 
 
@@ -76,8 +78,8 @@ def test_equal_norms_in_give_that_norm_out(deltas: list[NDArray[np.float32]], da
 
 
 @settings(max_examples=40)
-@given(deltas_of_20, st.data(), st.sampled_from(["RDA", "Average"]))
-def test_only_ratios_of_weights_count(deltas: list[NDArray[np.float32]], data: st.DataObject, method: Method) -> None:
+@given(deltas_of_20, st.data(), st.sampled_from(get_args(MergeMethod)))
+def test_only_ratios_of_weights_count(deltas: list[NDArray[np.float32]], data: st.DataObject, method: MergeMethod) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
     a = merge(fragment_of(20), deltas, weights, method, method)
     b = merge(fragment_of(20), deltas, [1024 * w for w in weights], method, method)  # a power of two: not even rounding differs
