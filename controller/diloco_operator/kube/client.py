@@ -16,7 +16,7 @@ type Obj = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object and where the API serves it."""
+    """A kind of object, and where the API serves it."""
 
     group: str
     """"" for the core group."""
@@ -49,7 +49,7 @@ class ObjList:
     items: list[Obj]
     resource_version: str
     continue_token: str = ""
-    """Not empty: more pages follow. A token outlived by compaction is refused with `Gone`."""
+    """Not empty: more pages follow. A token that is older than the server's history fails with `Gone`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the resourceVersion or a precondition did not hold, or an apply met fields of another manager."""
+    """409: the resourceVersion or a precondition did not match, or an apply met fields of another manager."""
 
 
 class Gone(ApiError):
-    """410: the resourceVersion or continue token is older than what the server still knows. List again."""
+    """410: the resourceVersion or continue token is older than the server's history. List again."""
 
 
 class Invalid(ApiError):
@@ -103,7 +103,7 @@ class BadRequest(ApiError):
 
 
 class Unavailable(ApiError):
-    """503 or no connection: nothing is known of whether the request was carried out. Try again."""
+    """503 or no connection: it is unknown whether the request took effect. Try again."""
 
 
 class PatchType(enum.StrEnum):
@@ -143,24 +143,24 @@ class Client(Protocol):
         timeout_seconds: float,
         allow_bookmarks: bool = True,
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, in order; "" or "0": what exists as ADDED first. Ends after `timeout_seconds`.
+        """Changes after `resource_version`, in order; "" or "0": existing objects come as ADDED first. Ends after `timeout_seconds`.
 
-        An object that a change takes out of the selectors arrives as DELETED. Raises `Gone` when that version is compacted.
-        Bookmarks come about once a minute and 2 s before the end, but only where the server knows of a version newer than
-        `resource_version`: a watch of something that nobody changes may well be silent from beginning to end.
+        An object that no longer matches the selectors arrives as DELETED. Raises `Gone` if the version is compacted. Bookmarks come about
+        once a minute and 2 s before the end, but only if the server knows a version newer than `resource_version`. A watch of objects that
+        do not change may be silent from beginning to end.
         """
         ...
 
     async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
-        """Where apiVersion or kind are missing the client fills them in; so it does in `update` and an apply.
+        """The client fills in missing apiVersion and kind, also in `update` and in an apply.
 
-        `metadata_only`, here and in `patch`: the answer need not have more of the object than its metadata. What comes back is a
-        meta.k8s.io/v1 PartialObjectMetadata then, which is half the work of the answer for both sides.
+        `metadata_only`, here and in `patch`: only the object's metadata is needed. The answer is a meta.k8s.io/v1 PartialObjectMetadata
+        then, which is half the work for both sides.
         """
         ...
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
-        """Replace. With metadata.resourceVersion set it must be the current one, else `Conflict`; custom objects need it set.
+        """Replace. If metadata.resourceVersion is set, it must be the current one, else `Conflict`. Custom objects need it.
 
         `subresource`: "", "status" (all but status is ignored) or "scale" (`obj` is a Scale).
         """
@@ -184,8 +184,8 @@ class Client(Protocol):
         An apply needs `field_manager`. metadata.resourceVersion in a patch is a precondition (`Conflict`). So is metadata.uid
         (`Invalid`, or `Conflict` where there is no object), but not through the status of a custom resource: there it is ignored.
 
-        What an apply no longer mentions is removed. What it mentions as empty, after it had content of this manager's, is removed
-        too if it is a list; a map becomes null, which a custom resource's schema refuses (`Invalid`): leave it out instead.
+        A field that an apply no longer contains is removed. So is a list that it contains as empty and that had content of this manager
+        before. A map becomes null then, which the schema of a custom resource rejects (`Invalid`): leave it out instead.
         """
         ...
 
@@ -206,13 +206,13 @@ class Client(Protocol):
     async def bind(self, namespace: str, name: str, node: str) -> None:
         """Bind a pod to a node, as a scheduler does (POST to the pod's `binding`); the only way to set spec.nodeName later.
 
-        `Conflict` when the pod is already bound or being deleted.
+        `Conflict` if the pod is bound already or is being deleted.
         """
         ...
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
-        """Ask for a pod to be deleted as a disruption (POST to the pod's `eviction`): it gets the condition DisruptionTarget first.
+        """Evict a pod (POST to the pod's `eviction`): it gets the condition DisruptionTarget and is deleted.
 
-        An `ApiError` with code 429 when a PodDisruptionBudget does not allow it now.
+        An `ApiError` with code 429 if a PodDisruptionBudget does not allow it now.
         """
         ...

@@ -1,4 +1,4 @@
-"""Takes part in the leader election: reads and writes the Lease as `kube.lease` says, and opens the fence while it is held."""
+"""Takes part in the leader election: reads and writes the Lease as `kube.lease` decides, and opens the fence while this replica leads."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.fence import Fence, boot_clock
-from diloco_operator.kube.lease import LEASES, Election, Lease, Move, read_lease, write_lease
+from diloco_operator.kube.lease import LEASES, Election, ElectionAction, Lease, read_lease, write_lease
 from diloco_operator.timeouts import LAST_RENEWALS, STANDBY_RETRY, LeaseTimeouts
 
 log = logging.getLogger(__name__)
 
 
 class LeaseLost(Exception):
-    """This replica led and does not lead any more. Nothing that it believed may be trusted from here on."""
+    """This replica led and does not lead any more. Its knowledge may be outdated from now on."""
 
 
 class Elector:
     """One replica's part in the election for the Lease `namespace/name`.
 
-    `client` is its own, neither fenced nor shared with anything that could keep it waiting. `clock` is the fence's; `now` the time of day,
-    aware; `rng` draws jitter from [0, 1).
+    `client` is for the election alone, without a fence, so that nothing delays it. `clock` is that of the fence. `now` is the wall clock,
+    timezone-aware. `rng` draws jitter from [0, 1).
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Elector:
         self._election = Election(identity, timeouts)
         self._version = ""
         """resourceVersion of the Lease as it was seen last; "": it must be read first."""
-        self._told = ""
+        self._logged_holder = ""
 
     @property
     def leads(self) -> bool:
@@ -60,26 +60,26 @@ class Elector:
         return until is not None and self._clock() < until
 
     async def acquire(self) -> None:
-        """Returns when this replica leads; the fence is open then. `hold` has to follow at once."""
+        """Returns when this replica leads, with the fence open. Call `hold` at once."""
         log.info("waiting for the lease %s as %s", self._what, self._identity)
         while True:
-            self._version = ""  # whoever does not lead looks before it writes
+            self._version = ""  # a replica that does not lead reads the Lease before it writes it
             try:
                 if await self._try(self._timeouts.attempt):
                     log.info("leading: %s holds the lease %s", self._identity, self._what)
                     return
             except (ApiError, OSError, TimeoutError) as error:
                 log.warning("lease %s: %s", self._what, _text(error))
-            # A little jitter, so that replicas do not stay in step; none beyond the moment at which the lease runs out.
+            # A little jitter keeps replicas from trying at the same moment.
             wait = self._election.recheck_in(self._clock())
             await asyncio.sleep(max(wait, STANDBY_RETRY) * (1 + 0.1 * self._rng()))
 
     async def hold(self) -> None:
-        """Renews until cancelled. Raises `LeaseLost` when that fails for too long, or another holds the lease; the fence is shut then."""
+        """Renews until cancelled. Raises `LeaseLost`, with the fence shut, if that fails for too long or another replica has the lease."""
         try:
             while True:
                 left = self._left()
-                # Sooner when time runs out, or the last attempt would come exactly when it is too late.
+                # Shorter pauses near the end. Otherwise the last attempt would come exactly when it is too late.
                 await asyncio.sleep(min(self._timeouts.retry_period, max(left / 2, LAST_RENEWALS), max(left, 0.0)))
                 await self._renew()
         except LeaseLost:
@@ -87,58 +87,58 @@ class Elector:
             raise
 
     async def _renew(self) -> None:
-        """One attempt. That it failed is an error only when the time is up; a process that was stopped finds it up right here."""
+        """One attempt. Its failure is an error only after the deadline. A process that was stopped meanwhile notices the deadline here."""
         left = self._left()
         if left <= 0:
             raise LeaseLost(f"the lease {self._what} was not renewed within {self._timeouts.renew_deadline:g} s")
         try:
             won = await self._try(min(left, self._timeouts.attempt))
         except (ApiError, OSError, TimeoutError) as error:
-            log.warning("the lease %s was not renewed, writing goes on for %.1f s at most: %s", self._what, max(0.0, left), _text(error))
+            log.warning("the lease %s was not renewed; this replica writes for another %.1f s at most: %s", self._what, left, _text(error))
             self._version = ""
             return
         if not won:
             seen = self._election.seen
-            holder = seen.holder if seen is not None else "nobody"
-            raise LeaseLost(f"the lease {self._what} is held by {holder or 'nobody'} now")
+            holder = seen.holder if seen is not None else ""
+            raise LeaseLost(f"the lease {self._what} is held by {holder or 'no replica'} now")
 
     async def release(self) -> None:
-        """Gives the lease back, so that another replica need not wait for it to run out. Shuts the fence first; best effort."""
+        """Releases the lease, so that another replica need not wait for its expiry. Shuts the fence first. Best effort."""
         self._fence.shut()
         if not self.leads:
             return
         try:
             async with asyncio.timeout(self._timeouts.attempt):
-                await self._look()  # a renewal may have been cut short, and nobody knows whether it was carried out
+                await self._read()  # the last renewal may have been cancelled, and it is unknown whether it succeeded
                 seen = self._election.seen
                 if seen is None or seen.holder != self._identity:
                     return
                 await self._client.update(LEASES, self._object(self._election.released(self._now()), self._version))
             log.info("the lease %s is released", self._what)
         except (ApiError, OSError, TimeoutError) as error:
-            log.warning("the lease %s was not released, it will run out: %s", self._what, _text(error))
+            log.warning("the lease %s was not released and will expire: %s", self._what, _text(error))
 
     async def _try(self, limit: float) -> bool:
-        """One attempt, of `limit` seconds at most, to get or to keep the lease; gives whether this replica leads."""
+        """One attempt, of `limit` seconds at most, to get or to keep the lease. Returns whether this replica leads."""
         async with asyncio.timeout(limit):
             if not self._version:
-                await self._look()
-            move = self._election.move(self._clock())
-            if move is Move.WAIT:
-                self._tell()
+                await self._read()
+            action = self._election.next_action(self._clock())
+            if action is ElectionAction.WAIT:
+                self._log_holder()
                 return False
             claim = self._election.claim(self._now())
             sent = self._clock()
             try:
-                if move is Move.CREATE:
+                if action is ElectionAction.CREATE:
                     answer = await self._client.create(LEASES, self._object(claim, ""))
                 else:
                     answer = await self._client.update(LEASES, self._object(claim, self._version))
-            except (AlreadyExists, Conflict, NotFound):  # another was quicker, or it was deleted: what we saw is not true any more
+            except (AlreadyExists, Conflict, NotFound):  # another replica was faster, or the Lease was deleted: read it again
                 self._version = ""
-                await self._look()
+                await self._read()
                 seen = self._election.seen
-                if seen is not None and seen.holder == self._identity:  # somebody touched our lease, a label for example
+                if seen is not None and seen.holder == self._identity:  # something else in our Lease changed, for example a label
                     raise
                 return False
             self._version = answer["metadata"]["resourceVersion"]
@@ -148,7 +148,7 @@ class Elector:
         self._fence.open_until(until)
         return self.leads
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         try:
             obj = await self._client.get(LEASES, self._namespace, self._name)
         except NotFound:
@@ -157,11 +157,11 @@ class Elector:
         self._version = obj["metadata"]["resourceVersion"]
         self._election.saw(read_lease(obj), self._clock())
 
-    def _tell(self) -> None:
+    def _log_holder(self) -> None:
         seen = self._election.seen
         assert seen is not None
-        if seen.holder != self._told:
-            self._told = seen.holder
+        if seen.holder != self._logged_holder:
+            self._logged_holder = seen.holder
             log.info("standing by: %s holds the lease %s", seen.holder, self._what)
 
     def _object(self, lease: Lease, version: str) -> Obj:

@@ -1,7 +1,7 @@
-"""What was sent to the API server and has not come back through the watch yet.
+"""Writes whose effect the watch has not shown yet.
 
-A pass over a stale cache would create twice what exists and count again what is counted. So a job with open expectations is not
-looked at until the cache has shown them, or until they expired: a watch may compress a creation and a deletion into nothing.
+A reconcile from a stale cache would create objects twice and count events twice. So a key with open expectations is not processed until the
+cache has shown their effect, or until they expire: a watch may compress a creation and a deletion into nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diloco_operator.timeouts import RECONCILE
 
 
 @dataclass(frozen=True, slots=True)
-class _Sought:
+class _Target:
     resource: Resource
     namespace: str
     name: str
@@ -33,22 +33,22 @@ class _Expectation[K]:
 
 
 class Expectations[K: Hashable]:
-    """Open expectations by job key. `time` gives seconds of a clock that does not go back."""
+    """Open expectations by key. `time` returns seconds of a clock that does not go back."""
 
     def __init__(self, time: Callable[[], float], *, expiry: float = RECONCILE.expectation) -> None:
         self._time = time
         self._expiry = expiry
-        self._sought: dict[_Sought, list[_Expectation[K]]] = {}
-        self._by_key: dict[K, dict[_Sought, float]] = {}
-        """Per key what it waits for, and until when at most."""
+        self._targets: dict[_Target, list[_Expectation[K]]] = {}
+        self._by_key: dict[K, dict[_Target, float]] = {}
+        """For each key what it waits for, and until when at most."""
 
     def expect_create(self, key: K, resource: Resource, namespace: str, name: str) -> None:
         """Before the request is sent: `key` waits until the cache shows an object of this name."""
-        self._expect(_Sought(resource, namespace, name), _Expectation(key, self._time() + self._expiry))
+        self._expect(_Target(resource, namespace, name), _Expectation(key, self._time() + self._expiry))
 
     def expect_delete(self, key: K, resource: Resource, namespace: str, name: str, uid: str) -> None:
         """Before the request is sent: `key` waits until the cache shows this object terminating, replaced, or not at all."""
-        self._expect(_Sought(resource, namespace, name), _Expectation(key, self._time() + self._expiry, gone_uid=uid))
+        self._expect(_Target(resource, namespace, name), _Expectation(key, self._time() + self._expiry, gone_uid=uid))
 
     def expect_version(self, key: K, resource: Resource, shown: CachedObject[Any] | None, written: Obj) -> None:
         """After a write was answered with `written`, and the cache shows `shown`: `key` waits until it shows that version."""
@@ -56,28 +56,28 @@ class Expectations[K: Hashable]:
         if shown is not None and not _older(shown.version, version):
             return
         meta = written["metadata"]
-        sought = _Sought(resource, meta.get("namespace", ""), meta["name"])
-        self._expect(sought, _Expectation(key, self._time() + self._expiry, version=version))
+        target = _Target(resource, meta.get("namespace", ""), meta["name"])
+        self._expect(target, _Expectation(key, self._time() + self._expiry, version=version))
 
     def cancel(self, key: K, resource: Resource, namespace: str, name: str) -> None:
-        """The request was refused or not sent: there is nothing to wait for."""
-        self._settle(_Sought(resource, namespace, name), lambda expectation: expectation.key == key)
+        """The request failed or was not sent: there is nothing to wait for."""
+        self._settle(_Target(resource, namespace, name), lambda expectation: expectation.key == key)
 
     def observe(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
-        """The cache changed from `old` to `new` (None: not there)."""
+        """The cache changed from `old` to `new` (None: no object)."""
         seen = new if new is not None else old
-        if seen is None or not self._sought:
+        if seen is None or not self._targets:
             return
-        sought = _Sought(resource, seen.namespace, seen.name)
-        if sought in self._sought:
-            self._settle(sought, lambda expectation: _met(expectation, new))
+        target = _Target(resource, seen.namespace, seen.name)
+        if target in self._targets:
+            self._settle(target, lambda expectation: _met(expectation, new))
 
     def open(self, key: K) -> bool:
         """Whether `key` still waits for something."""
         return self.expires_in(key) is not None
 
     def expires_in(self, key: K) -> float | None:
-        """Seconds after which `key` waits for nothing any more, whatever happens; None: it does not wait now."""
+        """Seconds until the last expectation of `key` expires; None: it has none."""
         waits = self._by_key.get(key)
         if not waits:
             return None
@@ -88,40 +88,40 @@ class Expectations[K: Hashable]:
         return None
 
     def waiting_for(self, key: K) -> list[str]:
-        """What `key` waits for, for people: `Pod ns/name`."""
+        """What `key` waits for, human-readable: `Pod ns/name`."""
         return sorted(f"{s.resource.kind} {s.namespace}/{s.name}" for s in self._by_key.get(key, ()))
 
     def forget(self, key: K) -> None:
-        """`key` waits for nothing any more."""
-        for sought in list(self._by_key.get(key, ())):
-            self._settle(sought, lambda expectation: expectation.key == key)
+        """Drop all expectations of `key`."""
+        for target in list(self._by_key.get(key, ())):
+            self._settle(target, lambda expectation: expectation.key == key)
 
-    def _expect(self, sought: _Sought, expectation: _Expectation[K]) -> None:
-        self._sought.setdefault(sought, []).append(expectation)
-        self._by_key.setdefault(expectation.key, {})[sought] = expectation.expires
+    def _expect(self, target: _Target, expectation: _Expectation[K]) -> None:
+        self._targets.setdefault(target, []).append(expectation)
+        self._by_key.setdefault(expectation.key, {})[target] = expectation.expires
 
-    def _settle(self, sought: _Sought, met: Callable[[_Expectation[K]], bool]) -> None:
+    def _settle(self, target: _Target, met: Callable[[_Expectation[K]], bool]) -> None:
         still_open = []
         settled: set[K] = set()
-        for expectation in self._sought.get(sought, ()):
+        for expectation in self._targets.get(target, ()):
             if met(expectation):
                 settled.add(expectation.key)
             else:
                 still_open.append(expectation)
         if still_open:
-            self._sought[sought] = still_open
+            self._targets[target] = still_open
         else:
-            self._sought.pop(sought, None)
+            self._targets.pop(target, None)
         for key in settled - {expectation.key for expectation in still_open}:
             waits = self._by_key.get(key, {})
-            waits.pop(sought, None)
+            waits.pop(target, None)
             if not waits:
                 self._by_key.pop(key, None)
 
 
 def _met[K](expectation: _Expectation[K], new: CachedObject[Any] | None) -> bool:
     if new is None:
-        return True  # a deletion is what was awaited, or overtook the creation or the change
+        return True  # the expected deletion, or a deletion that overtook the creation or the change
     if expectation.gone_uid:
         return new.uid != expectation.gone_uid or new.deleting
     if expectation.version:
@@ -130,8 +130,8 @@ def _met[K](expectation: _Expectation[K], new: CachedObject[Any] | None) -> bool
 
 
 def _older(version: str, than: str) -> bool:
-    """Whether a resourceVersion comes before another. Kubernetes promises since 1.35 that they compare as decimal numbers; for a
-    server that writes them otherwise every other version counts as older, and the expectation ends by expiry at the latest."""
+    """Whether a resourceVersion comes before another. Since 1.35 Kubernetes promises that they compare as decimal numbers. With a server
+    that writes them otherwise every other version counts as older, and the expectation ends when it expires."""
     if version.isdecimal() and than.isdecimal():
         return int(version) < int(than)
     return version != than

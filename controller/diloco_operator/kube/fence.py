@@ -1,11 +1,13 @@
-"""Keeps a replica that does not lead any more from writing, however late it learns of it.
+"""Keeps a replica that lost the lease from writing, however late it learns of the loss.
 
-`Fence` knows until when writing is allowed, on a clock that goes on while the process is stopped. `FencedClient` asks it before every
-write and ends what is still under way when the time is up. A request may wait within the process, for a connection for example, and a
-process may be stopped while it does: so the transport asks once more, `Fence.check`, when the request has its connection, and its socket
-asks before each part of it. What is then still left is a write that was sent in time and reaches the API server late; it has the difference
-between lease duration and renew deadline (see kube.lease) to arrive. And a process that is stopped in the microsecond between the socket's
-question and the kernel: only a condition that the API server checks could close that.
+`Fence` knows until when writing is allowed, on a clock that goes on while the process is stopped. `FencedClient` checks it before every
+write, and cancels writes that are still running when the time is up. A request may wait inside the process, for a connection for example,
+and the process may be stopped meanwhile. So the transport checks once more (`Fence.check`) when the request has its connection, and the
+socket checks before each part of it.
+
+Two cases remain. A write that was sent in time may reach the API server late: it has the difference between lease duration and renew
+deadline (see kube.lease) to arrive. And the process may be stopped in the microsecond between the socket's check and the kernel: only a
+condition that the API server checks could close that gap.
 """
 
 from __future__ import annotations
@@ -19,44 +21,44 @@ from diloco_operator.kube.client import Client, Obj, ObjList, PatchType, Resourc
 
 
 def boot_clock() -> float:
-    """Seconds of a clock that never goes back and goes on while the process, or the whole machine, is suspended."""
+    """Seconds of a clock that never goes back, and that goes on while the process or the whole machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class NotLeading(Unavailable):
-    """This replica holds no lease, so the write was not sent; or the lease ran out while it was under way, and nothing is known of it."""
+    """This replica does not lead, so the write was not sent. Or the lease ended during the write, and its effect is unknown."""
 
 
 class Fence:
-    """Until when this replica may write. Shut until `open_until` is called; for one event loop."""
+    """Until when this replica may write. Shut until `open_until` is called. For one event loop."""
 
     def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
         self._clock = clock
         self._until = float("-inf")
         self._under_way: set[asyncio.Timeout] = set()
         self.refused = 0
-        """Writes that were not let through."""
+        """Number of writes that the fence stopped."""
 
     def open_until(self, until: float) -> None:
-        """Writing is allowed until `until` on the fence's clock. Writes under way may go on as long."""
+        """Writing is allowed until `until` on the fence's clock. This holds for running writes too."""
         self._until = until
         for timeout in self._under_way:
-            if not timeout.expired():  # one whose time is up is on its way out, and cannot be called back
+            if not timeout.expired():  # an expired one is being cancelled already
                 timeout.reschedule(self._deadline())
 
     def shut(self) -> None:
-        """No write from here on; those under way are ended."""
+        """No writes from now on; running ones are cancelled."""
         self.open_until(float("-inf"))
 
     def check(self) -> None:
         """Raises `NotLeading` if no write may be sent now."""
         if self._clock() >= self._until:
             self.refused += 1
-            raise NotLeading(503, "NotLeading", "this replica does not hold the lease of the leader (any more), so it writes nothing")
+            raise NotLeading(503, "NotLeading", "this replica does not hold the leader's lease (any more), so it writes nothing")
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[None]:
-        """Around one write. Raises `NotLeading` when it may not begin, or was still under way when the time was up."""
+        """Around one write. Raises `NotLeading` if it may not begin, or if it still runs when the time is up."""
         self.check()
         try:
             async with asyncio.timeout_at(self._deadline()) as timeout:
@@ -67,17 +69,17 @@ class Fence:
                     self._under_way.discard(timeout)
         except TimeoutError as error:
             if not timeout.expired():
-                raise  # somebody else's, from within
-            raise NotLeading(503, "NotLeading", "the lease of the leader ran out during the write; nothing is known of it") from error
+                raise  # an inner time-out
+            raise NotLeading(503, "NotLeading", "the leader's lease ended during the write; the effect of the write is unknown") from error
 
     def _deadline(self) -> float:
-        """Of the event loop's clock."""
+        """On the event loop's clock."""
         left = self._until - self._clock()
         return asyncio.get_running_loop().time() + max(0.0, left)
 
 
 class FencedClient:
-    """A `Client` whose writes pass through a fence. Reading is free for all."""
+    """A `Client` with a fence around its writes. Reads are always allowed."""
 
     def __init__(self, client: Client, fence: Fence) -> None:
         self._client = client

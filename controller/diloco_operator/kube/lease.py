@@ -1,12 +1,12 @@
-"""Who of several replicas may write, by one Lease object: what to do with what was seen of it. Pure: clocks are arguments.
+"""Leader election with one Lease object: which of several replicas may write. Pure: clocks are arguments.
 
-The semantics are those of Kubernetes' own controllers, so that `kubectl get lease` means the same. A lease that somebody else holds has
-run out when *this* replica has seen it unchanged for as long as it says it lasts, on this replica's own clock: the times written in it
-are for people, and clocks that differ between replicas do no harm.
+The semantics are those of Kubernetes' own controllers, so `kubectl get lease` means the same. Another replica's lease has expired when
+*this* replica has seen it unchanged for its whole duration, on this replica's own clock. The times in the Lease are only human-readable
+information, so clocks that differ between replicas do no harm.
 
-The holder counts the other way round, from before its last successful renewal was *sent*. The API server carried that renewal out
-later than that, and another replica saw it later still; so the holder stops writing, `renew_deadline` after sending, well before
-anybody else can hold the lease, `lease_duration` after seeing. The difference of both is the time that a write on its way has to end.
+The leader counts from before its last successful renewal was *sent*. The API server carried that renewal out later, and another replica saw
+it later still. So the leader stops writing, `renew_deadline` after sending, well before another replica can take the lease,
+`lease_duration` after seeing. A write that is on its way has the difference of the two to arrive.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A Lease object, as much of it as the election reads and writes."""
+    """The fields of a Lease object that the election uses."""
 
     holder: str
-    """"": nobody; it was released."""
+    """"": no holder, the lease was released."""
     duration: float
     """Seconds."""
     acquired: str
@@ -36,61 +36,62 @@ class Lease:
     """How often the holder changed."""
 
 
-class Move(enum.Enum):
-    """What a replica does now."""
+class ElectionAction(enum.Enum):
+    """What a replica does next."""
 
     CREATE = "create"
-    """There is no Lease: make one that names this replica."""
+    """There is no Lease: create one with this replica as holder."""
     UPDATE = "update"
-    """The Lease is ours to renew, or to take over."""
+    """Renew or take over the Lease."""
     WAIT = "wait"
-    """Another replica holds it."""
+    """Another replica holds the Lease."""
 
 
 class Election:
     """One replica's view of the election. `now` is always this replica's monotonic clock, in seconds.
 
-    The caller reads the Lease (`saw`), asks what to do (`move`, `claim`), writes it, and tells the outcome (`won`, or `saw` again).
+    The caller reads the Lease (`saw`), asks what to do (`next_action`, `claim`), writes the Lease, and reports the result (`won`, or `saw`
+    again).
     """
 
     def __init__(self, identity: str, timeouts: LeaseTimeouts) -> None:
         if not identity:
-            raise ValueError("a replica needs an identity: an empty holder means that nobody holds the lease")
+            raise ValueError("a replica needs an identity: an empty holder means that no replica holds the lease")
         self._identity = identity
         self._timeouts = timeouts
         self._seen: Lease | None = None
         self._seen_at = 0.0
         self._renewed: float | None = None
-        """When the last renewal that succeeded was sent."""
+        """When the last successful renewal was sent."""
 
     @property
     def seen(self) -> Lease | None:
-        """The Lease as it was seen last."""
+        """The Lease as this replica saw it last."""
         return self._seen
 
     def saw(self, lease: Lease | None, now: float) -> None:
-        """The API server has this Lease; None: there is none. Only a change starts its time anew."""
+        """The API server has this Lease; None: there is none. Only a changed Lease starts its duration anew."""
         if lease != self._seen:
             self._seen, self._seen_at = lease, now
         if lease is None or lease.holder != self._identity:
             self._renewed = None
 
-    def move(self, now: float) -> Move:
-        """What to do about the Lease as it was seen last."""
+    def next_action(self, now: float) -> ElectionAction:
+        """What to do with the Lease as it was seen last."""
         if self._seen is None:
-            return Move.CREATE
-        if self._seen.holder in ("", self._identity) or now >= self._runs_out(self._seen):
-            return Move.UPDATE
-        return Move.WAIT
+            return ElectionAction.CREATE
+        if self._seen.holder in ("", self._identity) or now >= self._expires_at(self._seen):
+            return ElectionAction.UPDATE
+        return ElectionAction.WAIT
 
     def recheck_in(self, now: float) -> float:
-        """Seconds until the Lease must be looked at again: the retry period, or less if another's lease runs out sooner."""
+        """Seconds until the Lease must be checked again: the retry period, or less if another replica's lease expires sooner."""
         if self._seen is None or self._seen.holder in ("", self._identity):
             return self._timeouts.retry_period
-        return max(0.0, min(self._timeouts.retry_period, self._runs_out(self._seen) - now))
+        return max(0.0, min(self._timeouts.retry_period, self._expires_at(self._seen) - now))
 
     def claim(self, wall: datetime) -> Lease:
-        """The Lease to write for `Move.CREATE` and `Move.UPDATE`; `wall` is the time of day, for people to read."""
+        """The Lease to write for `CREATE` and `UPDATE`. `wall`: the wall-clock time, which is written into it as information."""
         moment = format_micro_time(wall)
         seen = self._seen
         if seen is not None and seen.holder == self._identity:
@@ -99,27 +100,27 @@ class Election:
         return Lease(self._identity, self._timeouts.lease_duration, acquired=moment, renewed=moment, transitions=transitions)
 
     def released(self, wall: datetime) -> Lease:
-        """The Lease to write when this replica, which holds it, goes away: anybody may take it at once."""
+        """The Lease to write when this replica releases it: another replica may take it at once."""
         moment = format_micro_time(wall)
         transitions = self._seen.transitions if self._seen is not None else 0
         return Lease("", 1.0, acquired=moment, renewed=moment, transitions=transitions)
 
     def won(self, lease: Lease, sent: float, now: float) -> None:
-        """The claim that was sent at `sent` was carried out: `lease` is what the API server has."""
+        """The claim sent at `sent` succeeded. `lease`: the Lease that the API server has."""
         self.saw(lease, now)
         self._renewed = sent
 
     @property
     def leads_until(self) -> float | None:
-        """On the clock of `now`: from then on this replica must not write. None: it does not lead at all."""
+        """On the clock of `now`: when this replica must stop writing. None: it does not lead."""
         return self._renewed + self._timeouts.renew_deadline if self._renewed is not None else None
 
-    def _runs_out(self, lease: Lease) -> float:
+    def _expires_at(self, lease: Lease) -> float:
         return self._seen_at + lease.duration
 
 
 def read_lease(obj: Obj) -> Lease:
-    """From the API's object; what it lacks counts as never set."""
+    """From the API's object. Missing fields count as never set."""
     spec: dict[str, Any] = obj.get("spec") or {}
     return Lease(
         holder=spec.get("holderIdentity") or "",

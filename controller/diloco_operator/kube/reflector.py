@@ -1,11 +1,10 @@
 """A cache of one resource that follows the API server: list, watch, and again.
 
-What kept peers' caches from being trusted is dealt with here: a list in pages; a watch that ends on the server's timeout, with
-jitter so that not all watches of an operator end together; a watch that has been silent for a while, which tells nothing of whether
-its connection still lives, is given up and resumed; a version that the server has forgotten (410) means listing again, and what
-vanished meanwhile is reported as deleted.
+Lists come in pages. Watches end at the server's time-out, with jitter so that not all watches of an operator end together. A watch that was
+silent for a while is dropped and resumed, because its connection may be dead. If the server has forgotten a version (410), everything is
+listed again, and objects that vanished meanwhile are reported as deleted.
 
-Handlers see (old, new) and only enqueue keys: deciding is done from the cache, never from an event.
+Handlers see (old, new) and only enqueue keys. Decisions are made from the cache, never from an event.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ type ObjectKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CachedObject[T]:
-    """What a cache holds of one object. Belongs to everybody: nobody may change it."""
+    """What a cache holds of one object. Shared by all readers: never change it."""
 
     namespace: str
     name: str
@@ -34,9 +33,9 @@ class CachedObject[T]:
     version: str
     """resourceVersion."""
     deleting: bool
-    """Its deletion was asked for."""
+    """Its deletion was requested."""
     value: T
-    """The projection: as much of the object as somebody reads. Whole objects are a hundred times as big."""
+    """The projection: the parts of the object that are read. Whole objects are a hundred times as big."""
 
     @property
     def key(self) -> ObjectKey:
@@ -44,15 +43,15 @@ class CachedObject[T]:
 
 
 type Projection[T] = Callable[[Obj, T | None], T]
-"""From the API's object, and what was projected from the object before it if there was one."""
+"""From the API's object, and the projection of the object's earlier version if there was one."""
 type Handler[T] = Callable[[CachedObject[T] | None, CachedObject[T] | None], None]
-"""Called with what the cache held and what it holds now; None: not there. Must not block."""
+"""Called with the old and the new cached object; None: no object. Must not block."""
 type Indexer[T] = Callable[[CachedObject[T]], Iterable[str]]
-"""Under which values an object is found."""
+"""The index values of an object."""
 
 
 def as_it_is(obj: Obj, _previous: Obj | None) -> Obj:
-    """The projection that keeps everything."""
+    """The projection that keeps the whole object."""
     return obj
 
 
@@ -69,22 +68,22 @@ class Cache[T]:
         return self._objects.get((namespace, name))
 
     def by_index(self, index: str, value: str) -> list[CachedObject[T]]:
-        """All objects that `index` files under `value`, in the order in which they came."""
+        """All objects with `value` in `index`, in the order in which they came."""
         return list(self._indexes[index].get(value, {}).values())
 
     def count(self, index: str, value: str) -> int:
-        """How many `by_index` would give."""
+        """Number of objects with `value` in `index`."""
         return len(self._indexes[index].get(value, ()))
 
     def __iter__(self) -> Iterator[CachedObject[T]]:
-        """Every object as of now: the cache may change while the caller goes through them."""
+        """A copy of the objects of now: the cache may change during the iteration."""
         return iter(list(self._objects.values()))
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def put(self, held: CachedObject[T]) -> CachedObject[T] | None:
-        """Hold it; gives what was held under its key before."""
+        """Add or replace an object. Returns what the cache had under its key before."""
         key = held.key
         old = self._objects.get(key)
         self._objects[key] = held
@@ -98,7 +97,7 @@ class Cache[T]:
         return old
 
     def drop(self, key: ObjectKey) -> CachedObject[T] | None:
-        """Hold it no longer; gives what was held."""
+        """Remove an object. Returns what the cache had."""
         old = self._objects.pop(key, None)
         if old is not None:
             for name, indexer in self._indexers.items():
@@ -121,10 +120,10 @@ in pages of 500, and 3 MiB in pages of 50."""
 
 
 class Reflector[T]:
-    """Keeps `cache` equal to what the API server has of `resource`.
+    """Keeps `cache` equal to the objects of `resource` on the API server.
 
-    `project` reduces an object to what is held. `rng` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
-    fill one `cache`, each from a namespace of its own; `indexers` are for a cache that is not given.
+    `project` reduces an object to what the cache keeps. `rng` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
+    fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given.
     """
 
     def __init__(
@@ -143,7 +142,7 @@ class Reflector[T]:
         self.resource = resource
         self.cache: Cache[T] = cache if cache is not None else Cache(indexers)
         self.last_heard: float | None = None
-        """When the server last answered or sent anything, on the event loop's clock; None: never yet."""
+        """When the server last sent anything, on the event loop's clock; None: not yet."""
         self._client = client
         self._rng = rng
         self._namespace = namespace
@@ -153,15 +152,15 @@ class Reflector[T]:
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
-        """Up to which version the cache is right; None: it must be listed."""
+        """The version up to which the cache is right; None: everything must be listed."""
 
     def on_change(self, handler: Handler[T]) -> None:
-        """Call `handler` at every change from now on. An exception of a handler is a defect and ends `run`."""
+        """Call `handler` at every change from now on. An exception in a handler is a defect and ends `run`."""
         self._handlers.append(handler)
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete. From then on the cache is at most a little behind, never wrong."""
+        """Whether the first list is complete. From then on the cache may be a little old, but never wrong."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
@@ -181,15 +180,15 @@ class Reflector[T]:
             except Gone as error:
                 log.info("%s: the server has forgotten version %s, listing again: %s", self._what, self._version, error.message)
                 self._version = None
-                failures = 0  # it is there and answers: however long it was away, listing need not wait
+                failures = 0  # the server answers, so list at once, however long it was away
             except TimeoutError:
                 log.warning("%s: no answer to a list within %.0f s, asking again", self._what, REQUESTS.list_page)
             except (Unavailable, OSError) as error:
                 log.warning("%s: %s", self._what, error)
             except ApiError as error:
-                if error.code == 429:  # too busy: a list would cost it more than a watch
+                if error.code == 429:  # the server is too busy: a list would cost it more than a watch
                     log.warning("%s: %s", self._what, error)
-                else:  # the server answered, and will not go on from this version
+                else:  # the server answered and will not continue from this version
                     log.warning("%s, listing again: %s", self._what, error)
                     self._version = None
             failures = 0 if heard else failures + 1
@@ -211,7 +210,7 @@ class Reflector[T]:
         return now
 
     async def _list(self) -> None:
-        """Take in everything. The cache changes only once all pages are there."""
+        """List everything. The cache changes only when all pages have arrived."""
         listed: dict[ObjectKey, CachedObject[T]] = {}
         token = ""
         while True:
@@ -239,7 +238,7 @@ class Reflector[T]:
         self._synced.set()
 
     async def _watch(self, version: str) -> bool:
-        """Follow changes after `version` until the watch ends; gives whether it was worth its while."""
+        """Follow changes after `version` until the watch ends. Returns whether the watch worked."""
         loop = asyncio.get_running_loop()
         started = self._hear()
         heard = False
@@ -257,7 +256,7 @@ class Reflector[T]:
                     silence.reschedule(self._hear() + self._timeouts.read)
                     self._apply(event)
                     heard = True
-        except TimeoutError:  # no failure: where nothing changes a server may have nothing to say, not even a bookmark
+        except TimeoutError:  # no failure: if nothing changes, a server may have nothing to send, not even a bookmark
             log.debug("%s: silent for %.0f s, asking again", self._what, self._timeouts.read)
         return heard or loop.time() - started >= self._timeouts.short
 

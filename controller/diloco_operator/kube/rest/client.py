@@ -1,4 +1,4 @@
-"""`RestClient`: the verbs, as requests to a real API server. What they promise is in kube/client.py and, executable, in tests/kube."""
+"""`RestClient`: the verbs as requests to a real API server. kube/client.py says what they promise, and tests/kube tests it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from diloco_operator.timeouts import REQUESTS
 
 USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
-# With the whole object as the second choice, for a server or proxy that knows no other.
+# The whole object is the second choice, for servers and proxies that know only that.
 _METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_WHOLE}"
 
 
@@ -50,8 +50,8 @@ class RestClient:
         on_date: OnDate | None = None,
         user_agent: str = USER_AGENT,
     ) -> AsyncIterator[RestClient]:
-        """A client of the cluster of `config`; its connections end with the context. Raises `ConfigError` where there are no
-        credentials. Asks the server nothing: `server_version` tells whether it is there."""
+        """A client for the cluster of `config`. Its connections end with the context. Raises `ConfigError` without credentials. Sends
+        nothing to the server: `server_version` checks the connection."""
         async with Transport.opened(
             config,
             on_request=on_request,
@@ -64,7 +64,7 @@ class RestClient:
 
     # --- reads --------------------------------------------------------------------------------------------------------
     async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
-        return await self._asked("GET", object_path(resource, namespace, name, subresource))
+        return await self._get("GET", object_path(resource, namespace, name, subresource))
 
     async def list(
         self,
@@ -82,9 +82,9 @@ class RestClient:
             "limit": limit,
             "continue": continue_token,
         }
-        found = await self._asked("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
+        found = await self._get("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
         items: list[Obj] = found.get("items") or []
-        for item in items:  # the items of a list of built-in kinds come without
+        for item in items:  # the items of built-in kinds come without apiVersion and kind
             item["apiVersion"], item["kind"] = resource.api_version, resource.kind
         meta = found["metadata"]
         return ObjList(items, meta.get("resourceVersion", ""), meta.get("continue", ""))
@@ -100,7 +100,7 @@ class RestClient:
         timeout_seconds: float,
         allow_bookmarks: bool = True,
     ) -> AsyncIterator[WatchEvent]:
-        seconds = max(1, math.ceil(timeout_seconds))  # the server knows whole seconds, and takes 0 for its own choice
+        seconds = max(1, math.ceil(timeout_seconds))  # the server knows only whole seconds, and replaces 0 by its own default
         query: dict[str, str | int] = {
             "watch": "true",
             "resourceVersion": resource_version,
@@ -118,14 +118,14 @@ class RestClient:
                 for line in _split(lines, piece, resource):
                     yield _event(line, resource)
             if lines.rest.strip():
-                raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} was cut off inside an event")
+                raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} ended inside an event")
 
     async def pod_logs(
         self, namespace: str, name: str, *, container: str = "", follow: bool = False, tail_lines: int | None = None
     ) -> AsyncIterator[bytes]:
-        """What a container has written, in pieces as they come. `follow`: and what it writes from now on, until it ends.
+        """A container's log, in pieces as they come. `follow`: continue with new output until the container ends.
 
-        `container`: "" where there is only one. `tail_lines`: only so many at the end. Raises `BadRequest` while it has not started.
+        `container`: "" if there is only one. `tail_lines`: only so many lines at the end. Raises `BadRequest` before the container starts.
         """
         query: dict[str, str | int] = {"container": container, "follow": "true" if follow else ""}
         wanted = {key: value for key, value in query.items() if value} | ({} if tail_lines is None else {"tailLines": tail_lines})
@@ -135,8 +135,8 @@ class RestClient:
                 yield piece
 
     async def server_version(self) -> Obj:
-        """`{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`: whether the server can be reached, and what it is."""
-        return await self._asked("GET", "/version")
+        """`{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`. Also checks that the server can be reached."""
+        return await self._get("GET", "/version")
 
     # --- writes -------------------------------------------------------------------------------------------------------
     async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
@@ -144,13 +144,13 @@ class RestClient:
         if resource.namespaced and not namespace:
             raise BadRequest(400, "BadRequest", f"{resource.kind} to create: metadata.namespace must be set")
         path = collection_path(resource, namespace)
-        return await self._written("POST", path, _typed(obj, resource), _managed(field_manager), metadata_only=metadata_only)
+        return await self._write("POST", path, _typed(obj, resource), _managed(field_manager), metadata_only=metadata_only)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
         meta = _metadata(obj)
         path = object_path(resource, meta.get("namespace") or "", meta.get("name") or "", subresource)
         whole = {"apiVersion": "autoscaling/v1", "kind": "Scale", **obj} if subresource == "scale" else _typed(obj, resource)
-        return await self._written("PUT", path, whole, _managed(field_manager))
+        return await self._write("PUT", path, whole, _managed(field_manager))
 
     async def patch(
         self,
@@ -168,7 +168,7 @@ class RestClient:
         query = _managed(field_manager) | ({"force": "true"} if force else {})
         body = _typed(patch, resource) if type is PatchType.APPLY else patch
         path = object_path(resource, namespace, name, subresource)
-        return await self._written("PATCH", path, body, query, content_type=type.value, metadata_only=metadata_only)
+        return await self._write("PATCH", path, body, query, content_type=type.value, metadata_only=metadata_only)
 
     async def delete(
         self,
@@ -182,12 +182,12 @@ class RestClient:
         propagation: str = "Background",
     ) -> None:
         options = _delete_options(grace_seconds, uid, resource_version) | {"propagationPolicy": propagation}
-        await self._written("DELETE", object_path(resource, namespace, name), options)
+        await self._write("DELETE", object_path(resource, namespace, name), options)
 
     async def bind(self, namespace: str, name: str, node: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace}, "target": target}
-        await self._written("POST", object_path(PODS, namespace, name, "binding"), binding)
+        await self._write("POST", object_path(PODS, namespace, name, "binding"), binding)
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
         eviction = {
@@ -196,15 +196,15 @@ class RestClient:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": _delete_options(grace_seconds, uid, ""),
         }
-        # A disruption budget says 429, too, and may go on saying so: that is for the caller to wait out.
-        await self._written("POST", object_path(PODS, namespace, name, "eviction"), eviction, honor_retry_after=False)
+        # A PodDisruptionBudget answers 429 too, perhaps for long: the caller decides how long to wait.
+        await self._write("POST", object_path(PODS, namespace, name, "eviction"), eviction, honor_retry_after=False)
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    async def _asked(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
+    async def _get(self, method: str, path: str, query: dict[str, str | int] | None = None) -> Obj:
         async with self._transport.answer(method, path, query=query, timeout=REQUESTS.answer) as response:
             return _decoded(await response.read(), f"{method} {path}")
 
-    async def _written(
+    async def _write(
         self,
         method: str,
         path: str,
@@ -229,7 +229,7 @@ class RestClient:
 
 
 def _event(line: bytes, resource: Resource) -> WatchEvent:
-    """Raises what an ERROR event says: `Gone` for a version that is compacted."""
+    """Raises the error of an ERROR event, such as `Gone` for a compacted version."""
     event = _decoded(line, f"the watch of {resource.plural}")
     obj: Obj = event["object"]
     if event["type"] == "ERROR":
@@ -249,7 +249,7 @@ def _split(lines: LineSplitter, piece: bytes, resource: Resource) -> list[bytes]
 
 
 def _decoded(body: bytes, what: str) -> Obj:
-    """JSON; anything else does not come from an API server."""
+    """From JSON. An API server sends nothing else."""
     try:
         found: Any = json.loads(body)
     except ValueError as error:

@@ -26,17 +26,17 @@ class Config(Protocol):
 
     @property
     def source(self) -> str:
-        """Where it was found, for people."""
+        """Where it was found, human-readable."""
         ...
 
     @property
     def namespace(self) -> str:
-        """The pod's own namespace, or that of the kubeconfig's context; "" where none is given."""
+        """The pod's own namespace, or that of the kubeconfig's context; "": none is given."""
         ...
 
     async def credentials(self, *, fresh: bool = False) -> Credentials:
-        """As of now: files are read again. `fresh`: the server refused what was given last, an exec plugin is asked again though it has
-        not expired. Raises `ConfigError`."""
+        """The credentials of now: files are read again. `fresh`: the server rejected the last ones, so an exec plugin runs again although
+        they have not expired. Raises `ConfigError`."""
         ...
 
 
@@ -48,9 +48,9 @@ def load_config(
     service_account: Path = SERVICE_ACCOUNT,
     home: Path | None = None,
 ) -> Config:
-    """The way to a cluster that a person or a pod means. `context`: of the kubeconfig, "" for its current one.
+    """Find the cluster configuration. `context`: of the kubeconfig; "": its current one.
 
-    Raises `ConfigError` that says what was tried. A place that is named but wrong is an error: no other is tried after it.
+    Raises `ConfigError` that says what was tried. A configuration that is named explicitly must work: no other is tried after it.
     """
     if kubeconfig:
         return Kubeconfig.load([Path(kubeconfig).expanduser()], context, environ, "the given kubeconfig")
@@ -60,9 +60,9 @@ def load_config(
         return Kubeconfig.load(paths, context, environ, "KUBECONFIG")
     tried.append("KUBECONFIG is not set")
     if not environ.get(_IN_CLUSTER):
-        tried.append(f"{_IN_CLUSTER} is not set, so this is no pod of a cluster")
+        tried.append(f"{_IN_CLUSTER} is not set, so this process is not in a pod of a cluster")
     elif context:
-        tried.append(f"a context was given ({context}), which the ServiceAccount of a pod has not")
+        tried.append(f"a context was given ({context}), but the ServiceAccount of a pod has no contexts")
     elif not (service_account / "token").is_file():
         tried.append(f"{_IN_CLUSTER} is set, but {service_account / 'token'} is missing: the pod mounts no ServiceAccount token")
     else:
@@ -76,7 +76,7 @@ def load_config(
 
 @dataclass(frozen=True, slots=True)
 class InCluster:
-    """The ServiceAccount of the pod that this process runs in. Its token rotates: each reading takes the file as it is."""
+    """The ServiceAccount of the pod in which this process runs. Its token rotates, so the file is read each time."""
 
     folder: Path
     environ: Mapping[str, str]

@@ -1,7 +1,7 @@
-"""What can be wrong with the way to a cluster."""
+"""The error for a missing or wrong cluster configuration."""
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """No cluster is to be found, or its configuration is wrong. The message is for people."""
+    """No cluster was found, or its configuration is wrong. The message is human-readable."""

@@ -1,4 +1,4 @@
-"""What it takes to talk to an API server: where it is, how it proves itself, how the client does."""
+"""What a client needs to talk to an API server: its address, how to verify it, and the client's own proof of identity."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the server is checked, and what the client shows. Two of the same files with other contents differ."""
+    """How to verify the server, and the client's certificate. Two with the same files but other contents differ."""
 
     ca_file: str = ""
-    """"" for the certificates that the machine trusts."""
+    """"": the certificates that the machine trusts."""
     cert_file: str = ""
     key_file: str = ""
     verify: bool = True
     server_name: str = ""
-    """The name that the server's certificate must carry where it is not the one in its URL."""
+    """The name in the server's certificate, if it is not the one in its URL."""
     contents: tuple[bytes, ...] = field(default=(), repr=False)
-    """Of the files, as they were when this was made."""
+    """Of the files, at the time of creation."""
 
     @classmethod
     def of_files(cls, *, ca_file: str = "", cert_file: str = "", key_file: str = "", verify: bool = True, server_name: str = "") -> Tls:
-        """Raises OSError for a file that cannot be read."""
+        """Raises OSError if a file cannot be read."""
         contents = tuple(Path(name).read_bytes() if name else b"" for name in (ca_file, cert_file, key_file))
         return cls(ca_file, cert_file, key_file, verify, server_name, contents)
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError (`ssl.SSLError` is one) for files that are missing or hold no certificates."""
+        """Raises OSError (`ssl.SSLError` is one) if a file is missing or has no certificates."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
-        # Python 3.13 began to refuse CAs without key identifiers, which many clusters have and Go, so kubectl, accepts.
+        # Python 3.13 began to reject CAs without key identifiers. Many clusters have them, and Go, thus kubectl, accepts them.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not self.verify:
             context.check_hostname = False
@@ -43,11 +43,11 @@ class Tls:
 @dataclass(frozen=True, slots=True)
 class Credentials:
     server: str
-    """URL, without a slash at its end."""
+    """URL without a trailing slash."""
     authorization: str = field(default="", repr=False)
-    """The header's value; "" for none (a client certificate, or nothing)."""
+    """The header's value; "": no header (a client certificate, or nothing)."""
     tls: Tls = field(default_factory=Tls)
     proxy: str = field(default="", repr=False)
-    """URL of the proxy to the server, "" for none. May hold a password."""
+    """URL of the proxy to the server; "": none. May contain a password."""
     expires: float | None = None
-    """When they end, in seconds since the epoch, as far as that is known."""
+    """When they expire, in seconds since the epoch; None: unknown."""

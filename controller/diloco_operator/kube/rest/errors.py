@@ -1,4 +1,4 @@
-"""From what a server answers to the errors of `kube.client`. Pure."""
+"""Turns a server's answers into the errors of `kube.client`. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _TOO_NEW = "ResourceVersionTooLarge"
 
 
 def error_of_status(status: Obj, code: int = 0) -> ApiError:
-    """The error that a Status object is; `code`: the HTTP status, where it has none itself.
+    """The error for a Status object. `code`: the HTTP status, used if the object has none.
 
-    A server error is `Unavailable`, but for a resourceVersion from the future: trying that again would not help.
+    A server error becomes `Unavailable`, except for a resourceVersion from the future: a retry would not help there.
     """
     code = status.get("code") or code or 500
     reason: str = status.get("reason") or _standard_reason(code)
@@ -52,7 +52,7 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
 
 
 def error_of_answer(code: int, body: bytes) -> ApiError:
-    """The error that an answer with a status of 400 and more is. It need not come from an API server: proxies answer, too."""
+    """The error for an answer with status 400 or more. It may come from a proxy instead of an API server."""
     status: Any = None
     with contextlib.suppress(ValueError):
         status = json.loads(body)
@@ -63,7 +63,7 @@ def error_of_answer(code: int, body: bytes) -> ApiError:
 
 
 def retry_after(header: str | None) -> float | None:
-    """Seconds of a Retry-After header; None where there is none, or it is a date, which Kubernetes does not send."""
+    """Seconds of a Retry-After header; None: there is none, or it is a date, which Kubernetes does not send."""
     return float(header) if header is not None and header.isascii() and header.isdecimal() else None
 
 

@@ -1,8 +1,8 @@
 """A kubeconfig: clusters, users, contexts, as kubectl reads them.
 
-The loader is that of the official client, mended where it differs from kubectl without a word: with several files it takes the last
-one's current-context (kubectl: the first's); it goes on without credentials when an exec plugin fails; it prefers `token` to
-`tokenFile` and keeps the newline at that file's end; it ignores `as`.
+The loader is that of the official client, with fixes where it silently differs from kubectl: with several files it takes the last one's
+current-context (kubectl: the first's); it continues without credentials when an exec plugin fails; it prefers `token` to `tokenFile` and
+keeps the newline at the end of that file; it ignores `as`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PROXY_SCHEMES = ("http://", "https://")
 
 
 class Kubeconfig:
-    """One context of a kubeconfig of one or more files. They are read again for each set of credentials, since tokens and certificates
-    rotate; what an exec plugin gave is kept until it expires."""
+    """One context of a kubeconfig of one or more files. The files are read again for each set of credentials, since tokens and certificates
+    rotate. Credentials from an exec plugin are kept until they expire."""
 
     def __init__(self, paths: Sequence[Path], context: str, environ: Mapping[str, str], named_by: str) -> None:
         self._paths = [path for path in paths if path.exists()]
@@ -38,13 +38,13 @@ class Kubeconfig:
         if not self._paths:
             raise ConfigError(f"{self.source} does not exist")
         self._context = context
-        self._plugin_gave: Credentials | None = None
+        self._from_plugin: Credentials | None = None
         self.namespace: str = ""
 
     @classmethod
     def load(cls, paths: Sequence[Path], context: str, environ: Mapping[str, str], named_by: str) -> Kubeconfig:
-        """Raises `ConfigError` for what is wrong with the files. The context is settled here: editing current-context later, as
-        `kubectl config use-context` does, must not turn a running process to another cluster."""
+        """Raises `ConfigError` if the files are wrong. The context is fixed here: a later change of current-context, as with
+        `kubectl config use-context`, must not send a running process to another cluster."""
         config = cls(paths, context, environ, named_by)
         loader = config._loader()
         config._context = loader.context_name
@@ -52,8 +52,8 @@ class Kubeconfig:
         return config
 
     async def credentials(self, *, fresh: bool = False) -> Credentials:
-        if self._plugin_gave is not None and not fresh:
-            return self._plugin_gave
+        if self._from_plugin is not None and not fresh:
+            return self._from_plugin
         loader = self._loader()
         configuration = Configuration()
         try:
@@ -74,9 +74,9 @@ class Kubeconfig:
         except (ConfigException, OSError, ValueError) as error:
             raise ConfigError(f"{self.source}, context {loader.context_name!r}: {error}") from error
         if found.proxy and not found.proxy.startswith(_PROXY_SCHEMES):
-            raise ConfigError(f"{self.source}: the proxy {found.proxy!r} is neither http:// nor https://, which are what is supported")
+            raise ConfigError(f"{self.source}: the proxy {found.proxy!r} is not supported: it must begin with http:// or https://")
         if loader.plugin:
-            self._plugin_gave = found
+            self._from_plugin = found
         return found
 
     def _loader(self) -> _Loader:
@@ -118,7 +118,7 @@ class _Loader(KubeConfigLoader):
         super().__init__(config, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
 
     def _corrected(self, node: ConfigNode) -> ConfigNode:
-        """A user with what the official loader would do otherwise than kubectl put right."""
+        """A user entry, changed so that the official loader treats it as kubectl does."""
         entry = copy.deepcopy(_plain(node))
         user = entry["user"] = entry.get("user") or {}
         unsupported = [name for name in _UNSUPPORTED if name in user]
@@ -128,12 +128,12 @@ class _Loader(KubeConfigLoader):
             user.pop("token", None)
         self.plugin = "exec" in user
         command = (user.get("exec") or {}).get("command", "")
-        if "/" in command:  # kubectl takes it relative to the kubeconfig, not to the working directory
+        if "/" in command:  # for kubectl it is relative to the kubeconfig, not to the working directory
             user["exec"]["command"] = str(Path(node.path or "").absolute().parent / command)
         return ConfigNode(node.name, entry, node.path)
 
     async def load_from_exec_plugin(self) -> bool:
-        """Unlike the official one it raises ConfigException when the plugin fails or gives nothing."""
+        """Unlike the official method this raises ConfigException if the plugin fails or returns nothing."""
         node: ConfigNode = self._user["exec"]  # type: ignore[index]  # called only for a user with one
         command = node["command"]
         try:
@@ -147,19 +147,19 @@ class _Loader(KubeConfigLoader):
             self.token = f"Bearer {status['token']}"
         if status.get("clientCertificateData"):
             if not status.get("clientKeyData"):
-                raise ConfigException(f"the exec plugin {command!r} gave a clientCertificateData without clientKeyData")
+                raise ConfigException(f"the exec plugin {command!r} returned clientCertificateData without clientKeyData")
             self.cert_file, self.key_file = (
                 FileOrData(status, None, data_key_name=name, base64_file_content=False).as_file()
                 for name in ("clientCertificateData", "clientKeyData")
             )
         if not status.get("token") and not status.get("clientCertificateData"):
-            raise ConfigException(f"the exec plugin {command!r} gave neither a token nor a client certificate")
+            raise ConfigException(f"the exec plugin {command!r} returned neither a token nor a client certificate")
         if status.get("expirationTimestamp"):
             self.expires = parse_timestamp(status["expirationTimestamp"])
         return True
 
 
 def _plain(node: ConfigNode | dict[str, Any]) -> dict[str, Any]:
-    """The merger wraps the entries of its lists."""
+    """A list entry without the wrapper of the official merger."""
     value: dict[str, Any] = node.value if isinstance(node, ConfigNode) else node
     return value

@@ -1,20 +1,20 @@
-"""Lines of a stream that comes in pieces. Pure."""
+"""Splits a stream into lines. Pure."""
 
 from __future__ import annotations
 
 MAX_LINE = 64 << 20
-"""Bytes. An object in etcd has at most some MiB: what is longer is not a watch."""
+"""Bytes. An object in etcd has at most a few MiB, so a longer line cannot come from a watch."""
 
 
 class LineSplitter:
-    """Cuts pieces of a stream at its newlines. Takes time in proportion to the bytes, however long a line is."""
+    """Collects pieces of a stream and returns complete lines. Takes time in proportion to the bytes, however long a line is."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._rest = bytearray()
         self._limit = limit
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that `piece` completes, without their ends and without empty ones. Raises ValueError for a line beyond the limit."""
+        """The lines that `piece` completes, without newlines and without empty lines. Raises ValueError if a line exceeds the limit."""
         if b"\n" not in piece:
             self._keep(piece)
             return []
@@ -26,7 +26,7 @@ class LineSplitter:
 
     @property
     def rest(self) -> bytes:
-        """What came after the last newline."""
+        """The bytes after the last newline."""
         return bytes(self._rest)
 
     def _keep(self, piece: bytes) -> None:

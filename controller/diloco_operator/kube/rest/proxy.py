@@ -1,6 +1,6 @@
-"""Which proxy leads to a server, by the environment: the rules of Go's net/http, which kubectl follows. Pure.
+"""Which proxy to use for a server, from the environment: the rules of Go's net/http, which kubectl follows. Pure.
 
-Neither urllib nor aiohttp knows them all: to them a CIDR in NO_PROXY, usual where an operator runs behind a proxy, means nothing.
+urllib and aiohttp do not know all of these rules: they ignore a CIDR in NO_PROXY, which is usual for an operator behind a proxy.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 
 def proxy_of(server: str, environ: Mapping[str, str]) -> str:
-    """The proxy's URL for the URL `server`, "" for none. Never one for this machine itself.
+    """The proxy's URL for the URL `server`; "": no proxy. This machine itself never needs one.
 
-    HTTPS_PROXY or HTTP_PROXY by the server's scheme, in capitals or not. NO_PROXY: names with their subdomains (`.x`: without x itself) and
-    addresses, each with a port or without; CIDRs; `*` for everything.
+    HTTPS_PROXY or HTTP_PROXY by the server's scheme, in upper or lower case. NO_PROXY: names with their subdomains (`.x`: without x itself)
+    and addresses, each with or without a port; CIDRs; `*` for everything.
     """
     url = urlsplit(server)
     proxy = _variable(environ, f"{url.scheme}_proxy")

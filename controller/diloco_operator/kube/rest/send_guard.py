@@ -1,8 +1,8 @@
-"""The last moment at which a request can be kept back: right before it has bytes on the wire, and before each further part of it.
+"""The last check before a request: right before its first byte goes out, and before each further part of it.
 
-A process may be stopped between any two instructions and go on a minute later. So a request is asked about when it has its connection, to
-refuse it early and with its own error, and again by the socket itself, with nothing left between that question and the kernel: aiohttp
-takes a tenth of a millisecond from the first to the second, for headers and TLS, and a long body goes out in many parts.
+A process may be stopped between any two instructions and go on a minute later. So a request is checked twice. The first check comes when it
+has its connection, and stops it early with its own error. The second is made by the socket itself, with nothing left between it and the
+kernel: between the two aiohttp spends a tenth of a millisecond on headers and TLS, and a long body goes out in many parts.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from aiohttp.connector import AddrInfoType, Connection
 from diloco_operator.kube.client import ApiError
 
 type BeforeSend = Callable[[str], None]
-"""`before_send(method)` when a request has its connection and its turn, after whatever it had to wait for, and again before each part of
-it. It raises an `ApiError` if nothing may go out (any more)."""
+"""`before_send(method)` is called when a request has its connection, after all waiting, and again before each part of it. It raises an
+`ApiError` if nothing may be sent (any more)."""
 
 
 class SendGuard:
-    """What the connections of one client ask before something goes out."""
+    """The check that all connections of one client make before they send."""
 
     def __init__(self, *, before_send: BeforeSend | None, delivery_timeout: float | None) -> None:
-        """`delivery_timeout`: seconds after which the kernel gives a connection up if what was sent is not acknowledged. Without it the
-        kernel goes on trying for minutes, also for a process that has ended long since."""
+        """`delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged. Without it the kernel
+        retries for minutes, even after the process has ended."""
         self._before_send = before_send
         self._delivery_timeout = delivery_timeout
         self._sockets: WeakValueDictionary[int, SendGuardedSocket] = WeakValueDictionary()
 
     def socket(self, address: AddrInfoType) -> socket.socket:
-        """One for a new connection to `address`."""
+        """A socket for a new connection to `address`."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
         if self._before_send is not None:
@@ -45,18 +45,18 @@ class SendGuard:
 
     @property
     def request_class(self) -> type[aiohttp.ClientRequest]:
-        """Of the requests that go out over these sockets."""
+        """The class of the requests that go out over these sockets."""
         if self._before_send is None:
             return aiohttp.ClientRequest
         before_send, sockets = self._before_send, self._sockets
 
         class GuardedRequest(aiohttp.ClientRequest):
-            """`send` writes to the socket before it awaits anything that could make it wait."""
+            """`send` writes to the socket before it awaits anything that could block."""
 
             async def send(self, conn: Connection) -> aiohttp.ClientResponse:
                 before_send(self.method)
                 transport = conn.transport
-                if transport is not None and not transport.is_closing():  # else nothing goes out
+                if transport is not None and not transport.is_closing():  # else nothing is sent
                     sockets[transport.get_extra_info("socket").fileno()].method = self.method
                 return await super().send(conn)
 
@@ -64,28 +64,28 @@ class SendGuard:
 
 
 class SendGuardedSocket(socket.socket):
-    """Asks before each part of a request. To its event loop a refusal is a connection that was aborted: it closes it and says so to whoever
-    waits for the answer."""
+    """Checks before each part of a request. If the check fails, the event loop sees an aborted connection: it closes it and reports that to
+    the caller."""
 
     def __init__(self, plain: socket.socket, before_send: BeforeSend) -> None:
         """Takes the place of `plain`."""
         super().__init__(plain.family, plain.type, plain.proto, fileno=plain.detach())
         self._before_send = before_send
         self.method = ""
-        """Of the last request that was given this connection; "" before the first, while it is made."""
+        """The method of the last request on this connection; "" before the first, while the connection is made."""
 
     def send(self, *args: object, **options: object) -> int:
-        self._ask()
+        self._check()
         return super().send(*args, **options)  # type: ignore[arg-type]
 
     def sendmsg(self, *args: object, **options: object) -> int:
-        self._ask()
+        self._check()
         return super().sendmsg(*args, **options)  # type: ignore[arg-type]
 
-    def _ask(self) -> None:
+    def _check(self) -> None:
         if not self.method:
             return
         try:
             self._before_send(self.method)
         except ApiError as error:
-            raise ConnectionAbortedError(errno.ECONNABORTED, f"kept back: {error}") from error
+            raise ConnectionAbortedError(errno.ECONNABORTED, f"not sent: {error}") from error

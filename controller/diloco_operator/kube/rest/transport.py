@@ -1,4 +1,4 @@
-"""Requests over HTTP: connections, credentials that rotate, a server that asks for patience. Knows nothing of objects."""
+"""Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. Knows nothing of objects."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from diloco_operator.timeouts import CREDENTIALS, REQUESTS
 log = logging.getLogger(__name__)
 
 type OnRequest = Callable[[str, str, str], None]
-"""`on_request(method, code, host)` after each request on the wire: code is the HTTP status, or "<error>" where no answer came (the label
-values of rest_client_requests_total)."""
+"""`on_request(method, code, host)` is called after each request on the wire. code is the HTTP status, or "<error>" if no answer came (the
+label values of rest_client_requests_total)."""
 
 type OnDate = Callable[[str, float], None]
-"""`on_date(date, asked)` after each answer that has a Date: the header, and this machine's time when the request was begun."""
+"""`on_date(date, asked)` is called after each answer with a Date header: its value, and this machine's time when the request began."""
 
 CONNECTIONS = 256
-"""HTTP/1.1: every request under way and every watch has its own. Far more than the executor's 64, so that nothing queues here unseen."""
+"""With HTTP/1.1 every running request and every watch needs a connection. Far more than the executor's 64, so none waits here."""
 _MAX_WARNINGS = 100
 
 
@@ -53,8 +53,8 @@ class Transport:
         self._on_request = on_request
         self._on_date = on_date
         self._user_agent = user_agent
-        self._held: _ActiveCredentials | None = None
-        self._next_look = 0.0
+        self._active: _ActiveCredentials | None = None
+        self._next_read = 0.0
         self._next_renewal = 0.0
         self._renewing = asyncio.Lock()
         self._warned: set[str] = set()
@@ -71,8 +71,8 @@ class Transport:
         delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
     ) -> AsyncIterator[Transport]:
-        """Raises `ConfigError` where there are no credentials. Asks the server nothing yet."""
-        # Of the environment nothing is trusted: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
+        """Raises `ConfigError` without credentials. Sends nothing to the server yet."""
+        # Ignore the environment: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
         send_guard = SendGuard(before_send=before_send, delivery_timeout=delivery_timeout)
         connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=REQUESTS.idle, socket_factory=send_guard.socket)
         async with aiohttp.ClientSession(
@@ -95,11 +95,11 @@ class Transport:
         timeout: float | None,
         honor_retry_after: bool = True,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer, if its status is below 300; it is read inside the context, and its connection is closed if not to the end.
+        """The answer, if its status is below 300. Read it inside the context; if it is not read to its end, its connection is closed.
 
         `accept`: media types, the best first. `timeout`: seconds for all of it, None: no limit. `honor_retry_after`: wait and repeat when
         the server answers 429 with a Retry-After.
-        Raises the `ApiError` that the server answered; `Unavailable` where the connection fails, also while the answer is read.
+        Raises the `ApiError` that the server answered; `Unavailable` if the connection fails, also while the answer is read.
         """
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=REQUESTS.connect)
         url = f"{path}?{urlencode(query)}" if query else path
@@ -111,7 +111,7 @@ class Transport:
             finally:
                 response.close() if not response.content.at_eof() else response.release()
         except TimeoutError:
-            raise Unavailable(504, "Timeout", f"{method} {path}: no answer, or not the whole of it, within {timeout} s") from None
+            raise Unavailable(504, "Timeout", f"{method} {path}: no complete answer within {timeout} s") from None
         except aiohttp.ClientError as error:
             raise Unavailable(503, "ServiceUnavailable", f"{method} {path}: {str(error) or type(error).__name__}") from error
 
@@ -121,25 +121,25 @@ class Transport:
         """An answer with a status below 300."""
         waited, renewed = 0.0, False
         while True:
-            held = await self._current()
-            response = await self._sent(held, method, url, body, headers, limits)
+            active = await self._current()
+            response = await self._sent(active, method, url, body, headers, limits)
             if response.status < 300:
                 return response
             async with response:
                 error = error_of_answer(response.status, await response.read())
                 wait = retry_after(response.headers.get("Retry-After"))
-            if response.status == 401 and not renewed and await self._renewed(held):
-                renewed = True  # nothing was carried out, so asking again is safe for every method
+            if response.status == 401 and not renewed and await self._renewed(active):
+                renewed = True  # the request had no effect, so every method can be repeated
             elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= REQUESTS.retry_after:
-                await asyncio.sleep(wait)  # likewise: a request that is turned away by priority and fairness was not carried out
+                await asyncio.sleep(wait)  # likewise: a request that API priority and fairness rejects has no effect
                 waited += max(wait, 0.1)
             else:
                 raise error
 
     async def _sent(
-        self, held: _ActiveCredentials, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout
+        self, active: _ActiveCredentials, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        credentials = held.credentials
+        credentials = active.credentials
         target = URL(credentials.server + url, encoded=True)
         if credentials.authorization:
             headers = headers | {"Authorization": credentials.authorization}
@@ -151,10 +151,10 @@ class Transport:
                 data=body,
                 headers=headers,
                 timeout=limits,
-                ssl=held.tls,
+                ssl=active.tls,
                 server_hostname=credentials.tls.server_name or None,
                 proxy=credentials.proxy or None,
-                allow_redirects=False,  # a write would become a GET, and the token would go to somebody else
+                allow_redirects=False,  # a write would become a GET, and the token would go to another server
             )
             code = str(response.status)
         finally:
@@ -162,11 +162,11 @@ class Transport:
                 self._on_request(method, code, target.authority)
         if self._on_date is not None and (date := response.headers.get("Date")):
             self._on_date(date, asked)
-        self._pass_on_warnings(response)
+        self._log_warnings(response)
         return response
 
-    def _pass_on_warnings(self, response: aiohttp.ClientResponse) -> None:
-        """What the server wants said to people (a deprecated version, an unknown field), once each."""
+    def _log_warnings(self, response: aiohttp.ClientResponse) -> None:
+        """Log each warning of the server once, for example about a deprecated version or an unknown field."""
         for header in response.headers.getall("Warning", ()):
             text = header.partition('"')[2].rpartition('"')[0] or header
             if text not in self._warned and len(self._warned) < _MAX_WARNINGS:
@@ -176,55 +176,55 @@ class Transport:
     # --- credentials --------------------------------------------------------------------------------------------------
     async def _current(self) -> _ActiveCredentials:
         loop = asyncio.get_running_loop()
-        if self._held is None or loop.time() >= self._next_look:
+        if self._active is None or loop.time() >= self._next_read:
             async with self._renewing:
-                if self._held is None or loop.time() >= self._next_look:
-                    self._held = await self._looked_at_again(self._held)
-        return self._held
+                if self._active is None or loop.time() >= self._next_read:
+                    self._active = await self._reread(self._active)
+        return self._active
 
-    async def _looked_at_again(self, held: _ActiveCredentials | None) -> _ActiveCredentials:
-        """Without any credentials an error is raised; else the old ones do for a while longer."""
+    async def _reread(self, active: _ActiveCredentials | None) -> _ActiveCredentials:
+        """The credentials of now. If they cannot be read, the old ones stay in use; without old ones this raises `ConfigError`."""
         loop = asyncio.get_running_loop()
-        expires = held.credentials.expires if held is not None else None
+        expires = active.credentials.expires if active is not None else None
         try:
-            fresh = await self._read(held, fresh=expires is not None and time.time() >= expires - CREDENTIALS.renew_before)
+            fresh = await self._read(active, fresh=expires is not None and time.time() >= expires - CREDENTIALS.renew_before)
         except ConfigError as error:
-            if held is None:
+            if active is None:
                 raise
-            log.warning("going on with the old credentials: %s", error)
-            self._next_look = loop.time() + CREDENTIALS.retry
-            return held
-        self._next_look = loop.time() + CREDENTIALS.reread
-        if fresh.credentials.expires is not None:  # a plugin that gives what ends at once is not asked in a tight loop
+            log.warning("the old credentials stay in use: %s", error)
+            self._next_read = loop.time() + CREDENTIALS.retry
+            return active
+        self._next_read = loop.time() + CREDENTIALS.reread
+        if fresh.credentials.expires is not None:  # do not call a plugin in a tight loop if its credentials expire at once
             left = fresh.credentials.expires - CREDENTIALS.renew_before - time.time()
-            self._next_look = loop.time() + min(CREDENTIALS.reread, max(left, CREDENTIALS.retry))
+            self._next_read = loop.time() + min(CREDENTIALS.reread, max(left, CREDENTIALS.retry))
         return fresh
 
-    async def _renewed(self, refused: _ActiveCredentials) -> bool:
-        """Whether there are other credentials than those that the server refused."""
+    async def _renewed(self, rejected: _ActiveCredentials) -> bool:
+        """Whether there are other credentials than those that the server rejected."""
         loop = asyncio.get_running_loop()
         async with self._renewing:
-            if self._held is not refused:
+            if self._active is not rejected:
                 return True
             if loop.time() < self._next_renewal:
                 return False
             self._next_renewal = loop.time() + CREDENTIALS.retry
             try:
-                fresh = await self._read(refused, fresh=True)
+                fresh = await self._read(rejected, fresh=True)
             except ConfigError as error:
-                log.warning("the server refused the credentials, and there are no others: %s", error)
+                log.warning("the server rejected the credentials, and there are no others: %s", error)
                 return False
-            if fresh.credentials == refused.credentials:
+            if fresh.credentials == rejected.credentials:
                 return False
-            self._held = fresh
+            self._active = fresh
             return True
 
-    async def _read(self, held: _ActiveCredentials | None, *, fresh: bool) -> _ActiveCredentials:
+    async def _read(self, active: _ActiveCredentials | None, *, fresh: bool) -> _ActiveCredentials:
         credentials = await self._config.credentials(fresh=fresh)
-        if held is not None and credentials == held.credentials:
-            return held
-        if held is not None and credentials.tls == held.credentials.tls:
-            return _ActiveCredentials(credentials, held.tls)
+        if active is not None and credentials == active.credentials:
+            return active
+        if active is not None and credentials.tls == active.credentials.tls:
+            return _ActiveCredentials(credentials, active.tls)
         try:
             return _ActiveCredentials(credentials, credentials.tls.context())
         except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from diloco_operator.kube.lease import Election, Lease, Move, read_lease, write_lease
+from diloco_operator.kube.lease import Election, ElectionAction, Lease, read_lease, write_lease
 from diloco_operator.timeouts import LeaseTimeouts
 
 TERMS = LeaseTimeouts()
@@ -24,22 +24,22 @@ def an_election(identity: str = "me") -> Election:
 def test_without_a_lease_one_is_made() -> None:
     election = an_election()
     election.saw(None, 0)
-    assert election.move(0) is Move.CREATE
+    assert election.next_action(0) is ElectionAction.CREATE
     assert election.claim(WALL) == Lease("me", 15.0, acquired=STAMP, renewed=STAMP, transitions=0)
 
 
 def test_a_released_lease_is_taken_at_once() -> None:
     election = an_election()
     election.saw(held_by(""), 0)
-    assert election.move(0) is Move.UPDATE
+    assert election.next_action(0) is ElectionAction.UPDATE
     assert election.claim(WALL).transitions == 4
 
 
 def test_another_holders_lease_runs_out_by_the_time_it_was_seen_unchanged() -> None:
     election = an_election()
     election.saw(held_by("other"), 100)
-    assert election.move(114.9) is Move.WAIT
-    assert election.move(115) is Move.UPDATE  # 15 s after it was seen
+    assert election.next_action(114.9) is ElectionAction.WAIT
+    assert election.next_action(115) is ElectionAction.UPDATE  # 15 s after it was seen
 
 
 def test_every_renewal_that_is_seen_starts_the_time_anew() -> None:
@@ -47,22 +47,22 @@ def test_every_renewal_that_is_seen_starts_the_time_anew() -> None:
     election.saw(held_by("other", renewed="r1"), 100)
     election.saw(held_by("other", renewed="r2"), 102)
     election.saw(held_by("other", renewed="r2"), 104)
-    assert election.move(116.9) is Move.WAIT
-    assert election.move(117) is Move.UPDATE  # 102 + 15
+    assert election.next_action(116.9) is ElectionAction.WAIT
+    assert election.next_action(117) is ElectionAction.UPDATE  # 102 + 15
 
 
 def test_the_clock_of_the_holder_does_not_matter() -> None:
     election = an_election()
     election.saw(held_by("other", renewed="1990-01-01T00:00:00.000000Z"), 100)
-    assert election.move(114) is Move.WAIT
+    assert election.next_action(114) is ElectionAction.WAIT
     election.saw(held_by("other", renewed="2090-01-01T00:00:00.000000Z"), 101)
-    assert election.move(116) is Move.UPDATE
+    assert election.next_action(116) is ElectionAction.UPDATE
 
 
 def test_the_lease_lasts_as_long_as_its_holder_says() -> None:
     election = an_election()
     election.saw(Lease("other", 60.0, "a", "r", 0), 0)
-    assert election.move(59) is Move.WAIT
+    assert election.next_action(59) is ElectionAction.WAIT
 
 
 def test_a_takeover_counts_as_a_transition_and_a_renewal_does_not() -> None:
@@ -99,7 +99,7 @@ def test_whoever_takes_over_does_so_after_the_old_holder_stopped_writing() -> No
     new.saw(claim, 1)  # the earliest that anybody can see it is after it was sent
     stops = old.leads_until
     assert stops is not None
-    takes_over = next(t for t in range(100) if new.move(t) is Move.UPDATE)
+    takes_over = next(t for t in range(100) if new.next_action(t) is ElectionAction.UPDATE)
     assert takes_over - stops >= TERMS.lease_duration - TERMS.renew_deadline
 
 

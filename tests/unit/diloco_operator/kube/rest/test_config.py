@@ -139,7 +139,7 @@ def test_impersonation_is_refused_not_ignored(tmp_path: Path) -> None:
 
 async def test_proxy_of_a_kind_that_is_not_supported_is_refused(tmp_path: Path) -> None:
     config = load_config(_write(tmp_path / "k", "https://api.example"), environ={"HTTPS_PROXY": "socks5://proxy:1080"})
-    with pytest.raises(ConfigError, match="neither http:// nor https://"):
+    with pytest.raises(ConfigError, match="must begin with http:// or https://"):
         await config.credentials()
 
 

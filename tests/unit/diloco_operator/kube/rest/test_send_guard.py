@@ -91,7 +91,7 @@ async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The check at the request passed; a tenth of a millisecond later the process is stopped, while the headers are written."""
-    times = iter([1.0, 1.0, 60.0])  # asked by the passage, by the request, by the socket
+    times = iter([1.0, 1.0, 60.0])  # for the fence around the write, the request and the socket
     fence = Fence(lambda: next(times))
     fence.open_until(10)
     server = Server()
@@ -100,7 +100,7 @@ async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is
         config = load_config(server.kubeconfig(tmp_path))
         async with RestClient.connect(config, before_send=lambda method: fence.check()) as client:
             fence.check()
-            with pytest.raises(Unavailable, match="this replica does not hold the lease"):
+            with pytest.raises(Unavailable, match="this replica does not hold the leader's lease"):
                 await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
     assert server.heard == []
     assert fence.refused == 1
@@ -121,7 +121,7 @@ async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(
     async with server.serving():
         config = load_config(server.kubeconfig(tmp_path))
         async with RestClient.connect(config, before_send=before_send) as client:
-            with pytest.raises(Unavailable, match="this replica does not hold the lease"):
+            with pytest.raises(Unavailable, match="this replica does not hold the leader's lease"):
                 await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}, "data": {"x": "x" * 50_000_000}})
     assert server.heard == ["POST /api/v1/namespaces/ns/configmaps"]
     assert server.carried_out == []
