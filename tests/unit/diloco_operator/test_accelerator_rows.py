@@ -140,3 +140,94 @@ def test_no_other_file_names_the_resources_and_labels_of_accelerators() -> None:
     assert len(sources) > 100
     found = [f"{path.relative_to(root)}: {fact}" for path in sources for fact in facts if fact in path.read_text()]
     assert found == []
+
+
+# Nodes as their clouds and device plugins make them, written out: labels, resources, taint keys, and what they are.
+REAL_NODES = {
+    "GKE, a3-highgpu-8g": (
+        {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb", "node.kubernetes.io/instance-type": "a3-highgpu-8g"},
+        {"cpu": "208", "memory": "1872Gi", "nvidia.com/gpu": "8"},
+        ["nvidia.com/gpu"],
+        {"accelerator": "nvidia-h100-80gb"},
+    ),
+    "GKE, a4x-highgpu-4g": (
+        {"cloud.google.com/gke-accelerator": "nvidia-gb200", "kubernetes.io/arch": "arm64"},
+        {"nvidia.com/gpu": "4"},
+        ["nvidia.com/gpu", "kubernetes.io/arch"],
+        {"accelerator": "nvidia-gb200"},
+    ),
+    "GKE, ct6e-standard-8t": (
+        {
+            "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+            "cloud.google.com/gke-tpu-topology": "2x4",
+            "cloud.google.com/gke-accelerator-count": "8",
+        },
+        {"google.com/tpu": "8"},
+        ["google.com/tpu"],
+        {"accelerator": "tpu-v6e", "topology": "2x4", "chipsPerHost": 8},
+    ),
+    "Karpenter on AWS, p5.48xlarge": (
+        {
+            "karpenter.k8s.aws/instance-gpu-name": "h100",
+            "karpenter.k8s.aws/instance-gpu-count": "8",
+            "karpenter.k8s.aws/instance-gpu-memory": "81920",
+            "karpenter.sh/capacity-type": "on-demand",
+        },
+        {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "32", "vpc.amazonaws.com/pod-eni": "120"},
+        ["nvidia.com/gpu"],
+        {"accelerator": "nvidia-h100-80gb"},
+    ),
+    "EKS Auto Mode, p4d.24xlarge": (
+        {"eks.amazonaws.com/instance-gpu-name": "a100", "eks.amazonaws.com/instance-gpu-memory": "40960"},
+        {"nvidia.com/gpu": "8"},
+        ["nvidia.com/gpu"],
+        {"accelerator": "nvidia-a100-40gb"},
+    ),
+    "EKS node group, p5en.48xlarge": (
+        {"node.kubernetes.io/instance-type": "p5en.48xlarge", "eks.amazonaws.com/nodegroup": "h200"},
+        {"nvidia.com/gpu": "8"},
+        [],
+        {"accelerator": "nvidia-h200-141gb"},
+    ),
+    "AKS, Standard_ND96isr_H100_v5": (
+        {"node.kubernetes.io/instance-type": "Standard_ND96isr_H100_v5", "kubernetes.azure.com/accelerator": "nvidia"},
+        {"nvidia.com/gpu": "8"},
+        [],
+        {"accelerator": "nvidia-h100-80gb"},
+    ),
+    "NVIDIA GPU feature discovery, DGX": (
+        {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559"},
+        {"nvidia.com/gpu": "8"},
+        [],
+        {"accelerator": "nvidia-h100-80gb"},
+    ),
+    "AMD GPU node labeller, MI300X": (
+        {"amd.com/gpu.device-id": "74a1", "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G"},
+        {"amd.com/gpu": "8"},
+        ["amd.com/gpu"],
+        {"accelerator": "amd-mi300x-192gb"},
+    ),
+    "node feature discovery, Gaudi 3": (
+        {"feature.node.kubernetes.io/pci-1200_1da3_1060.present": "true"},
+        {"habana.ai/gaudi": "8", "hugepages-2Mi": "0"},
+        ["habana.ai/gaudi"],
+        {"accelerator": "gaudi-3"},
+    ),
+    "Karpenter on AWS, trn2.48xlarge": (
+        {"karpenter.k8s.aws/instance-accelerator-name": "trainium2", "karpenter.k8s.aws/instance-accelerator-count": "16"},
+        {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "128"},
+        ["aws.amazon.com/neuron"],
+        {"accelerator": "trainium-2"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "resources", "taints", "pool"), REAL_NODES.values(), ids=REAL_NODES)
+def test_node_as_its_cloud_makes_it_runs_a_unit_that_takes_all_its_accelerators(
+    labels: dict[str, str], resources: dict[str, str], taints: list[str], pool: Obj
+) -> None:
+    node = a_node("real", labels=labels, devices=resources, taints=[{"key": key, "effect": "NoSchedule"} for key in taints])
+    pods = place_on([node], **pool)
+    assert_fits(pods, [node])
+    resource = CATALOGUE[pool["accelerator"]].resource
+    assert pods[0]["spec"]["containers"][0]["resources"]["limits"] == {resource: resources[resource]}
