@@ -8,8 +8,9 @@ The operator calls it like this, with nothing awaited between the three lines:
 """
 
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.engine import reconcile, reservations
+from diloco_operator.reconcile.engine import reconcile
 from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child, project_pod
+from diloco_operator.reconcile.units.reservations import reservations
 
 __all__ = [
     "Child",

@@ -1,17 +1,18 @@
-"""Which certificates a job must have, where they are kept, and when they are made anew. Pure: keys and signatures come later.
+"""Which certificates a job must have, where they are kept, and when they are renewed. Pure: keys and signatures come later.
 
-The authority is in a Secret of its own that no pod mounts. The syncer has a Secret; learners share Secrets, `PER_SECRET` units in each,
+The authority is in a Secret of its own that no pod mounts. The syncer has a Secret. Learners share Secrets, `PER_SECRET` units in each,
 so that many units cost few writes; a pod mounts its own items alone.
 
-An authority that was lost, or deleted to be changed, is replaced without locking out who runs: a kubelet needs a while to bring new
-files to a pod (`OperatorConfig.secret_propagation`). So first everybody is told to trust the new one besides the old; one such while
-later everybody gets a certificate of the new one; yet another later the old one is trusted no more.
+An authority that is lost, or deleted so that it changes, is replaced without locking out running pods. A kubelet needs a while to bring
+new files to a pod (`OperatorConfig.secret_propagation`). So first all pods are told to trust the new authority beside the old one; one
+such while later all get a certificate of the new one; yet another later the old one is trusted no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from diloco import contract
 
@@ -19,44 +20,41 @@ from diloco_operator.api import names
 from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Leaf, Root
 from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
-from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Delete, IssueCertificates
+from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Create, Delete, IssueCertificates
 from diloco_operator.reconcile.children.metadata import owned
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import Job
 
 _RENEW = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CertificateCheck:
-    """What stands in the way of certificates, before anything is made."""
+    """What prevents certificates, before any is issued."""
 
-    ready: bool = True
-    """Pods may be made."""
-    taken: list[str] = field(default_factory=list)
-    """`Secret <name>` of objects that belong to somebody else."""
-    deletes: list[Delete] = field(default_factory=list)
+    ready: bool
+    """Pods may be created."""
+    taken: Sequence[str]
+    """`Secret <name>` of objects that do not belong to the job."""
+    deletes: Sequence[Delete]
+    rejected: Sequence[Rejection]
+    """Secrets that the API server rejected, and that it is too early to try again."""
 
 
 def check_certificates(context: ReconcileContext) -> CertificateCheck:
-    """Secrets under our names that are not ours or go away, and an authority that cannot sign (any more), which is made anew."""
-    step = CertificateCheck()
+    """Secrets under our names that are not ours or are being deleted, and an authority that can no longer sign and is replaced."""
     job, children = context.observed.job, context.observed.children
     secrets = [*([children.authority] if children.authority else []), *children.certificates.values()]
-    for secret in secrets:
-        if not names.holds_certificates(secret.name, job.name):
-            continue
-        if secret.owner != job.uid:
-            step.taken.append(f"{names.SECRETS.kind} {secret.name}")
-            step.ready = False
-        elif secret.deleting:
-            step.ready = False
+    named = [secret for secret in secrets if names.holds_certificates(secret.name, job.name)]
+    taken = [f"{names.SECRETS.kind} {secret.name}" for secret in named if secret.owner != job.uid]
+    deleting = any(secret.deleting for secret in named if secret.owner == job.uid)
     own = children.authority
-    if own is not None and own.owner == job.uid and not own.deleting and (why := _unusable(own, context.now)):
-        step.deletes.append(Delete(names.SECRETS, job.namespace, own.name, own.uid, why=why))
-        step.ready = False
-    return step
+    why = _unusable(own, context.now) if own is not None and own.owner == job.uid and not own.deleting else ""
+    deletes = [Delete(names.SECRETS, job.namespace, own.name, own.uid, why=why)] if own is not None and why else []
+    keys = [key for key in context.observed.rejected_writes if key[0] == names.SECRETS.kind]
+    rejected = [rejection for key in keys if (rejection := context.rejection(key)) is not None]
+    return CertificateCheck(not (taken or deleting or deletes or rejected), taken, deletes, rejected)
 
 
 def _unusable(secret: CertificateSecret, now: float) -> str:
@@ -67,37 +65,52 @@ def _unusable(secret: CertificateSecret, now: float) -> str:
     return ""
 
 
-def certificates_to_issue(context: ReconcileContext, creates: Iterable[Obj]) -> list[IssueCertificates]:
-    """What must be made before the pods in `creates`: for these, and for every pod that runs."""
+class CertificatesToIssue(NamedTuple):
+    secrets: Sequence[IssueCertificates] = ()
+    deadlines: Sequence[float] = ()
+
+
+def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create]) -> CertificatesToIssue:
+    """What must be issued before the pods in `learners` are created: for these, and for every pod that runs."""
     job, children = context.observed.job, context.observed.children
     own = children.authority
     if own is not None and (own.owner != job.uid or own.deleting or _unusable(own, context.now)):
-        return []
+        return CertificatesToIssue()
     found: list[IssueCertificates] = []
     if own is None:
         secret = _secret(job, names.authority_secret_name(job.name))
         found.append(IssueCertificates(secret, job.uid, create_authority=True, wave=WAVE_CONFIGURATION))
     trust = _trust(context, own)
+    deadlines = list(trust.deadlines)
     identity = contract.syncer_identity(job.uid)
     host_name = contract.syncer_host_name(job.name, job.namespace)
     syncers = names.syncer_secret_name(job.name)
     wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, (host_name,))]}
-    for pool, unit, attempt in sorted(_attempts(context, creates)):
+    for pool, unit, attempt in sorted(_attempts(context, learners)):
         leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt))
         wanted.setdefault(names.learner_secret_name(job.name, pool, unit), []).append(leaf)
     for name, leaves in wanted.items():
         wave = WAVE_CERTIFICATES if name == syncers else WAVE_LEARNERS
-        one = _settle(context, trust, name, leaves, children.certificates.get(name), wave)
-        if one is not None:
-            found.append(one)
-    return found
+        to_issue, renewals = _issue(context, trust, name, leaves, children.certificates.get(name), wave)
+        found += [to_issue] if to_issue is not None else []
+        deadlines += renewals
+    allowed = []
+    for each in found:
+        rejection = context.rejection((names.SECRETS.kind, each.obj["metadata"]["name"]))
+        if rejection is None:
+            allowed.append(each)
+        elif each.create_authority:
+            return CertificatesToIssue((), [*deadlines, rejection.retry_at])  # without an authority nothing can be signed
+        else:
+            deadlines.append(rejection.retry_at)
+    return CertificatesToIssue(allowed, deadlines)
 
 
-def _attempts(context: ReconcileContext, creates: Iterable[Obj]) -> set[tuple[str, str, int]]:
+def _attempts(context: ReconcileContext, learners: Iterable[Create]) -> set[tuple[str, str, int]]:
     """(pool, unit, attempt) of every learner pod that runs, will run, or has not ended yet."""
     found = {(pod.pool, pod.unit, pod.attempt) for pods in context.learners.values() for pod in pods if not pod.ended}
-    for pod in creates:
-        labels: Mapping[str, str] = pod["metadata"]["labels"]
+    for create in learners:
+        labels: Mapping[str, str] = create.obj["metadata"]["labels"]
         found.add((labels[names.LABEL_POOL], labels[names.LABEL_UNIT], int(labels[names.LABEL_ATTEMPT])))
     return found
 
@@ -112,6 +125,8 @@ class _Trust:
     """Still to be trusted."""
     signed: frozenset[str]
     """Ids of the authorities whose certificates are good enough for now."""
+    deadlines: tuple[float, ...] = ()
+    """When the next step of a rotation is due."""
 
 
 def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
@@ -123,28 +138,31 @@ def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
     earlier = tuple(sorted(others.values(), key=lambda root: (root.made, root.id)))
     if present is None:
         return _Trust(None, earlier, frozenset(others))
-    context.deadlines.append(present.expires - AUTHORITY_LIFETIME * _RENEW)
+    renewal = present.expires - AUTHORITY_LIFETIME * _RENEW
     known, spread_out = present.made + spread, present.made + 2 * spread
     if not earlier or now >= spread_out:
-        return _Trust(present, (), frozenset({present.id}))
-    context.deadlines.append(known if now < known else spread_out)
-    return _Trust(present, earlier, frozenset({present.id, *others} if now < known else {present.id}))
+        return _Trust(present, (), frozenset({present.id}), (renewal,))
+    if now >= known:
+        return _Trust(present, earlier, frozenset({present.id}), (renewal, spread_out))
+    return _Trust(present, earlier, frozenset({present.id, *others}), (renewal, known))
 
 
-def _settle(
+def _issue(
     context: ReconcileContext, trust: _Trust, name: str, leaves: list[Leaf], secret: CertificateSecret | None, wave: int
-) -> IssueCertificates | None:
-    """One Secret; None: it is as it must be, or not ours to change."""
+) -> tuple[IssueCertificates | None, list[float]]:
+    """What to issue in one Secret (None: it is complete, or not ours to change), and when its certificates must be renewed."""
     observed = context.observed
     if secret is not None and (secret.owner != observed.job.uid or secret.deleting):
-        return None
+        return None, []
     there = secret.certificates if secret is not None else {}
-    missing = tuple(leaf for leaf in leaves if not _good(context, trust, leaf, there.get(leaf.key)))
+    renewals = [_renewal(context, trust, leaf, there.get(leaf.key)) for leaf in leaves]
+    missing = tuple(leaf for leaf, renewal in zip(leaves, renewals, strict=True) if renewal is None)
+    deadlines = [renewal for renewal in renewals if renewal is not None]
     roots = tuple(root.id for root in secret.roots) if secret is not None else ()
     if not missing and trust.present is not None and roots == (trust.present.id, *(root.id for root in trust.earlier)):
-        return None
+        return None, deadlines
     keep = {leaf.key for leaf in leaves}
-    return IssueCertificates(
+    to_issue = IssueCertificates(
         _secret(observed.job, name),
         observed.job.uid,
         uid=secret.uid if secret is not None else "",
@@ -155,17 +173,15 @@ def _settle(
         roots=tuple(root.pem for root in trust.earlier),
         wave=wave,
     )
+    return to_issue, deadlines
 
 
-def _good(context: ReconcileContext, trust: _Trust, leaf: Leaf, there: Certificate | None) -> bool:
-    """Whether a certificate will do. When it will do no longer goes to the pass's deadlines."""
+def _renewal(context: ReconcileContext, trust: _Trust, leaf: Leaf, there: Certificate | None) -> float | None:
+    """When this certificate must be renewed; None: now, or it is missing or wrong."""
     if there is None or (there.identity, there.host_names) != (leaf.identity, leaf.host_names) or there.authority not in trust.signed:
-        return False
+        return None
     due = there.expires - context.observed.config.certificate_lifetime * _RENEW
-    if context.now >= due:
-        return False
-    context.deadlines.append(due)
-    return True
+    return due if context.now < due else None
 
 
 def _secret(job: Job, name: str) -> Obj:

@@ -1,7 +1,8 @@
-"""The objects beside the pods: job file, service, volume claim. Pure. Certificates are in `certificates`."""
+"""The objects beside pods and certificates: job file, Service and volume claim. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diloco import contract
@@ -11,42 +12,45 @@ from diloco_operator.api.job import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.children.metadata import owned
-from diloco_operator.reconcile.observe.state import Child, Children, Job
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.observe.state import Child, Job
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationChanges:
-    """What there is to do about them, and whether pods may be made."""
+    """What to create and delete, and whether pods may be created."""
 
-    creates: tuple[Create, ...]
-    deletes: tuple[Delete, ...]
+    creates: Sequence[Create]
+    deletes: Sequence[Delete]
     ready: bool
-    """All are there and current, or made by this plan before any pod."""
-    taken: tuple[str, ...]
-    """`<kind> <name>` of objects that belong to somebody else."""
-    going: tuple[str, ...] = ()
-    """`<kind> <name>` of objects that are being deleted, and not by us."""
+    """All objects are there and current, or created by this plan before any pod."""
+    taken: Sequence[str]
+    """`<kind> <name>` of objects that do not belong to the job."""
+    deleting: Sequence[str]
+    """`<kind> <name>` of objects that are being deleted, but not by the operator."""
+    rejected: Sequence[Rejection]
+    """Objects that the API server rejected, and that it is too early to try again."""
 
 
-def configuration_changes(job: Job, spec: Spec, children: Children, *, in_use: bool) -> ConfigurationChanges:
-    """Make what is missing; a job file that is not the spec's any more is deleted, and made anew when it has gone.
+def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
+    """Create what is missing. A job file that no longer fits the spec is deleted, and created anew when it has gone.
 
-    Service and volume claim are made once and do not change. `in_use`: the syncer's pod is there. Its volume claim, if somebody deletes
-    it, stays until that pod ends, and work goes on meanwhile.
+    Service and volume claim are created once and do not change. A volume claim that is deleted stays until the syncer's pod ends, and
+    work goes on meanwhile.
     """
+    observed, job = context.observed, context.observed.job
     derived = job.derived
-    assert derived is not None, "a spec that can be read has been worked out"
+    assert derived is not None, "a valid spec has been worked out"
     data = {contract.JOB_FILE_KEY: derived.job_file}
     wanted = (
-        (names.CONFIG_MAPS, children.config_map, _config_map(job, data)),
-        (names.SERVICES, children.service, _service(job)),
-        (names.VOLUME_CLAIMS, children.volume_claim, _volume_claim(job, spec)),
+        (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),
+        (names.SERVICES, observed.children.service, _service(job)),
+        (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec)),
     )
-    content = derived.job_data_digest
     creates: list[Create] = []
     deletes: list[Delete] = []
     taken: list[str] = []
-    going: list[str] = []
+    deleting: list[str] = []
     ready = True
     for resource, child, obj in wanted:
         if child is None:
@@ -55,12 +59,13 @@ def configuration_changes(job: Job, spec: Spec, children: Children, *, in_use: b
             taken.append(f"{resource.kind} {child.name}")
             ready = False
         elif child.deleting:
-            going.append(f"{resource.kind} {child.name}")
-            ready = ready and in_use and resource == names.VOLUME_CLAIMS
-        elif _outdated(resource, child, content):
+            deleting.append(f"{resource.kind} {child.name}")
+            ready = ready and context.syncer is not None and resource == names.VOLUME_CLAIMS
+        elif _outdated(resource, child, derived.job_data_digest):
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
-    return ConfigurationChanges(tuple(creates), tuple(deletes), ready, tuple(taken), tuple(going))
+    allowed, rejected = context.without_rejected(creates)
+    return ConfigurationChanges(allowed, deletes, ready and not rejected, taken, deleting, rejected)
 
 
 def _outdated(resource: Resource, child: Child, content: str) -> bool:

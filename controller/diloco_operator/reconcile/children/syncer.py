@@ -1,81 +1,103 @@
-"""The syncer's pod: made first, mended by the kubelet, made again when its node took it, replaced when its job file changed. Pure."""
+"""The syncer's pod: created first, restarted by the kubelet, replaced when its node is lost or its job file changed. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import PodView
-from diloco_operator.reconcile.units.attempt_end import exit_text
+
+_CREATED = "its pod is being made"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SyncerChanges:
-    creates: list[Create] = field(default_factory=list)
-    deletes: list[Delete] = field(default_factory=list)
+    """What to create and delete of the syncer's pod."""
+
+    creates: Sequence[Create] = ()
+    deletes: Sequence[Delete] = ()
     ready_for_learners: bool = False
-    """Its pod exists and stays, or is made by this plan before theirs: learners that start now will find it."""
+    """Its pod exists and stays, or this plan creates it before theirs: learners that start now will find it."""
     down: str = ""
-    """Why it does not serve, in words; "" when its container runs."""
-    taken: str = ""
-    """Its name belongs to somebody else's pod."""
+    """Why it does not serve, human-readable; "" when its container runs."""
+    taken: Sequence[str] = ()
+    """`Pod <name>`, when a pod of this name does not belong to the job."""
+    rejected: Sequence[Rejection] = ()
+    """The pod, if the API server rejected it and it is too early to try again."""
+    deadlines: Sequence[float] = ()
 
 
-def syncer_changes(context: ReconcileContext, children_ready: bool) -> SyncerChanges:
-    """One step towards one running syncer that was made from the present spec."""
-    job, spec, config = context.observed.job, context.spec, context.observed.config
-    step = SyncerChanges()
-    assert job.derived is not None, "a spec that can be read has been worked out"
-    want = job.derived.syncer_hash
+def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChanges:
+    """One step towards one running syncer that was made from the present spec. `may_create`: what its pod needs is there, or planned."""
+    job = context.observed.job
     pod = context.syncer
-    name = names.syncer_pod_name(job.name)
     if pod is None:
-        if any(other.name == name for other in context.observed.pods):
-            step.taken = f"Pod {name}"
-        elif children_ready:
-            step.creates.append(Create(names.PODS, syncer_pod(job, spec, config, want), wave=WAVE_SYNCER))
-            step.ready_for_learners = True
-        step.down = "its pod is being made"
-        return step
-    step.down = _why_down(context, pod)
+        return _create_syncer(context, may_create)
+    down = _why_down(pod)
     if pod.deletion is not None:
-        if context.unreachable(pod.node):
-            step.down = (
-                f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped, and two must not write one "
-                "volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
-                f"{pod.node}, or kubectl taint node {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, which also frees "
-                f"the volume; if it runs but cannot be reached, switch it off first"
-            )
-        return step
-    why = _why_replace(context, pod, want, children_ready)
-    if why:
-        step.deletes.append(Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why))
-        step.down = why
-        return step
-    step.ready_for_learners = True
-    return step
+        return SyncerChanges(down=_unreachable_message(pod) if context.unreachable(pod.node) else down)
+    health = context.node_health(pod.node)
+    if why := _why_replace(context, pod, health, may_create):
+        return SyncerChanges(deletes=[Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why)], down=why)
+    deadlines = [health.recheck_at] if health.recheck_at is not None else []
+    return SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
 
 
-def _why_replace(context: ReconcileContext, pod: PodView, want: str, children_ready: bool) -> str:
+def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges:
+    job = context.observed.job
+    name = names.syncer_pod_name(job.name)
+    if any(other.name == name for other in context.observed.pods):
+        return SyncerChanges(down=_CREATED, taken=[f"Pod {name}"])
+    if not may_create:
+        return SyncerChanges(down=_CREATED)
+    assert job.derived is not None, "a valid spec has been worked out"
+    pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
+    creates, rejected = context.without_rejected([Create(names.PODS, pod, wave=WAVE_SYNCER)])
+    if rejected:
+        return SyncerChanges(down=rejected[0].text, rejected=rejected)
+    return SyncerChanges(creates=creates, ready_for_learners=True, down=_CREATED)
+
+
+def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], *, ready: bool) -> str:
+    """Why no learner pod may be created yet; "" when they may. `ready`: configuration and certificates are there, or planned."""
+    if rejected:
+        return "; ".join(rejection.text for rejection in rejected)
+    if not ready:
+        return "waits for the job's configuration to be made"
+    if not syncer.ready_for_learners:
+        return f"waits for the syncer: {syncer.down or _CREATED}"
+    return ""
+
+
+def _unreachable_message(pod: PodView) -> str:
+    return (
+        f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped, and two must not write one "
+        "volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
+        f"{pod.node}, or kubectl taint node {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, which also frees "
+        f"the volume; if it runs but cannot be reached, switch it off first"
+    )
+
+
+def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> str:
     if pod.phase == "Failed":
-        end = f" ({exit_text(pod.termination)})" if pod.termination else ""
+        end = f" ({pod.termination.text})" if pod.termination else ""
         return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is made again on the same volume"
-    if eviction_reason := context.eviction_reason(pod.node):
-        return f"{eviction_reason}; it is made again on the same volume"
-    if children_ready and pod.template_hash != want:
+    if health.eviction_reason:
+        return f"{health.eviction_reason}; it is made again on the same volume"
+    derived = context.observed.job.derived
+    if may_create and derived is not None and pod.template_hash != derived.syncer_hash:
         return "training or syncer.template changed; it is made again and goes on from its snapshot"
     return ""
 
 
-def _why_down(context: ReconcileContext, pod: PodView) -> str:
+def _why_down(pod: PodView) -> str:
     if pod.running_since is not None and not pod.ended:
         return ""
     if pod.restarts and pod.termination is not None:
         detail = pod.termination.message.strip().splitlines()
-        return f"it has restarted {pod.restarts} times, last after {exit_text(pod.termination)}" + (
-            f": {detail[0][:300]}" if detail else ""
-        )
+        return f"it has restarted {pod.restarts} times, last after {pod.termination.text}" + (f": {detail[0][:300]}" if detail else "")
     return f"its pod is {pod.phase}" + (f": {waits}" if (waits := pod.unschedulable or pod.waiting) else "")

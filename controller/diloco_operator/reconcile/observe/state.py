@@ -114,6 +114,9 @@ def _contradictions(spec: Spec) -> list[Cause]:
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
 @dataclass(frozen=True, slots=True)
 class Termination:
     """How the pod's main container ended."""
@@ -125,6 +128,13 @@ class Termination:
     message: str = ""
     """The termination message."""
     finished: float | None = None
+
+    @property
+    def text(self) -> str:
+        """`exit 137 (SIGKILL)`."""
+        signal = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
+        known = _SIGNALS.get(signal, f"signal {signal}" if signal else "")
+        return f"exit {self.exit_code}" + (f" ({known})" if known else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`status` as it goes to the API server, and whether it is worth a write. Pure."""
+"""`status` as it goes to the API server. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from typing import Any
 
 from diloco.contract import Result
 
-from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
-from diloco_operator.reconcile.status.conditions import Statements, contributors, merge
+from diloco_operator.reconcile.status.conditions import Statements, merge
 from diloco_operator.reconcile.units.scaling import Scaling
-
-_UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
 
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
@@ -38,49 +35,44 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
 
 
 def assemble(
-    job: Job,
+    context: ReconcileContext,
     statements: Statements,
-    context: ReconcileContext | None,
-    scaling: Scaling | None,
-    now: float,
+    scaling: Scaling,
+    contributing: frozenset[str],
     *,
     result: Result | None = None,
-    syncer_down: bool = False,
 ) -> dict[str, Any]:
-    """The whole status. Without a world (the spec cannot be read) everything but the conditions stays."""
-    old = job.status
-    conditions = merge(old.get("conditions") or (), statements, job.generation, now)
-    if context is None or scaling is None:
-        return {**old, "observedGeneration": job.generation, "conditions": conditions}
-    records = [scaling.records[name] for name in _ordered(scaling.records, context)]
-    active = contributors(context, scaling.records, syncer_down) if not _is_over(statements) else set()
+    """The whole status."""
+    job = context.observed.job
     learners = context.spec.learners
-    pools = _pools(context, scaling, active)
-    status: dict[str, Any] = {
+    pools = _pools(context, scaling, contributing)
+    return {
         "observedGeneration": job.generation,
-        "conditions": conditions,
-        "progress": _progress(context, old.get("progress") or {}, result),
+        "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
+        "progress": _progress(context, job.status.get("progress") or {}, result),
         "learners": {
             "desired": scaling.desired,
             "placed": scaling.placed,
-            "contributing": len(active),
+            "contributing": len(contributing),
             "min": learners.min,
             "max": learners.max,
         },
-        "units": [write_unit(record) | figures(context, record) for record in records],
+        "units": [write_unit(record) | figures(context, record) for record in _ordered(context, scaling.records)],
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }
-    return status
 
 
-def _is_over(statements: Statements) -> bool:
-    return any(statements[kind].status == "True" for kind in (ConditionType.COMPLETE, ConditionType.FAILED, ConditionType.SUSPENDED))
+def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, Any]:
+    """The status as it is, but for its conditions."""
+    conditions = merge(job.status.get("conditions") or (), statements, job.generation, now)
+    return {**job.status, "observedGeneration": job.generation, "conditions": conditions}
 
 
-def _ordered(records: Mapping[str, UnitStatusRecord], context: ReconcileContext) -> list[str]:
+def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[UnitStatusRecord]:
+    """By the order of their pools, then by number."""
     position = {name: index for index, name in enumerate(context.pools)}
-    return sorted(records, key=lambda name: (position.get(records[name].pool, len(position)), records[name].pool, records[name].number))
+    return sorted(records.values(), key=lambda record: (position.get(record.pool, len(position)), record.pool, record.number))
 
 
 def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
@@ -107,7 +99,7 @@ def _known(**figures: float | None) -> dict[str, float]:
     return {key: round(value, 6) for key, value in figures.items() if value is not None}
 
 
-def _pools(context: ReconcileContext, scaling: Scaling, active: set[str]) -> list[dict[str, Any]]:
+def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str]) -> list[dict[str, Any]]:
     outcomes = {outcome.pool: outcome for outcome in scaling.placement.pools} if scaling.placement is not None else {}
     found = []
     for pool in context.spec.pools:
@@ -117,41 +109,9 @@ def _pools(context: ReconcileContext, scaling: Scaling, active: set[str]) -> lis
             {
                 "name": pool.name,
                 "placed": sum(1 for r in mine if r.slice),
-                "contributing": sum(1 for r in mine if r.name in active),
+                "contributing": sum(1 for r in mine if r.name in contributing),
                 "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.message if outcome else "",
             }
         )
     return found
-
-
-def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, interval: float) -> tuple[dict[str, Any] | None, float | None]:
-    """(status to write or None, when to look again or None). Changes of figures alone wait until `interval` has passed."""
-    last = (old.get("progress") or {}).get("updatedAt")
-    if last is not None and "progress" in new:
-        new["progress"]["updatedAt"] = last
-    old = _ours(old)
-    if old == new:
-        return None, None
-    due = parse_timestamp(last) + interval if last else now
-    if now < due and _essence(old) == _essence(new):
-        return None, due
-    if "progress" in new:
-        new["progress"]["updatedAt"] = format_timestamp(now)
-    return new, None
-
-
-_OUR_CONDITIONS = frozenset(ConditionType)
-
-
-def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the conditions that others have added: they are not in what we write, and stay in what there is."""
-    conditions = status.get("conditions") or ()
-    ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
-    return status if len(ours) == len(conditions) else {**status, "conditions": ours}
-
-
-def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the figures that move with every outer step."""
-    units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
-    return {**{k: v for k, v in status.items() if k != "progress"}, "units": units}

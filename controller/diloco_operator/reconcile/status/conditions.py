@@ -23,11 +23,11 @@ from diloco_operator.api.reasons import (
 )
 from diloco_operator.kube.client import Cause
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.status.contribution import Contribution
 from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.units.scaling import Scaling
-from diloco_operator.report import UnitPhase
 
 _NAMED = 4
 """Units that a message names one by one."""
@@ -83,20 +83,20 @@ def invalid_spec(problems: Sequence[Cause]) -> Statements:
 def running(
     context: ReconcileContext,
     scaling: Scaling,
+    contribution: Contribution,
     *,
     syncer_down: str,
     taken: Sequence[str],
-    rejected: Sequence[str] = (),
-    going: Sequence[str] = (),
+    rejected: Sequence[Rejection] = (),
+    deleting: Sequence[str] = (),
 ) -> Statements:
-    """Of a job that is neither over nor suspended. `rejected`: what could not be made without which no unit can start, and why. `going`:
-    objects of the job that somebody else deletes."""
-    contributing = contributors(context, scaling.records, bool(syncer_down))
+    """Of a job that is neither over nor suspended. `rejected`: objects that could not be created and without which no unit can start, and
+    why. `deleting`: objects of the job that are being deleted, but not by the operator."""
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: _placed(context, scaling),
-        ConditionType.TRAINING: _training(context, scaling, contributing, syncer_down, taken, rejected),
-        ConditionType.DEGRADED: _degraded(context, scaling, contributing, going),
+        ConditionType.TRAINING: _training(context, scaling, contribution.contributing, syncer_down, taken, rejected),
+        ConditionType.DEGRADED: _degraded(context, scaling, contribution, deleting),
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
@@ -134,43 +134,6 @@ def ended(end: JobEnd) -> Statements:
     }
 
 
-def contributors(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], syncer_down: bool) -> set[str]:
-    """Units whose present attempt contributes: as the syncer says; without a fresh word, those that did when it was last heard."""
-    if syncer_down:
-        return set()
-    if context.report is None:
-        return _last_known_to_train(records)
-    found = set()
-    for record in records.values():
-        seen = context.unit_report(record.name, record.attempt)
-        if record.running and seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
-            found.add(record.name)
-    return found
-
-
-def _last_known_to_train(records: Mapping[str, UnitStatusRecord]) -> set[str]:
-    return {r.name for r in records.values() if r.state is UnitState.TRAINING}
-
-
-def _returning(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> set[str]:
-    """Units that trained when the syncer went, and go on as soon as it is there again: it was replaced, they were not. While they connect,
-    for as long as a report would be believed, they are not missing."""
-    if context.report is None:
-        return _last_known_to_train(records)
-    until = context.syncer_since + context.observed.config.report_stale_after
-    if context.now >= until:
-        return set()
-    found = set()
-    for record in records.values():
-        pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
-        earlier = [pod.running_since is not None and pod.running_since < context.syncer_since for pod in pods]
-        if record.state in (UnitState.TRAINING, UnitState.JOINING) and earlier and all(earlier):
-            found.add(record.name)
-    if found:
-        context.deadlines.append(until)
-    return found
-
-
 def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     learners = context.spec.learners
     count = f"{scaling.placed} of {scaling.desired} units have hardware"
@@ -197,11 +160,16 @@ def _pool_messages(scaling: Scaling) -> str:
 
 
 def _training(
-    context: ReconcileContext, scaling: Scaling, contributing: set[str], syncer_down: str, taken: Sequence[str], rejected: Sequence[str]
+    context: ReconcileContext,
+    scaling: Scaling,
+    contributing: frozenset[str],
+    syncer_down: str,
+    taken: Sequence[str],
+    rejected: Sequence[Rejection],
 ) -> Statement:
     quorum = context.spec.training.quorum
     if rejected and not contributing:
-        return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejected))
+        return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in rejected))
     if taken:
         text = f"{_several(taken)} exists and is not this job's: delete it, or give the job another name"
         return Statement(TrainingReason.NAME_TAKEN, text)
@@ -228,10 +196,10 @@ def _training(
     return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
 
 
-def _degraded(context: ReconcileContext, scaling: Scaling, contributing: set[str], going: Sequence[str]) -> Statement:
-    learners = context.spec.learners
+def _degraded(context: ReconcileContext, scaling: Scaling, contribution: Contribution, deleting: Sequence[str]) -> Statement:
+    learners, contributing = context.spec.learners, contribution.contributing
     volume = names.volume_claim_name(context.observed.job.name)
-    if f"{names.VOLUME_CLAIMS.kind} {volume}" in going:
+    if f"{names.VOLUME_CLAIMS.kind} {volume}" in deleting:
         text = (
             f"somebody deleted the volume claim {volume}: it goes when the syncer's pod ends, and with it every snapshot. Let the job "
             "complete, or copy what is on it"
@@ -243,7 +211,7 @@ def _degraded(context: ReconcileContext, scaling: Scaling, contributing: set[str
             text = f"training goes on, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
         return Statement(DegradedReason.ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
-    there = contributing | _returning(context, scaling.records)
+    there = contributing | contribution.returning
     if len(there) >= learners.min:
         text = f"{len(there)} trained until the syncer went and connect again by themselves, learners.min is {learners.min}"
         return Statement(DegradedReason.ENOUGH_LEARNERS, text)
@@ -268,14 +236,14 @@ def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> DegradedReason:
     return causes.pop() if len(causes) == 1 else DegradedReason.LEARNERS_MISSING
 
 
-def _count(scaling: Scaling, contributing: set[str]) -> str:
+def _count(scaling: Scaling, contributing: frozenset[str]) -> str:
     wanted = max(scaling.placed, len(contributing))
     if not wanted:
         return "no learner has hardware"
     return f"{len(contributing)} of {wanted} {'learner contributes' if wanted == 1 else 'learners contribute'}"
 
 
-def _missing(scaling: Scaling, contributing: set[str]) -> str:
+def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
     """Who does not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
     others = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     named = [_says(record) for record in others[:_NAMED]]

@@ -46,7 +46,12 @@ class JobEnd:
         return isinstance(self.reason, CompleteReason)
 
 
-def syncer_end(syncer: PodView | None) -> JobEnd | None:
+def job_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
+    """None while the job goes on."""
+    return _syncer_end(context.syncer) or _quorum_lost(context, records)
+
+
+def _syncer_end(syncer: PodView | None) -> JobEnd | None:
     """The end that the syncer's pod reports; None while the job goes on."""
     if syncer is None:
         return None
@@ -86,7 +91,7 @@ def _summary(result: Result) -> str:
     return f"{text}. {result.message}" if result.message else text
 
 
-def quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
+def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
     failed = [r for r in records.values() if r.state is UnitState.FAILED and r.template_hash == context.hashes.get(r.pool)]
     quorum = context.spec.training.quorum

@@ -116,15 +116,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
             return End(EndKind.COMPLETE, "", "", at)
         detail = f"{pod.reason}: {pod.message}" if pod.reason else "the kubelet gives no reason"
         return End(EndKind.FAILURE, UnitReason.CRASHED, f"the pod {pod.name} failed ({detail})", at)
-    return End(EndKind.FAILURE, UnitReason.CRASHED, _with_detail(exit_text(end), end), at)
-
-
-def exit_text(end: Termination) -> str:
-    """`exit 137 (SIGKILL)`."""
-    signal = end.signal or (end.exit_code - 128 if end.exit_code > 128 else 0)
-    names = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-    known = names.get(signal, f"signal {signal}" if signal else "")
-    return f"exit {end.exit_code}" + (f" ({known})" if known else "")
+    return End(EndKind.FAILURE, UnitReason.CRASHED, _with_detail(end.text, end), at)
 
 
 def _with_detail(text: str, end: Termination) -> str:

@@ -7,67 +7,142 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
-from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
 from diloco_operator.reconcile.units.restarts import after_end
-from diloco_operator.report import UnitPhase, UnitReport
+from diloco_operator.report import Report, UnitPhase, UnitReport
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
 
 
-def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitStatusRecord, bool]:
-    """The unit's record after everything that happened to its pods, and whether its pods are newer than the record.
+class Units(NamedTuple):
+    """All units after everything that happened to their pods."""
+
+    records: dict[str, UnitStatusRecord]
+    adopted: set[str]
+    """Units whose pods are newer than their record: an operator died before it wrote status."""
+    deadlines: list[float]
+
+
+class UnitObservation(NamedTuple):
+    record: UnitStatusRecord
+    adopted: bool = False
+    deadlines: Sequence[float] = ()
+
+
+def observe_units(context: ReconcileContext) -> Units:
+    """Of every unit on record, and of every unit that has pods."""
+    units = Units(dict(context.before), set(), [])
+    for name, pods in context.learners.items():
+        units.records.setdefault(name, UnitStatusRecord(name, pods[0].pool, since=context.now))
+    for name, record in units.records.items():
+        observation = observe_unit(context, record, context.learners.get(name, ()))
+        if observation.adopted and (rejection := _rejected_gang(context, observation.record)) is not None:
+            observation = _end_rejected(context, observation.record, rejection)
+        units.records[name] = observation.record
+        units.deadlines.extend(observation.deadlines)
+        if observation.adopted:
+            units.adopted.add(name)
+    return units
+
+
+def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
+    """Why the rest of an attempt cannot be created now, if only some of its pods were."""
+    shape = context.shapes.get(record.pool)
+    there = [pod for pod in context.learners[record.name] if pod.attempt == record.attempt]
+    if record.state is not UnitState.STARTING or shape is None or len(there) >= shape.hosts:
+        return None
+    return context.rejection((UNIT, record.name))
+
+
+def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection: Rejection) -> UnitObservation:
+    """The attempt ends: it would occupy what it cannot use."""
+    ended = record._replace(
+        state=UnitState.PENDING,
+        ended_attempt=record.attempt,
+        slice="",
+        reason=UnitReason.PODS_REFUSED,
+        message=rejection.message,
+        since=context.now,
+    )
+    return UnitObservation(ended, deadlines=(rejection.retry_at,))
+
+
+def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitObservation:
+    """The unit's record after everything that happened to its pods.
 
     Idempotent: an end that is on record (`ended_attempt`) is never accounted again.
     """
     record = _on_our_clock(context, record)
     newest = max((pod.attempt for pod in pods), default=0)
     adopted = newest > record.attempt
-    if adopted:  # an operator died between creating the pods and writing status
-        record = _account_older(context, record, pods, newest)
-        first = next(pod for pod in pods if pod.attempt == newest)
-        record = record._replace(
-            state=UnitState.STARTING,
-            attempt=newest,
-            slice=first.slice,
-            since=first.created,
-            not_before=None,
-            template_hash=first.template_hash,
-        )
+    if adopted:
+        record = _adopt(context, record, pods, newest)
     if not record.running:
-        return _check_completed(context, record), adopted
+        return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
-    where = {pod.slice for pod in current if pod.slice}
-    if len(where) == 1 and record.slice:  # the pods know better: they are pinned
-        record = record._replace(slice=next(iter(where)))
-    if len(where) > 1 and record.state is not UnitState.DRAINING:
-        # Made by two plans, of which nobody knew how much of the first was carried out.
-        message = f"attempt {record.attempt} was made on two slices, {' and '.join(sorted(where))}; it is made again on one"
-        never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
-        return after_end(record, record.attempt, never, context.spec.learners.restart, context.now), adopted
+    slices = {pod.slice for pod in current if pod.slice}
+    if len(slices) == 1 and record.slice:  # the pods are pinned, so they know better
+        record = record._replace(slice=next(iter(slices)))
     if record.state is UnitState.DRAINING:
-        return _drained(context, record, current), adopted
+        return UnitObservation(_drained(context, record, current), adopted)
+    if len(slices) > 1:
+        return UnitObservation(_on_two_slices(context, record, slices), adopted)
+    return _observe_attempt(context, record, current, adopted=adopted)
+
+
+def _adopt(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int) -> UnitStatusRecord:
+    """The record of an attempt whose pods were created by an operator that died before it wrote status."""
+    record = _account_older(context, record, pods, newest)
+    first = next(pod for pod in pods if pod.attempt == newest)
+    return record._replace(
+        state=UnitState.STARTING,
+        attempt=newest,
+        slice=first.slice,
+        since=first.created,
+        not_before=None,
+        template_hash=first.template_hash,
+    )
+
+
+def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
+    """Two plans created the attempt, because the operator did not know how much of the first was carried out."""
+    message = f"attempt {record.attempt} was made on two slices, {' and '.join(sorted(slices))}; it is made again on one"
+    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
+    return after_end(record, record.attempt, never, context.spec.learners.restart, context.now)
+
+
+def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
+    """How the running attempt goes on, or how it ended."""
+    health = {pod.node: context.node_health(pod.node) for pod in current}
+    deadlines = [each.recheck_at for each in health.values() if each.recheck_at is not None]
     end = gang_end(
         current,
         _hosts(context, record, current),
-        context.eviction_reason,
+        lambda node: health[node].eviction_reason,
         context.now,
         ever_ran=record.state is not UnitState.STARTING,
         adopted=adopted,
     )
-    end = end or _timed_out(context, record, current)
     if end is None:
-        return _advance(context, record, current), adopted
+        timeout = _timed_out(context, record, current)
+        deadlines += [timeout.due] if timeout.due is not None else []
+        end = timeout.end
+    if end is None:
+        return UnitObservation(_advance(context, record, current), adopted, deadlines)
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
-        return record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=context.now), adopted
-    return after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted
+        draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=context.now)
+        return UnitObservation(draining, adopted, deadlines)
+    return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted, deadlines)
 
 
 def _account_older(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int) -> UnitStatusRecord:
@@ -76,7 +151,7 @@ def _account_older(context: ReconcileContext, record: UnitStatusRecord, pods: Se
         if attempt <= record.ended_attempt:
             continue
         mine = [pod for pod in pods if pod.attempt == attempt]
-        end = gang_end(mine, len(mine), context.eviction_reason, context.now, ever_ran=False, adopted=True)
+        end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
         if record.state is UnitState.DRAINING or end is None:
             # Drained, or its pods are gone or going, and with them the knowledge why: not a failure that could be proven.
             end = _end_of_drain(record, context.now)
@@ -139,41 +214,57 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
     return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == UnitReason.NODE_LOST)
 
 
-def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> End | None:
-    learners = context.spec.learners
+class Timeout(NamedTuple):
+    """An attempt that took too long, or when it will have taken too long."""
+
+    end: End | None = None
+    due: float | None = None
+
+
+def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
     since = record.since if record.since is not None else context.now
     if record.state is UnitState.STARTING and not _all_run(pods):
-        if _passed(context, since + learners.join_timeout):
-            message = f"not all of its pods ran within {format_duration(learners.join_timeout)} (learners.joinTimeout): {_waiting(pods)}"
-            return End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now, leave_slice=True)
-        return None
+        limit = context.spec.learners.join_timeout
+        message = f"not all of its pods ran within {format_duration(limit)} (learners.joinTimeout): {_waiting(pods)}"
+        return _limit(context, since + limit, End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now, leave_slice=True))
     if context.report is None:
-        return None  # without a word from the syncer nobody can be blamed for silence
+        return Timeout()  # without a report from the syncer no learner can be blamed for silence
     seen = context.unit_report(record.name, record.attempt)
     if seen is None:
-        # A node's clock that is ahead must not put the end off until then.
-        known = (since, context.syncer_since, *(pod.running_since or 0.0 for pod in pods))
-        began = max((moment for moment in known if moment <= context.now + _CLOCK_TOLERANCE), default=since)
-        if record.state in (UnitState.STARTING, UnitState.JOINING) and _passed(context, began + learners.join_timeout):
-            message = f"it ran, but did not join the syncer within {format_duration(learners.join_timeout)} (learners.joinTimeout)"
-            return End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now)
-        return None
-    if seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
-        # A syncer that has just restarted has heard nobody for long, which is not the learner's fault.
-        silent = min(seen.seconds_since_heard, context.report.received_at - context.syncer_since)
-        if silent > 0 and _passed(context, context.report.received_at - silent + learners.stall_timeout, heard=context.report.received_at):
-            message = f"the syncer has not heard from it for {format_duration(learners.stall_timeout)} (learners.stallTimeout)"
-            return End(EndKind.FAILURE, UnitReason.STALLED, message, context.now)
-    return None
+        return _join_timeout(context, record, pods, since)
+    return _stall_timeout(context, context.report, seen)
 
 
-def _passed(context: ReconcileContext, deadline: float, *, heard: float | None = None) -> bool:
-    """Whether it is later than `deadline` (by the time of the report, for what only the report can tell); else look again then."""
-    if (heard if heard is not None else context.now) >= deadline:
-        return True
-    if deadline > context.now:
-        context.deadlines.append(deadline)
-    return False
+def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], since: float) -> Timeout:
+    """Its pods run, but the syncer has not seen it."""
+    if record.state not in (UnitState.STARTING, UnitState.JOINING):
+        return Timeout()
+    # A node's clock that is ahead must not put the end off until then.
+    known = (since, context.syncer_since, *(pod.running_since or 0.0 for pod in pods))
+    began = max((moment for moment in known if moment <= context.now + _CLOCK_TOLERANCE), default=since)
+    limit = context.spec.learners.join_timeout
+    message = f"it ran, but did not join the syncer within {format_duration(limit)} (learners.joinTimeout)"
+    return _limit(context, began + limit, End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now))
+
+
+def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
+    """The syncer does not hear from it any more. Only a report can tell, so its time counts."""
+    if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
+        return Timeout()
+    # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
+    not_heard_for = min(seen.seconds_since_heard, report.received_at - context.syncer_since)
+    limit = context.spec.learners.stall_timeout
+    if not_heard_for <= 0:
+        return Timeout()
+    due = report.received_at - not_heard_for + limit
+    if report.received_at >= due:
+        message = f"the syncer has not heard from it for {format_duration(limit)} (learners.stallTimeout)"
+        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, message, context.now))
+    return Timeout(due=due if due > context.now else None)
+
+
+def _limit(context: ReconcileContext, due: float, end: End) -> Timeout:
+    return Timeout(end) if context.now >= due else Timeout(due=due)
 
 
 def _all_run(pods: Sequence[PodView]) -> bool:
@@ -216,14 +307,13 @@ def _state(
     return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
 
 
-def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:
     """A program that ends with status 0 while the syncer, well after, goes on was not done."""
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
-        return record
+        return UnitObservation(record)
     deadline = record.since + context.observed.config.early_end_grace
     if context.report.received_at < deadline:
-        context.deadlines.append(max(deadline, context.now + 1.0))
-        return record
+        return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     message = "the training program ended with status 0 before the job was done; it must train until the session says that it is over"
     end = End(EndKind.FAILURE, UnitReason.CRASHED, message, context.now)
-    return after_end(record, record.attempt, end, context.spec.learners.restart, context.now)
+    return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now))

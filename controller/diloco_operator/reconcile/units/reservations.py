@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
@@ -26,8 +26,13 @@ def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     return _nodes(records, context.shapes, context.observed.pods, context.observed.fleet)
 
 
+def pod_nodes(pods: Iterable[PodView]) -> frozenset[str]:
+    """Nodes on which a learner pod has not ended."""
+    return frozenset(pod.node for pod in pods if pod.component == names.COMPONENT_LEARNER and not pod.ended and pod.node)
+
+
 def _nodes(records: Mapping[str, UnitStatusRecord], shapes: Mapping[str, Shape], pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
-    found = {pod.node for pod in pods if pod.component == names.COMPONENT_LEARNER and not pod.ended and pod.node}
+    found = set(pod_nodes(pods))
     for record in records.values():
         shape = shapes.get(record.pool)
         if not record.slice or shape is None or record.state in _DONE:

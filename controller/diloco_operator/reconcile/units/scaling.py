@@ -10,11 +10,11 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.affinity import node_terms
-from diloco_operator.fleet.node import Host, Toleration
-from diloco_operator.kube.client import Obj
+from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, PoolRequest, Solver, UnitRequest, UnplacedUnit
 from diloco_operator.placement.matching import SliceRequirements, slice_requirements
-from diloco_operator.reconcile.children.pods import learner_pods
+from diloco_operator.plan import Create
+from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -38,8 +38,8 @@ class Scaling:
     """The units after placement."""
 
     records: dict[str, UnitStatusRecord]
-    creates: list[Obj] = field(default_factory=list)
-    """Pods."""
+    creates: list[Create] = field(default_factory=list)
+    """Learner pods."""
     placement: Placement | None = None
     desired: int = 0
     """Units that would run if the fleet had room."""
@@ -49,8 +49,7 @@ class Scaling:
     """Units that have a slice, but whose pods the API server refused to make."""
     demand: dict[SliceRequirements, int] = field(default_factory=dict)
     """Slices that units found none of, but for Scavenged pools."""
-    has_unplaced: bool = False
-    """Some unit found no slice."""
+    deadlines: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,10 @@ class _Occupancy:
     """False: a unit of the pool failed in a way that a new one would repeat."""
 
 
-def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], solver: Solver, *, blocked: str) -> Scaling:
-    """Place, start and release units. `may_start`: "" or why no pod may be made yet."""
+def scale(
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], solver: Solver, pods: LearnerPods, *, blocked: str
+) -> Scaling:
+    """Place, start and release units. `blocked`: "" or why no pod may be created yet."""
     request = _job_request(context, records)
     placement = solver(PlacementRequest((request,), context.observed.fleet))
     scaling = Scaling(dict(records), placement=placement)
@@ -75,11 +76,12 @@ def scale(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], so
     scaling.desired = possible_units(context, records)
     scaling.demand = _demand(context, request, placement, scaling.desired - scaling.placed)
     for assignment in placement.assigned:
-        scaling.records[assignment.unit] = _assign(context, scaling, assignment, busy, blocked)
+        scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
         if left.unit in records:
-            scaling.records[left.unit] = _unassign(context, records[left.unit], left)
-        scaling.has_unplaced = scaling.has_unplaced or left.reason == UnitReason.NO_CAPACITY
+            scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
+    if any(left.reason is UnitReason.NO_CAPACITY for left in placement.unplaced):
+        scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     _show_missing(context, scaling, placement)
     _forget_unneeded(scaling, placement)
     return scaling
@@ -190,25 +192,30 @@ def _busy_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     return busy
 
 
-def _assign(context: ReconcileContext, scaling: Scaling, assignment: PlacedUnit, busy: Mapping[str, str], blocked: str) -> UnitStatusRecord:
+def _assign(
+    context: ReconcileContext, scaling: Scaling, pods: LearnerPods, assignment: PlacedUnit, busy: Mapping[str, str], blocked: str
+) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or UnitStatusRecord(assignment.unit, assignment.pool, since=context.now)
     if record.running:
         return record
     record = record._replace(slice=assignment.slice)
     if record.not_before is not None and context.now < record.not_before:
-        context.deadlines.append(record.not_before)
+        scaling.deadlines.append(record.not_before)
         return record
     blocker = next((busy[host.node] for host in assignment.hosts if host.node in busy), "")
     if blocked or blocker or context.finishing:
         why = blocked or (_with_cause(record, f"waits until the pod {blocker} has gone") if blocker else "the job is about to end")
         reason = UnitReason.SCHEDULING if blocker else UnitReason.WAITING_FOR_SYNCER
         return _set(record, UnitState.PENDING, reason, why, context.now)
-    if rejected := context.rejection((UNIT, record.name)):
+    if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.placed -= 1
+        scaling.deadlines.append(rejection.retry_at)
         # The slice is free for others until the next try.
-        return _set(record._replace(slice=""), UnitState.PENDING, UnitReason.PODS_REFUSED, rejected, context.now)
-    return _start(context, scaling, record, assignment.hosts)
+        return _set(record._replace(slice=""), UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
+    started = _started(context, record)
+    scaling.creates += pods.of_attempt(started, assignment.hosts)
+    return started
 
 
 def _with_cause(record: UnitStatusRecord, waits: str) -> str:
@@ -219,30 +226,17 @@ def _with_cause(record: UnitStatusRecord, waits: str) -> str:
     return f"{record.message}; {waits}" if ended and record.message else waits
 
 
-def _start(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, hosts: tuple[Host, ...]) -> UnitStatusRecord:
+def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     attempt = max(record.attempt, record.ended_attempt) + 1
-    template_hash = context.hashes[record.pool]
-    scaling.creates += pods_for(context, record, attempt, hosts, template_hash)
-    started = record._replace(attempt=attempt, template_hash=template_hash, not_before=None)
+    started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool], not_before=None)
     return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been made", context.now)
 
 
-def pods_for(context: ReconcileContext, record: UnitStatusRecord, attempt: int, hosts: tuple[Host, ...], template_hash: str) -> list[Obj]:
-    return learner_pods(
-        context.template_base(record.pool),
-        unit=record.name,
-        attempt=attempt,
-        slice_name=record.slice,
-        hosts=hosts,
-        template_hash=template_hash,
-    )
-
-
-def _unassign(context: ReconcileContext, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
+def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
     if record.running:
         return _set(record, UnitState.DRAINING, left.reason, left.message, context.now)
     if record.not_before is not None and context.now < record.not_before and left.reason == UnitReason.NO_CAPACITY:
-        context.deadlines.append(record.not_before)
+        scaling.deadlines.append(record.not_before)
         return record._replace(slice="")
     why = _with_cause(record, left.message) if left.reason == UnitReason.NO_CAPACITY else left.message
     return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, why, context.now)

@@ -8,7 +8,7 @@ from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Status, dump_status
-from diloco_operator.reconcile.status.assembly import worth_writing
+from diloco_operator.reconcile.status.write import worth_writing
 from diloco_operator.report import UnitPhase
 
 

@@ -1,0 +1,89 @@
+"""The one status write of a reconcile, and the Events that follow it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.plan import ApplyStatus, Event
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import ObservedState
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.status.events import condition_events, unit_events
+
+_UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class StatusWrite:
+    apply: ApplyStatus | None = None
+    """None: there is nothing to write yet."""
+    events: tuple[Event, ...] = ()
+    due: float | None = None
+    """When figures that changed will be written."""
+
+
+def write_status(observed: ObservedState, status: dict[str, Any], now: float, *, may_wait: bool = False) -> StatusWrite:
+    """Write the status, if it is worth a write, and report the conditions that changed."""
+    job = observed.job
+    write, due = worth_writing(job.status, status, now, observed.config.progress_interval)
+    if write is None:
+        return StatusWrite(due=due)
+    events = condition_events(job.status.get("conditions") or (), status["conditions"])
+    return StatusWrite(ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write, may_wait), tuple(events), due)
+
+
+def write_units(
+    context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord], *, may_wait: bool = False
+) -> StatusWrite:
+    """The same with the Events of the units."""
+    write = write_status(context.observed, status, context.now, may_wait=may_wait)
+    return replace(write, events=(*write.events, *unit_events(context.before, records))) if write.apply is not None else write
+
+
+def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:
+    """Whether a later status can record the same: the end of every attempt that `records` account for the first time is in the status of
+    its pods, where a later reconcile finds it, also beside a successor. An operator that dies before the write needs the same."""
+    for name, record in records.items():
+        known = context.before[name].ended_attempt if name in context.before else 0
+        if record.ended_attempt > known:
+            pods = [pod for pod in context.learners.get(name, ()) if known < pod.attempt <= record.ended_attempt]
+            if len({pod.attempt for pod in pods}) < record.ended_attempt - known or not all(pod.ended for pod in pods):
+                return False
+    return True
+
+
+def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, interval: float) -> tuple[dict[str, Any] | None, float | None]:
+    """(status to write or None, when to look again or None). Changes of figures alone wait until `interval` has passed."""
+    last = (old.get("progress") or {}).get("updatedAt")
+    if last is not None and "progress" in new:
+        new["progress"]["updatedAt"] = last
+    old = _ours(old)
+    if old == new:
+        return None, None
+    due = parse_timestamp(last) + interval if last else now
+    if now < due and _essence(old) == _essence(new):
+        return None, due
+    if "progress" in new:
+        new["progress"]["updatedAt"] = format_timestamp(now)
+    return new, None
+
+
+_OUR_CONDITIONS = frozenset(ConditionType)
+
+
+def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without the conditions that others have added: they are not in what we write, and stay in what there is."""
+    conditions = status.get("conditions") or ()
+    ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
+    return status if len(ours) == len(conditions) else {**status, "conditions": ours}
+
+
+def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the figures that move with every outer step."""
+    units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
+    return {**{k: v for k, v in status.items() if k != "progress"}, "units": units}

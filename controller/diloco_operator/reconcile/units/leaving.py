@@ -1,0 +1,89 @@
+"""Units that leave although nothing happened to them: their pool or template changed, the job is suspended, or it is over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diloco.contract import Result
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
+
+
+def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
+    """Units of a pool that spec.pools no longer has drain, and leave status with their last pod."""
+    found: dict[str, UnitStatusRecord] = {}
+    for name, record in records.items():
+        if record.pool in context.pools or record.state is UnitState.DRAINING:
+            found[name] = record
+        elif record.running:
+            text = f"spec.pools has no pool {record.pool} any more"
+            found[name] = record._replace(state=UnitState.DRAINING, reason=UnitReason.SCALED_DOWN, message=text, since=context.now)
+        elif context.learners.get(name):
+            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=UnitReason.SCALED_DOWN)
+    return found
+
+
+def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
+    """Replace units that were made from another template than the pool's present one. Those that do not contribute leave at once; the
+    others one after the other, each when all others are back; those that were given up start again."""
+    found = dict(records)
+    outdated = [r for r in records.values() if r.template_hash and r.template_hash != context.hashes.get(r.pool, r.template_hash)]
+    text = "the pool's template changed; the unit is made again from the new one"
+    for record in outdated:
+        if record.state is UnitState.FAILED:
+            found[record.name] = record._replace(
+                state=UnitState.PENDING,
+                reason=UnitReason.TEMPLATE_CHANGED,
+                message=text,
+                failures=(),
+                since=context.now,
+                template_hash="",
+            )
+        elif record.state in (UnitState.STARTING, UnitState.JOINING):
+            found[record.name] = _drain(record, text, context.now)
+    training = [r for r in outdated if r.state is UnitState.TRAINING]
+    quiet = all(r.state in (UnitState.TRAINING, UnitState.FAILED) or not r.slice for r in found.values())
+    if training and quiet:
+        first = min(training, key=lambda r: (r.pool, r.number))
+        found[first.name] = _drain(first, text, context.now)
+    return found
+
+
+def _drain(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
+    return record._replace(state=UnitState.DRAINING, reason=UnitReason.TEMPLATE_CHANGED, message=message, since=now)
+
+
+def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
+    """A unit of a suspended job: running ones drain, and those that were given up start again when the job resumes."""
+    message = "the job is suspended"
+    if record.running:
+        if record.state is UnitState.DRAINING:
+            return record
+        return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, since=now)
+    if record.state is UnitState.COMPLETED:
+        return record
+    fresh = record._replace(slice="", not_before=None, failures=(), ended_at=None, reason=UnitReason.SUSPENDED, message=message)
+    return fresh if record.state is UnitState.PENDING else fresh._replace(state=UnitState.PENDING, since=now)
+
+
+def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | None, now: float) -> UnitStatusRecord:
+    """A unit of a job that has just ended, with its counts from the job's result."""
+    counts = next((unit for unit in result.units if unit.unit == record.name), None) if result is not None else None
+    if counts is not None:
+        record = record._replace(tokens=counts.tokens, steps=counts.steps)
+    if record.state in (UnitState.FAILED, UnitState.COMPLETED):
+        return record._replace(slice="")
+    worked = complete and record.state in LIVE
+    return record._replace(
+        state=UnitState.COMPLETED if worked else UnitState.PENDING,
+        ended_attempt=record.attempt,
+        slice="",
+        not_before=None,
+        ended_at=None,
+        reason="",
+        message="" if worked else "the job is over",
+        since=now,
+    )
