@@ -109,7 +109,7 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     first.process.send_signal(signal.SIGINT)
     status, result = first.end()
     assert status == 130
-    assert "To go on" in result["message"]
+    assert "To continue" in result["message"]
     stopped = result["jobs"][0]["progress"]
     assert 60 <= stopped["step"] < 250
 

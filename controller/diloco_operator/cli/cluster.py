@@ -1,4 +1,4 @@
-"""Which cluster and namespace a command is about, with kubectl's own flags, and errors for people."""
+"""The cluster and namespace of a command, by kubectl's flags; and human-readable errors."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from diloco_operator.kube.rest import ConfigError, RestClient, load_config
 
 DEFAULT_NAMESPACE = "default"
 EXIT_INTERRUPTED = 130
-"""What shells give for SIGINT."""
+"""As shells report SIGINT."""
 
 
-class Trouble(click.ClickException):
-    """Something that the person at the terminal must know; said as `Error: …`, exit status 1."""
+class CommandError(click.ClickException):
+    """An error for the user: printed as `Error: …`, exit status 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The flags as given; "" where one was not."""
+    """The flags as given; "" for each that was not."""
 
     kubeconfig: str = ""
     context: str = ""
     namespace: str = ""
 
     def over(self, other: Target) -> Target:
-        """These flags, and the other's where these say nothing."""
+        """These flags, and those of `other` where these are empty."""
         return Target(self.kubeconfig or other.kubeconfig, self.context or other.context, self.namespace or other.namespace)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """-n, --context and --kubeconfig, before or behind the command's name; the command gets them as `target`."""
+    """Adds -n, --context and --kubeconfig, before or after the command's name. The command gets them as `target`."""
 
-    @click.option("-n", "--namespace", metavar="NAME", default="", help="Default: the context's, else default.")
-    @click.option("--context", metavar="NAME", default="", help="Of the kubeconfig; default: its current one.")
-    @click.option("--kubeconfig", metavar="FILE", default="", help="Default: $KUBECONFIG, else ~/.kube/config.")
+    @click.option("-n", "--namespace", metavar="NAME", default="", help="Namespace. Default: that of the context, else `default`.")
+    @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")
+    @click.option("--kubeconfig", metavar="FILE", default="", help="Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config.")
     @click.pass_context
     @functools.wraps(command)
     def wrapped(ctx: click.Context, /, namespace: str, context: str, kubeconfig: str, **rest: Any) -> Any:
@@ -52,11 +52,11 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]]) -> None:
-    """Do `work` with a client and the namespace meant. What goes wrong with the cluster ends the program with words about it."""
+    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message."""
     try:
         config = load_config(target.kubeconfig, target.context)
     except ConfigError as error:
-        raise Trouble(str(error)) from error
+        raise CommandError(str(error)) from error
 
     async def connected() -> None:
         async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN) as client:
@@ -65,19 +65,19 @@ def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]
     try:
         asyncio.run(connected())
     except ConfigError as error:
-        raise Trouble(str(error)) from error
+        raise CommandError(str(error)) from error
     except Forbidden as error:
-        raise Trouble(f"you may not do that: {error.message}") from error
+        raise CommandError(f"not allowed: {error.message}") from error
     except Unavailable as error:
-        raise Trouble(f"the API server of {config.source} cannot be reached: {error.message}") from error
+        raise CommandError(f"the API server of {config.source} cannot be reached: {error.message}") from error
     except ApiError as error:
-        raise Trouble(error.message) from error
+        raise CommandError(error.message) from error
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
 
 
-def no_such_resource() -> Trouble:
-    """The cluster does not know DiLoCoJobs at all."""
-    return Trouble(
+def no_such_resource() -> CommandError:
+    """The cluster has no CRD for DiLoCoJobs."""
+    return CommandError(
         f"this cluster has no {DILOCO_JOBS.plural}.{DILOCO_JOBS.group}: install the operator first (helm install), or check --context"
     )

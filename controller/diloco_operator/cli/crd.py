@@ -7,7 +7,10 @@ import click
 from diloco_operator.api.crd import crd_yaml
 
 
-@click.command()
+@click.command(short_help="Print the CustomResourceDefinition of DiLoCoJob.")
 def crd() -> None:
-    """Print the CustomResourceDefinition of DiLoCoJob, for `diloco crd | kubectl apply --server-side -f -`."""
+    """Print the CustomResourceDefinition of DiLoCoJob.
+
+    To install it: diloco crd | kubectl apply --server-side -f -
+    """
     click.echo(crd_yaml(), nl=False)

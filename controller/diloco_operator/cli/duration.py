@@ -1,4 +1,4 @@
-"""Durations on the command line, as Go writes them: `5s`, `10m`, `1h`."""
+"""Durations on the command line, in Go's style: `5s`, `10m`, `1h`."""
 
 from __future__ import annotations
 

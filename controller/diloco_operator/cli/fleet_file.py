@@ -1,4 +1,4 @@
-"""The fleet of simulated nodes that a person gives by `--fleet`."""
+"""The fleet of simulated nodes in the file of `--fleet`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diloco_operator.local.nodes import BadNode, complete, this_machine
 
 
 class BadFleet(Exception):
-    """Everything that is wrong with the file, a sentence each."""
+    """All problems of the file, one sentence each."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = tuple(sentences)
@@ -19,7 +19,7 @@ class BadFleet(Exception):
 
 
 def load_fleet(file: str | None) -> list[Obj]:
-    """The Node manifests in `file`, as a kubelet would register them; None: this machine as cpu nodes. Raises BadFleet."""
+    """The Node manifests in `file`, completed as a kubelet would. None: this machine as cpu nodes. Raises BadFleet."""
     if file is None:
         return [complete(node) for node in this_machine()]
     try:

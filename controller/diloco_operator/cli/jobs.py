@@ -1,4 +1,4 @@
-"""Finding jobs and units by name, and following a job's status until something holds."""
+"""Find jobs and units by name, and follow a job's status until a condition holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from diloco_operator.api.job import UnitStatus
 from diloco_operator.api.names import DILOCO_JOBS
-from diloco_operator.cli.cluster import Trouble, no_such_resource
+from diloco_operator.cli.cluster import CommandError, no_such_resource
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable
 
@@ -19,17 +19,17 @@ _SHOWN = 10
 
 
 async def find_job(client: Client, namespace: str, name: str) -> Obj:
-    """Raises `Trouble` that tells which jobs there are."""
+    """Raises `CommandError` that names the jobs that exist."""
     try:
         return await client.get(DILOCO_JOBS, namespace, name)
     except NotFound as error:
         found = [obj["metadata"]["name"] for obj in await list_jobs(client, namespace)]
-        there = f"there are: {_listed(found)}" if found else "there are none in it; look in another one with -n"
-        raise Trouble(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {there}') from error
+        there = f"there are: {_listed(found)}" if found else "there are none in it; choose another namespace with -n"
+        raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {there}') from error
 
 
 async def list_jobs(client: Client, namespace: str) -> list[Obj]:
-    """Of a namespace, "": of all, sorted by namespace and name. Raises `Trouble` where the CRD is not installed."""
+    """The jobs of a namespace, "": of all, sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
     try:
         items = (await client.list(DILOCO_JOBS, namespace)).items
     except NotFound as error:
@@ -38,13 +38,13 @@ async def list_jobs(client: Client, namespace: str) -> list[Obj]:
 
 
 def unit_of(view: JobView, name: str) -> UnitStatus:
-    """Raises `Trouble` that tells which units there are."""
+    """Raises `CommandError` that names the job's units."""
     for unit in view.status.units:
         if unit.name == name:
             return unit
     units = [unit.name for unit in view.status.units]
     there = f"its units are: {_listed(units)}" if units else "it has none yet"
-    raise Trouble(f'job "{view.name}" has no unit "{name}"; {there}')
+    raise CommandError(f'job "{view.name}" has no unit "{name}"; {there}')
 
 
 def _listed(names: list[str]) -> str:
@@ -53,11 +53,11 @@ def _listed(names: list[str]) -> str:
 
 
 async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:
-    """The job now, and again whenever it changed, through restarts of the API server. Raises `Trouble` once it is deleted."""
+    """The job now, and again after every change. It survives restarts of the API server. Raises `CommandError` when the job is deleted."""
     obj = await find_job(client, namespace, name)
     yield JobView.of(obj)
     uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
-    deleted = Trouble(f'job "{name}" was deleted')
+    deleted = CommandError(f'job "{name}" was deleted')
     while True:
         events = client.watch(
             DILOCO_JOBS, namespace, resource_version=version, field_selector=f"metadata.name={name}", timeout_seconds=_WATCH_SECONDS
@@ -77,7 +77,7 @@ async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[Job
             except NotFound as error:
                 raise deleted from error
             except Unavailable:
-                continue  # the watch will say the same, and wait again
+                continue  # the next watch fails in the same way and waits again
             if obj["metadata"]["uid"] != uid:
                 raise deleted from None
             version = obj["metadata"]["resourceVersion"]
@@ -85,7 +85,7 @@ async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[Job
 
 
 async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:
-    """The job as soon as `holds` says so of it; None: it did not within the time. `holds` may raise to give up."""
+    """The job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), contextlib.aclosing(follow(client, namespace, name)) as views:  # type: ignore[type-var]
             async for view in views:

@@ -1,4 +1,4 @@
-"""`kubectl diloco`: what kubectl cannot say or do with a DiLoCoJob by itself. kubectl finds the program kubectl-diloco on PATH."""
+"""`kubectl diloco`: commands for DiLoCoJobs that kubectl does not have. kubectl finds the program kubectl-diloco on PATH."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.rest import RestClient
 
 _OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people or for programs."
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output."
 )
 _TIMEOUT = click.option(
-    "--timeout", type=Duration(), default=600.0, show_default="10m", metavar="DURATION", help="How long to wait before giving up."
+    "--timeout", type=Duration(), default="10m", show_default=True, metavar="DURATION", help="How long to wait before giving up."
 )
 
 
 _OF_DILOCO = {"validate": "diloco_operator.cli.validate", "crd": "diloco_operator.cli.crd"}
-"""Commands of `diloco` that are of use here, by module; imported when needed: a plugin that is slow to start is not used."""
+"""Commands of `diloco` that the plugin offers too, by module. They are imported when needed, so that the plugin starts fast."""
 
 
 class _Group(click.Group):
@@ -53,19 +53,19 @@ class _Group(click.Group):
 @click.version_option(package_name="diloco-operator", message="%(prog)s %(version)s")
 @target_options
 def main(target: Target) -> None:
-    """Look at DiLoCoJobs in a cluster, and take their units out for a while."""
+    """Inspect DiLoCoJobs in a cluster, drain units, suspend and resume jobs."""
     click.get_current_context().obj = target
 
 
-@main.command()
+@main.command(short_help="Show whether jobs train, and why not.")
 @click.argument("job", default="")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Show the jobs of every namespace.")
 @_OUTPUT
 @target_options
 def status(target: Target, job: str, all_namespaces: bool, output: str) -> None:
-    """Say whether JOB trains, how far it is, who takes part, and why not more. Without JOB: every job of the namespace."""
+    """Show whether JOB trains: conditions, progress, learner units and pools, with reasons. Without JOB: every job of the namespace."""
     if job and all_namespaces:
-        raise click.UsageError("name a JOB or ask for --all-namespaces, not both")
+        raise click.UsageError("give a JOB or --all-namespaces, not both")
 
     async def work(client: RestClient, namespace: str) -> None:
         if job:
@@ -84,12 +84,19 @@ def status(target: Target, job: str, all_namespaces: bool, output: str) -> None:
     on_cluster(target, work)
 
 
-@main.command()
+@main.command(short_help="List the learner units of a job.")
 @click.argument("job")
-@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", show_default=True, help="wide: more columns.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "wide", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the output; wide has more columns.",
+)
 @target_options
 def units(target: Target, job: str, output: str) -> None:
-    """List the learner units of JOB: where each runs, how fast, with what weight, and why it does not train if it does not."""
+    """List the learner units of JOB: state, slice, speed and weight of each, and why it does not train."""
 
     async def work(client: RestClient, namespace: str) -> None:
         view = JobView.of(await find_job(client, namespace, job))
@@ -103,19 +110,24 @@ def units(target: Target, job: str, output: str) -> None:
     on_cluster(target, work)
 
 
-@main.command()
+@main.command(short_help="Print the log of a unit or of the syncer.")
 @click.argument("job")
 @click.argument("unit")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Only so many lines at the end. Default: all.")
-@click.option("-p", "--previous", is_flag=True, help="Of the attempt before the newest, as long as its pods are there.")
-@click.option("--host", type=click.IntRange(min=0), metavar="INDEX", help="One host of the unit. Default: all, each line with its host.")
-@click.option("-c", "--container", default="", metavar="NAME", help="Default: the training program, or the syncer.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Print only the last LINES lines. Default: all.")
+@click.option("-p", "--previous", is_flag=True, help="Print the log of the attempt before the newest, if its pods still exist.")
+@click.option(
+    "--host",
+    type=click.IntRange(min=0),
+    metavar="INDEX",
+    help="Print the log of one host only.",
+)
+@click.option("-c", "--container", default="", metavar="NAME", help="Container. Default: the training program, or the syncer.")
 @target_options
 def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, previous: bool, host: int | None, container: str) -> None:
-    """Print what UNIT of JOB writes, or the syncer where UNIT is "syncer"."""
+    """Print the log of UNIT of JOB. The UNIT "syncer" is the syncer."""
     if unit == SYNCER and (previous or host is not None):
-        raise click.UsageError("the syncer has neither attempts nor hosts: leave out --previous and --host")
+        raise click.UsageError("the syncer has no attempts and hosts: leave out --previous and --host")
 
     async def work(client: RestClient, namespace: str) -> None:
         view = JobView.of(await find_job(client, namespace, job))
@@ -124,7 +136,7 @@ def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, pr
         else:
             pods = await unit_pods(client, namespace, job, unit)
             if not pods:
-                unit_of(view, unit)  # a wrong name is another matter than a unit without pods
+                unit_of(view, unit)  # a wrong name gets another message than a unit without pods
             sources = unit_sources(unit, pods, host=host, previous=previous, container=container)
         await show_logs(client, namespace, sources, _write, follow=follow, tail=tail)
 
@@ -136,16 +148,19 @@ def _write(piece: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-@main.command()
+@main.command(short_help="Evict a unit and wait until it contributes again.")
 @click.argument("job")
 @click.argument("unit")
-@click.option("--cordon", is_flag=True, help="Close its nodes to new pods first, so that it comes back elsewhere.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until it contributes again.")
+@click.option("--cordon", is_flag=True, help="Cordon its nodes first, so that the unit starts again on other ones.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the unit contributes again.")
 @_TIMEOUT
 @target_options
 def drain(target: Target, job: str, unit: str, cordon: bool, no_wait: bool, timeout: float) -> None:
-    """Take UNIT of JOB off its hardware: evict its pods, which does not count against its restart budget. The operator starts it again,
-    on other hardware if its nodes are cordoned; the others train on meanwhile."""
+    """Evict the pods of UNIT of JOB, and wait until the unit contributes again.
+
+    An eviction does not count against the restart budget. The operator starts the unit again, on other hardware if its nodes are cordoned.
+    The other units train on meanwhile.
+    """
 
     async def work(client: RestClient, namespace: str) -> None:
         await drain_unit(client, namespace, job, unit, click.echo, cordon=cordon, wait=not no_wait, seconds=timeout)
@@ -155,7 +170,7 @@ def drain(target: Target, job: str, unit: str, cordon: bool, no_wait: bool, time
 
 @main.command()
 @click.argument("job")
-@click.option("--wait", is_flag=True, help="Until every pod has gone and the state is kept.")
+@click.option("--wait", is_flag=True, help="Wait until every pod has gone and the state is saved.")
 @_TIMEOUT
 @target_options
 def suspend(target: Target, job: str, wait: bool, timeout: float) -> None:
@@ -171,11 +186,11 @@ def suspend(target: Target, job: str, wait: bool, timeout: float) -> None:
 
 @main.command()
 @click.argument("job")
-@click.option("--wait", is_flag=True, help="Until it trains again.")
+@click.option("--wait", is_flag=True, help="Wait until the job trains again.")
 @_TIMEOUT
 @target_options
 def resume(target: Target, job: str, wait: bool, timeout: float) -> None:
-    """Let a suspended JOB go on where it stopped."""
+    """Resume a suspended JOB where it stopped."""
 
     async def work(client: RestClient, namespace: str) -> None:
         await set_suspend(client, namespace, job, click.echo, suspend=False)

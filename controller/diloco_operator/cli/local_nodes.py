@@ -34,29 +34,36 @@ def local() -> None:
     """Simulate parts of a cluster on this machine."""
 
 
-@local.command()
-@click.option("--kubeconfig", metavar="FILE", default="", help="Default: $KUBECONFIG, else ~/.kube/config.")
-@click.option("--context", metavar="NAME", default="", help="Of the kubeconfig; default: its current one.")
-@click.option("--fleet", metavar="FILE", help="Kubernetes Node manifests. Without it: this machine as cpu nodes.")
+@local.command(short_help="Join simulated nodes to a cluster.")
+@click.option("--kubeconfig", metavar="FILE", default="", help="Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config.")
+@click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")
+@click.option("--fleet", metavar="FILE", help="File with Kubernetes Node manifests. Default: this machine as cpu nodes.")
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco-nodes"), show_default=True,
-    help="Volumes and logs. A later run on the same directory takes up its nodes and volumes.",
+    help="Directory for volumes and logs. A later run with it takes over its nodes and volumes.",
 )  # fmt: skip
-@click.option("--all-pods", is_flag=True, help="Run pods that belong to no DiLoCoJob too. They run as you.")
+@click.option("--all-pods", is_flag=True, help="Also run pods that belong to no DiLoCoJob. They run as your user.")
 @click.option(
-    "--heartbeat", type=Duration(), default=10.0, show_default="10s", metavar="DURATION",
-    help="Time between two signs of life of a node; the cluster's --node-monitor-grace-period must be some times as long.",
+    "--heartbeat", type=Duration(), default="10s", show_default=True, metavar="DURATION",
+    help="Time between two heartbeats of a node. The cluster's --node-monitor-grace-period must be several times as long.",
 )  # fmt: skip
 @click.option(
-    "--volume-sync", type=Duration(), default=10.0, show_default="10s", metavar="DURATION",
-    help="Time until running pods see that a mounted ConfigMap or Secret has changed.",
+    "--volume-sync", type=Duration(), default="10s", show_default=True, metavar="DURATION",
+    help="Time until running pods see a change of a mounted ConfigMap or Secret.",
 )  # fmt: skip
 def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all_pods: bool, heartbeat: float, volume_sync: float) -> None:
-    """Join simulated nodes to a cluster, and run the pods that its scheduler binds to them as processes on this machine, as you.
+    """Join simulated nodes to a cluster. Pods that its scheduler binds to them run as processes on this machine, as your user.
 
-    Whoever may create pods in that cluster can run programs here: use a cluster that you trust. The operator must run on this machine
-    as well, for the pods' addresses are of this machine (127.0.0.0/8). Until Ctrl-C, which ends the pods and removes the nodes; a
-    second one kills at once. Exit status: 0 after Ctrl-C, 1 when something broke, 2 bad input.
+    Use a cluster that you trust: every user who may create pods in it can run programs here. The operator must run on this machine too,
+    because the pods have addresses in 127.0.0.0/8.
+
+    Ctrl-C ends the pods and removes the nodes. A second Ctrl-C kills at once.
+
+    \b
+    Exit status:
+      0  after Ctrl-C
+      1  something failed
+      2  bad input
     """
     try:
         manifests = load_fleet(fleet)
@@ -87,13 +94,13 @@ async def _serve(
                 await first_of(_failure(joined), first.wait())
                 click.echo("ending the pods and removing the nodes; Ctrl-C again kills at once")
                 if await first_of(joined.leave(), second.wait()):
-                    click.echo("the nodes are gone; what the pods have kept in volumes stays, and the same command takes it up")
+                    click.echo("the nodes are removed; volumes stay, and the same command uses them again")
                 else:
-                    click.echo("killed; the nodes stay, and turn NotReady")
+                    click.echo("killed; the nodes stay in the cluster and become NotReady")
 
 
 async def _failure(joined: SimulatedNodes) -> None:
-    """Until a part of it fails. Raises what it raised."""
+    """Until a background task fails. Raises its exception."""
     await asyncio.shield(joined.tasks.failed)
 
 

@@ -1,4 +1,4 @@
-"""`kubectl diloco logs`: what the pods of a unit or of the syncer have written."""
+"""`kubectl diloco logs`: the logs of the pods of a unit, or of the syncer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, syncer_pod_name
-from diloco_operator.cli.cluster import Trouble
+from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.unit_pods import UnitPod
 from diloco_operator.kube.client import ApiError, BadRequest, NotFound
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 
 SYNCER = "syncer"
-"""What stands for the syncer in place of a unit's name."""
+"""Given in place of a unit's name, it means the syncer."""
 
 _INTERNAL_ERROR = 500
 
@@ -29,12 +29,12 @@ class PodLogs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One container whose log is wanted."""
+    """One container whose log is printed."""
 
     pod: str
     container: str
     prefix: str = ""
-    """Before every line, where several hosts speak."""
+    """Printed before every line if there are several hosts."""
 
 
 def syncer_source(job: str, container: str) -> Source:
@@ -42,26 +42,27 @@ def syncer_source(job: str, container: str) -> Source:
 
 
 def unit_sources(unit: str, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str) -> list[Source]:
-    """One for each host of the newest attempt (`previous`: of the newest before it). Raises `Trouble` that tells what there is."""
+    """One for each host of the newest attempt (`previous`: of the newest before it). Raises `CommandError` that
+    says what exists."""
     attempts = sorted({pod.attempt for pod in pods})
     if not attempts:
-        raise Trouble(f"unit {unit} has no pods now; `kubectl diloco units` tells why")
+        raise CommandError(f"unit {unit} has no pods now; `kubectl diloco units` shows why")
     if previous and len(attempts) < 2:
-        raise Trouble(
-            f"of unit {unit} there are only the pods of attempt {attempts[0]}: those of an ended attempt are deleted when the next one "
-            "starts. What they wrote is where your cluster collects logs"
+        raise CommandError(
+            f"unit {unit} has only the pods of attempt {attempts[0]}: the pods of an ended attempt are deleted when the next one starts. "
+            "Their logs are where your cluster collects logs"
         )
     attempt = attempts[-2] if previous else attempts[-1]
     chosen = [pod for pod in pods if pod.attempt == attempt and host in (None, pod.host)]
     if not chosen:
         hosts = sorted(pod.host for pod in pods if pod.attempt == attempt)
-        raise Trouble(f"unit {unit} has no host {host} in attempt {attempt}; it has {', '.join(map(str, hosts))}")
+        raise CommandError(f"unit {unit} has no host {host} in attempt {attempt}; it has {', '.join(map(str, hosts))}")
     several = len(chosen) > 1
     return [Source(pod.name, container or LEARNER_CONTAINER, f"[host {pod.host}] " if several else "") for pod in chosen]
 
 
 async def show_logs(client: PodLogs, namespace: str, sources: Sequence[Source], write: Write, *, follow: bool, tail: int | None) -> None:
-    """Write all of them: one after the other, with `follow` side by side, line by line."""
+    """Write all logs: one after the other, or with `follow` at the same time, line by line."""
     if follow:
         await asyncio.gather(*(_show(client, namespace, source, write, follow=True, tail=tail) for source in sources))
         return
@@ -80,13 +81,13 @@ async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *
             for line in lines.feed(piece):
                 write(prefix + line + b"\n")
     except NotFound as error:
-        raise Trouble(f"there is no pod {source.pod} now; see `kubectl diloco status`") from error
+        raise CommandError(f"there is no pod {source.pod} now; see `kubectl diloco status`") from error
     except BadRequest as error:
-        raise Trouble(f"pod {source.pod} has nothing to show: {error.message}") from error
+        raise CommandError(f"pod {source.pod} has no log: {error.message}") from error
     except ApiError as error:
         if error.code != _INTERNAL_ERROR:
             raise
-        # The API server asks the node's kubelet, and says this when it gets no answer.
-        raise Trouble(f"the log of pod {source.pod} cannot be had from its node: {error.message}") from error
+        # The API server asks the node's kubelet, and answers this if the kubelet does not.
+        raise CommandError(f"the node of pod {source.pod} does not give its log: {error.message}") from error
     if lines.rest:
         write(prefix + lines.rest + b"\n")

@@ -1,4 +1,4 @@
-"""The `diloco` command. What kubectl runs as `kubectl diloco` is `cli.kubectl`."""
+"""The `diloco` command. `kubectl diloco` is `cli.kubectl`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMMANDS = {
     "crd": "diloco_operator.cli.crd",
     "local": "diloco_operator.cli.local_nodes",
 }
-"""Command by the module that holds it under the same name; imported when needed, so that `diloco crd` does not load the control plane."""
+"""The module of each command, imported when needed, so that `diloco crd` does not load the control plane."""
 
 
 class _Commands(click.Group):

@@ -1,4 +1,4 @@
-"""Manifests from files: every problem of every file is found before anything is said, each with its place and what to do."""
+"""Manifests from files. All problems of all files are collected first, each with its place and what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Manifest:
         return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
     def line(self, path: str) -> int:
-        """The line of a field, or of the nearest thing around it that is written; 0 if not known."""
+        """The line of a field, or of the nearest enclosing field in the file; 0 if not known."""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path, 0)
@@ -52,7 +52,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, for people."""
+    """One error, human-readable."""
 
     file: str
     message: str
@@ -73,12 +73,12 @@ class Problem:
 
 
 class ManifestError(Exception):
-    """Everything that is wrong with what was given."""
+    """All problems of the input."""
 
     def __init__(self, problems: Sequence[Problem], manifests: Sequence[Manifest] = ()) -> None:
         self.problems = tuple(problems)
         self.manifests = list(manifests)
-        """What could be read all the same, so that its fields can be checked too."""
+        """The objects that could be read, so that their fields can be checked too."""
         super().__init__("\n".join(map(str, problems)))
 
 
@@ -92,7 +92,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
     manifests: list[Manifest] = []
     for path in paths:
         manifests += _read(str(path), problems)
-    good = [manifest for manifest in manifests if not _misfits(manifest, kinds, problems)]
+    good = [manifest for manifest in manifests if not _reject(manifest, kinds, problems)]
     seen: dict[tuple[str, str, str], Manifest] = {}
     for manifest in good:
         namespace = str(manifest.obj["metadata"].get("namespace") or "default")
@@ -108,7 +108,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
 def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
     """The jobs with the defaults of the CRD filled in. Raises `ManifestError` with every wrong field of every job.
 
-    Strict as `kubectl apply` is: what the CRD does not know is an error, with the nearest name that it does know.
+    Strict, as `kubectl apply` is: a field that the CRD does not have is an error; the message suggests the nearest name.
     """
     schema = _schema()
     problems: list[Problem] = []
@@ -140,7 +140,7 @@ def _problem(manifest: Manifest, path: str, message: str) -> Problem:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: times stay strings, keys are strings, a key comes once."""
+    """YAML as Kubernetes reads it: times stay strings, keys are strings, no key occurs twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -152,7 +152,7 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"a key must be a string; put {getattr(key, 'value', 'it')!r} in quotes", key.start_mark
                 )
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} comes twice; remove one", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} occurs twice; remove one", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -164,12 +164,12 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _read(path: str, problems: list[Problem]) -> list[Manifest]:
-    """The objects of one file; what is wrong with it goes to `problems`."""
+    """The objects of one file. Its errors are added to `problems`."""
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         text = data.decode("utf-8")
     except FileNotFoundError:
-        problems.append(Problem(path, "there is no such file; check the path"))
+        problems.append(Problem(path, "does not exist; check the path"))
         return []
     except IsADirectoryError:
         problems.append(Problem(path, "is a directory; name the files in it"))
@@ -184,7 +184,7 @@ def _read(path: str, problems: list[Problem]) -> list[Manifest]:
     before = len(problems)
     manifests = list(_documents(path, text, problems))
     if not manifests and len(problems) == before:
-        problems.append(Problem(path, f"holds no object; write a {KIND} of {API_VERSION} into it"))
+        problems.append(Problem(path, f"contains no object; it needs a {KIND} of {API_VERSION}"))
     return manifests
 
 
@@ -201,7 +201,7 @@ def _documents(path: str, text: str, problems: list[Problem]) -> Iterator[Manife
             content = loader.construct_document(node)
             if content is None:
                 continue
-            # Proves that it is JSON: no cycles through anchors, no NaN, no bytes or sets.
+            # Checks that it is JSON: no cycles through anchors, no NaN, no bytes or sets.
             json.dumps(content, allow_nan=False)
             yield from _objects(content, path, document, lines, problems)
     except yaml.MarkedYAMLError as error:
@@ -211,7 +211,7 @@ def _documents(path: str, text: str, problems: list[Problem]) -> Iterator[Manife
     except yaml.YAMLError as error:
         problems.append(Problem(path, f"is not valid YAML: {error}", document or 1))
     except (ValueError, TypeError) as error:
-        problems.append(Problem(path, f"holds what JSON cannot: {error}", document))
+        problems.append(Problem(path, f"contains a value that JSON does not have: {error}", document))
     except RecursionError:
         problems.append(Problem(path, "is nested too deeply or contains itself through an anchor", document or 1))
     finally:
@@ -220,7 +220,9 @@ def _documents(path: str, text: str, problems: list[Problem]) -> Iterator[Manife
 
 def _objects(content: Any, path: str, document: int, lines: dict[str, int], problems: list[Problem]) -> Iterator[Manifest]:
     if not isinstance(content, dict):
-        problems.append(Problem(path, f"must be an object with apiVersion, kind, metadata and spec, not a {_noun(content)}", document, 1))
+        problems.append(
+            Problem(path, f"must be an object with apiVersion, kind, metadata and spec, not a {_noun(content)}", document, lines[""])
+        )
         return
     if content.get("kind") != "List":
         yield Manifest(content, path, document, lines)
@@ -240,11 +242,11 @@ def _under(place: str, prefix: str) -> bool:
 
 
 def _noun(value: Any) -> str:
-    return {list: "list", str: "text", bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
+    return {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
 
 
 def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
-    """Line of every field under `node`; what an anchor repeats keeps the line of its first place."""
+    """Line of every field under `node`. A field that an alias repeats keeps the line of its anchor."""
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -259,8 +261,8 @@ def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 
 # --- what it must be --------------------------------------------------------------------------------------------------
-def _misfits(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
-    """Whether the object is of no use at all; why goes to `problems`."""
+def _reject(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
+    """Whether the object has the wrong kind, version or name. The reasons are added to `problems`."""
     before = len(problems)
     obj = manifest.obj
     kind = obj.get("kind")
@@ -278,7 +280,7 @@ def _misfits(manifest: Manifest, kinds: Collection[str], problems: list[Problem]
     if not isinstance(metadata, dict):
         problems.append(_problem(manifest, "metadata", "must be an object with a name"))
     elif not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        problems.append(_problem(manifest, "metadata.name", "is required: a name in lower-case letters, digits and -"))
+        problems.append(_problem(manifest, "metadata.name", "is required: a name of lower-case letters, digits and -"))
     return len(problems) > before
 
 
@@ -322,5 +324,5 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     known = list(known)
     lowered = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), list(lowered), 1, cutoff=0.6)
-    hint = f"did you mean {lowered[near[0]]}?" if near else f"known here: {', '.join(known)}" if known else "it takes no fields"
+    hint = f"did you mean {lowered[near[0]]}?" if near else f"the fields here are {', '.join(known)}" if known else "it has no fields"
     return f"unknown field; {hint}"

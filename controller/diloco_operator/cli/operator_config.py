@@ -1,4 +1,4 @@
-"""The operator's configuration file: what it decides by, and how much it does at once.
+"""The operator's configuration file.
 
     apiVersion: config.diloco.dev/v1alpha1
     kind: OperatorConfiguration
@@ -28,11 +28,11 @@ _RUN_FIELDS = ("workers", "concurrency", "job_concurrency")
 
 
 class BadConfiguration(Exception):
-    """The file cannot be used; the message says why, field by field."""
+    """The file is not valid; the message says why, field by field."""
 
 
 def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
-    """What the file says, and the defaults for the rest. None: the defaults. Raises `BadConfiguration`."""
+    """The settings of the file, with defaults for the rest. None: all defaults. Raises `BadConfiguration`."""
     if path is None:
         return OperatorConfig(), RunConfig()
     try:
@@ -74,6 +74,6 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 def _text(error: Any) -> str:
     if error["type"] == "extra_forbidden":
-        return "there is no such field"
+        return "unknown field"
     text: str = error["msg"]
     return text.removeprefix("Value error, ")

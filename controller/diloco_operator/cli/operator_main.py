@@ -1,4 +1,4 @@
-"""The `diloco-operator` command: the operator as a process of a cluster."""
+"""The `diloco-operator` command: the operator as a process in a cluster."""
 
 from __future__ import annotations
 
@@ -55,34 +55,52 @@ class _Address(click.ParamType["Address | None"]):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """The operator of DiLoCoJobs, as a process of a Kubernetes cluster."""
+    """The operator of DiLoCoJobs in a Kubernetes cluster."""
 
 
 @main.command()
 def version() -> None:
-    """Show the version, and that of the API."""
+    """Show the version of the operator and of its API."""
     click.echo(f"diloco-operator {package_version('diloco-operator')} ({API_VERSION})")
 
 
-@main.command()
+@main.command(short_help="Run the operator until SIGTERM.")
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="A kubeconfig file.  [default: KUBECONFIG, else the pod's ServiceAccount]"
+    "--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig file.  [default: $KUBECONFIG, else the pod's ServiceAccount]"
 )
-@click.option("--context", "kube_context", default="", help="A context of the kubeconfig.  [default: its current one]")
-@click.option("--watch-namespace", "namespaces", multiple=True, help="Only jobs of this namespace; may be repeated.  [default: all]")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="An OperatorConfiguration, see docs/operator.md.")
-@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Of several replicas, let one write at a time.")
-@click.option("--leader-elect-namespace", default="", help="Where the Lease is.  [default: the pod's own namespace]")
+@click.option("--context", "kube_context", default="", help="Context of the kubeconfig.  [default: the current one]")
+@click.option("--watch-namespace", "namespaces", multiple=True, help="Watch jobs of this namespace only. May be repeated.  [default: all]")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="File with an OperatorConfiguration, see docs/operator.md.")
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect one of several replicas; only it writes.")
+@click.option("--leader-elect-namespace", default="", help="Namespace of the Lease.  [default: the pod's namespace]")
 @click.option("--leader-elect-lease-name", "lease_name", default=OPERATOR_LEASE, show_default=True, help="Name of the Lease.")
-@click.option("--lease-duration", type=_Duration(), default="15s", show_default=True, help="After so long others take over.")
 @click.option(
-    "--renew-deadline", type=_Duration(), default="10s", show_default=True, help="After so long without renewal the leader stops."
+    "--lease-duration",
+    type=_Duration(),
+    default="15s",
+    show_default=True,
+    help="Another replica takes over this long after the last renewal.",
 )
-@click.option("--retry-period", type=_Duration(), default="2s", show_default=True, help="Between two renewals.")
-@click.option("--metrics-address", type=_Address(), default="0.0.0.0:8080", show_default=True, help="Of /metrics; 0: none.")
-@click.option("--health-address", type=_Address(), default="0.0.0.0:8081", show_default=True, help="Of /healthz and /readyz; 0: none.")
-@click.option("--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option(
+    "--renew-deadline",
+    type=_Duration(),
+    default="10s",
+    show_default=True,
+    help="The leader stops this long after its last renewal.",
+)
+@click.option("--retry-period", type=_Duration(), default="2s", show_default=True, help="Time between two renewals.")
+@click.option("--metrics-address", type=_Address(), default="0.0.0.0:8080", show_default=True, help="Address of /metrics; 0: none.")
+@click.option(
+    "--health-address", type=_Address(), default="0.0.0.0:8081", show_default=True, help="Address of /healthz and /readyz; 0: none."
+)
+@click.option("--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Format of the log.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level that is logged.",
+)
 def run(
     *,
     kubeconfig: Path | None,
@@ -100,10 +118,14 @@ def run(
     log_format: str,
     log_level: str,
 ) -> None:
-    """Keep the DiLoCoJobs of a cluster as their specs say, until told to stop.
+    """Run the operator: it reconciles the DiLoCoJobs of a cluster until SIGTERM or SIGINT. A second signal ends it at once.
 
-    Exit status: 0 when told to stop by SIGTERM or SIGINT, 1 after a failure, 2 for wrong options or configuration, 3 when the lease was
-    lost. A second signal ends it at once.
+    \b
+    Exit status:
+      0  stopped by SIGTERM or SIGINT
+      1  a failure
+      2  wrong options or configuration
+      3  the lease was lost
     """
     from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
     from diloco_operator.kube.rest import ConfigError, load_config
@@ -149,10 +171,8 @@ def _election(namespace: str, name: str, timeouts: LeaseTimeouts) -> ElectionOpt
     from diloco_operator.operator.process import ElectionOptions
 
     if not namespace:
-        raise ValueError(
-            "it is not known where the Lease is to be: give --leader-elect-namespace, or --no-leader-elect for a single replica"
-        )
-    # Nothing that a restarted process, or another pod on the same host, could have as well.
+        raise ValueError("the namespace of the Lease is not known: set --leader-elect-namespace, or --no-leader-elect for a single replica")
+    # Unique: a restarted process or another pod on the same host gets another identity.
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
     return ElectionOptions(namespace, name, identity, timeouts)
 

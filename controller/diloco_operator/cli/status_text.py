@@ -1,4 +1,4 @@
-"""How `kubectl diloco status` and `units` look: text for people, JSON for programs. Pure; times are seconds since the epoch."""
+"""Output of `kubectl diloco status` and `units`: human-readable text, or JSON. Pure; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from diloco_operator.cli.view_text import count, duration
 
 _GAP = "   "
 NOT_SEEN = (
-    "The operator has not looked at this job yet. Is it running, and does it watch this namespace? "
-    "(kubectl get pods -A -l app.kubernetes.io/name=diloco-operator)"
+    "The operator has not seen this job yet. Check that it runs and that it watches this namespace "
+    "(kubectl get pods -A -l app.kubernetes.io/name=diloco-operator)."
 )
 
 
 def as_json(view: JobView) -> dict[str, Any]:
-    """The job for programs: names and figures as the API has them."""
+    """The job as JSON, with names and figures as in the API."""
     status = view.status
     return {
         **result([view])[0],
@@ -30,7 +30,7 @@ def as_json(view: JobView) -> dict[str, Any]:
 
 
 def status_text(view: JobView, now: float) -> str:
-    """Everything that a person wants to know of a job: does it train, how far, who takes part, why not more."""
+    """The whole report of a job: headline, figures, conditions, units and pools."""
     status = view.status
     lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
     if not status.conditions:
@@ -38,13 +38,13 @@ def status_text(view: JobView, now: float) -> str:
     lines += [f"  {text}" for text in _figures(view, now)]
     lines += ["", *table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), (_condition(each, now) for each in status.conditions))]
     lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
-    pools = [(pool.name, str(pool.contributing), str(pool.placed), _because(pool.reason, pool.message)) for pool in status.pools]
+    pools = [(pool.name, str(pool.contributing), str(pool.placed), _reason_and_message(pool.reason, pool.message)) for pool in status.pools]
     lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "WHY NOT MORE"), pools)]
     return "\n".join(lines)
 
 
 def headline(view: JobView) -> str:
-    """What the job does, in one sentence."""
+    """The state of the job in one sentence."""
     conditions = {each.type: each for each in view.status.conditions}
     if not conditions:
         return NOT_SEEN
@@ -55,7 +55,7 @@ def headline(view: JobView) -> str:
         text = f": {conditions[ConditionType.SUSPENDED].message}" if ConditionType.SUSPENDED in conditions else ""
         return f"{SuspendedReason.SUSPENDING}{text}"
     if not view.holds(ConditionType.TRAINING):
-        return view.unreached()
+        return view.missing_condition()
     text = f"Training: {conditions[ConditionType.TRAINING].message}"
     return f"{text}; Degraded: {conditions[ConditionType.DEGRADED].message}" if view.holds(ConditionType.DEGRADED) else text
 
@@ -67,13 +67,13 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         figures += [f"loss {progress.loss:.3f}"] if progress.loss is not None else []
         figures += [f"held-out loss {progress.held_out_loss:.4f}"] if progress.held_out_loss is not None else []
         figures += [f"{count(progress.tokens)} tokens"]
-        if not view.over and not view.parked:
+        if not view.over and not view.is_suspended:
             figures += [f"{count(progress.tokens_per_second)} tokens/s"]
         left = seconds_left(view, now)
         figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
         yield ", ".join(figures)
     yield (
-        f"{learners.contributing} learners contribute, {learners.placed} placed, {learners.desired} wanted "
+        f"{learners.contributing} learners contribute, {learners.placed} placed, {learners.desired} desired "
         f"(min {learners.min}, max {learners.max})"
     )
 
@@ -84,7 +84,7 @@ def _condition(condition: Condition, now: float) -> tuple[str, ...]:
 
 
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
-    """A table; `wide` adds what a unit has done so far."""
+    """A table; `wide` adds totals of each unit."""
     more = ("TOKENS", "STEPS", "REFUSED", "RECOVERED IN") if wide else ()
     header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE", *more, "WHY")
     return table(header, (_unit(unit, now, wide=wide) for unit in units))
@@ -100,15 +100,15 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
         more = (str(unit.tokens), str(unit.steps), refused or "-", recovered)
     since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
     row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
-    return (*row, *figures, *more, _because(unit.reason, unit.message))
+    return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))
 
 
-def _because(reason: str, message: str) -> str:
+def _reason_and_message(reason: str, message: str) -> str:
     return ": ".join(part for part in (reason, message) if part)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Aligned columns as kubectl makes them, nothing cut off."""
+    """Aligned columns, as in kubectl, nothing truncated."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -38,26 +38,33 @@ class _Fault(click.ParamType[Fault]):
             self.fail(str(error), param, ctx)
 
 
-@click.command()
+@click.command(short_help="Run DiLoCoJobs on this machine, on simulated nodes.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--fleet", metavar="FILE", help="Simulated nodes: Kubernetes Node manifests. Without it: this machine as cpu nodes.")
+@click.option("--fleet", metavar="FILE", help="Simulated nodes: a file with Kubernetes Node manifests. Default: this machine as cpu nodes.")
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
-    help="Snapshots and logs; a later run on the same directory goes on from there.",
+    help="Directory for snapshots and logs. A later run with it continues from the last snapshot.",
 )  # fmt: skip
 @click.option(
     "--fault", "faults", type=_Fault(), multiple=True, metavar="unit=NAME,step=N,signal=KILL",
-    help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be given several times.",
+    help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be repeated.",
 )  # fmt: skip
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if it is not complete by then, such as 10m.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
     files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], timeout: float | None, output: str | None
 ) -> None:
-    """Run DiLoCoJobs to their end on this machine: the operator as in a cluster, with pods as local processes on simulated nodes.
+    """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
-    FILE is a YAML file with one or more jobs. Ctrl-C drains; the same command then goes on from the last snapshot. Exit status: 0
-    all complete, 1 a job failed or time is up, 2 bad input, 130 interrupted.
+    FILE is a YAML file with one or more jobs. Ctrl-C drains the jobs; the same command then continues from the last snapshot. A second
+    Ctrl-C kills at once.
+
+    \b
+    Exit status:
+      0    all jobs are complete
+      1    a job failed, or the time is up
+      2    bad input
+      130  interrupted
     """
     jobs = _jobs(files)
     try:
@@ -69,19 +76,19 @@ def up(
     view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
-    options = Options(jobs, nodes, state_dir, faults, timeout, again=shlex.join(["diloco", *sys.argv[1:]]))
+    options = Options(jobs, nodes, state_dir, faults, timeout, resume_command=shlex.join(["diloco", *sys.argv[1:]]))
     _log_to(state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())
     except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft) as error:
         _refuse([str(error)])
     except ApiError as error:
-        _refuse([f"the job was refused: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
+        _refuse([f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
     raise SystemExit(ending.exit_status)
 
 
 def _jobs(files: Sequence[str]) -> list[Obj]:
-    """The jobs with their defaults, or the end with everything that is wrong."""
+    """The jobs with their defaults; ends the program with all problems if there are any."""
     manifests, problems = check(tuple(files))
     if problems:
         _refuse([str(problem) for problem in problems])
@@ -93,7 +100,7 @@ def _jobs(files: Sequence[str]) -> list[Obj]:
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:
-    """What a person should know before waiting: hardware that the fleet does not have at all, jobs that nobody will run. Pure."""
+    """Notes before the start: pools whose hardware the fleet does not have, and jobs that will not run. Pure."""
     there = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
     where = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
     for job in jobs:
@@ -103,14 +110,14 @@ def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Itera
             if not kinds_for(shape, there):
                 yield f"{name}: pool {pool.name} asks for {shape}, and {where} has none; its units stay unplaced"
         if job["spec"].get("suspend"):
-            yield f"{name}: spec.suspend is set; it will not train until that is taken away"
+            yield f"{name}: spec.suspend is set; the job does not train until you remove it"
         if job["spec"].get("managedBy", MANAGER) != MANAGER:
-            yield f"{name}: spec.managedBy is {job['spec']['managedBy']!r}, not {MANAGER!r}; this operator leaves it alone"
+            yield f"{name}: spec.managedBy is {job['spec']['managedBy']!r}, not {MANAGER!r}; this operator ignores the job"
 
 
 def _log_to(file: Path) -> None:
-    """The log of everything in this process goes to a file: the terminal belongs to the view. It is opened with the first record, when
-    the state directory is known to be ours."""
+    """Write the log of this process to a file, since the view uses the terminal. The file is opened at the first record, when the state
+    directory is locked."""
     handler = logging.FileHandler(file, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""One `diloco up`, from the jobs' creation to the last word: follows their status, drains when told, says how it ended."""
+"""One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOG_LINES, _LOG_BYTES = 10, 4096
 
 
 class Ending(enum.Enum):
-    """How it ended."""
+    """How the run ended."""
 
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -48,35 +48,35 @@ class Options:
     state_dir: Path
     faults: Sequence[Fault] = ()
     timeout: float | None = None
-    """Seconds; None: as long as it takes."""
-    again: str = ""
-    """The command that goes on from where this one stopped."""
+    """Seconds; None: no limit."""
+    resume_command: str = ""
+    """The command that continues this run."""
 
 
 class Run:
-    """`view` is told everything. Raises what `LocalControlPlane` raises at its start, and ApiError for a job that is refused."""
+    """Shows everything on `view`. Raises what `LocalControlPlane` raises at its start, and ApiError for a job that the API rejects."""
 
     def __init__(self, options: Options, view: View) -> None:
         self._options = options
         self._view = view
         self._known: dict[tuple[str, str], JobView] = {}
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
         self._interrupts = 0
         self._interrupted = asyncio.Event()
         self._killed = asyncio.Event()
-        self._unreached: dict[str, str] = {}
+        self._missing_conditions: dict[str, str] = {}
         self._figures: Figures = {}
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
-        """Returns when nothing runs any more; the last word is spoken."""
+        """Returns when no process runs any more and the view has shown the result."""
         self._plane = LocalControlPlane(self._options.state_dir, self._options.nodes, faults=self._options.faults, on_fault=self._on_fault)
         with self._signals():
             async with self._plane:
                 for job in self._options.jobs:
                     await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
                 ending = await self._follow()
-        self._last_word(ending)
+        self._end(ending)
         return ending
 
     async def _follow(self) -> Ending:
@@ -100,7 +100,7 @@ class Run:
             async with asyncio.timeout(self._options.timeout):
                 await self._first(over, self._interrupted.wait(), following)
         except TimeoutError:
-            self._unreached = {view.name: view.unreached() for view in self._known.values()}  # draining is going to change it
+            self._missing_conditions = {view.name: view.missing_condition() for view in self._known.values()}  # draining changes it
             await self._drain("time is up", following)
             return Ending.TIMED_OUT
         if self._interrupted.is_set():
@@ -111,7 +111,7 @@ class Run:
     async def _first(
         self, wanted: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], following: Sequence[asyncio.Task[None]]
     ) -> None:
-        """Until one of both is done. Raises when a part of the control plane fails meanwhile."""
+        """Until one of the two is done. Raises if the control plane fails meanwhile."""
         waiting = [asyncio.create_task(wanted), asyncio.create_task(other)]
         try:
             done, _ = await asyncio.wait([*waiting, *following, self._plane.failed], return_when=asyncio.FIRST_COMPLETED)
@@ -123,8 +123,8 @@ class Run:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _drain(self, why: str, following: Sequence[asyncio.Task[None]]) -> None:
-        """Suspend every job: learners hand back their state, the syncer writes a snapshot. Kill it all at the second Ctrl-C."""
-        self._view.note(f"{why}: draining, learners first, then the syncer with a snapshot; Ctrl-C again kills at once")
+        """Suspend every job: learners hand back their state, the syncer writes a snapshot. A second Ctrl-C kills everything."""
+        self._view.note(f"{why}: draining: learners end first, then the syncer writes a snapshot; Ctrl-C again kills at once")
         for view in self._known.values():
             if not view.over:
                 with contextlib.suppress(NotFound):
@@ -136,15 +136,15 @@ class Run:
                         type=PatchType.MERGE,
                         field_manager=UP_MANAGER,
                     )
-        parked = self._wait_for(lambda: all(view.over or view.parked for view in self._known.values()))
-        await self._first(parked, self._killed.wait(), following)
+        is_suspended = self._wait_for(lambda: all(view.over or view.is_suspended for view in self._known.values()))
+        await self._first(is_suspended, self._killed.wait(), following)
         if self._killed.is_set():
             self._view.note("killed")
 
     async def _wait_for(self, holds: Callable[[], bool]) -> None:
         while not holds():
-            self._moved.clear()
-            await self._moved.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def _on_job(self, _old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         if new is None:
@@ -159,7 +159,7 @@ class Run:
             for line in self._log_end(view, unit.name, pod):
                 self._view.line(line)
         self._view.jobs(list(self._known.values()))
-        self._moved.set()
+        self._changed.set()
 
     def _log_end(self, view: JobView, unit: str, pod: str) -> Iterator[Line]:
         files = self._plane.kubelet.logs(view.namespace, pod)
@@ -196,18 +196,22 @@ class Run:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    def _last_word(self, ending: Ending) -> None:
+    def _end(self, ending: Ending) -> None:
         views = [with_figures(view, self._figures) for view in self._known.values()]
         injector = self._plane.injector
-        words = []
+        messages = []
         if ending is Ending.TIMED_OUT:
             late = f"did not complete within {self._options.timeout:g} s"
-            words += [f"{view.name} {late}: {self._unreached.get(view.name) or view.unreached()}" for view in views if not view.over]
+            messages += [
+                f"{view.name} {late}: {self._missing_conditions.get(view.name) or view.missing_condition()}"
+                for view in views
+                if not view.over
+            ]
         if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
-            words += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
-            words.append(f"To go on from the last snapshot: {self._options.again}")
-        words += [f"Fault {fault} never fired." for fault in injector.waiting]
-        words.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
+            messages += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
+            messages.append(f"To continue from the last snapshot: {self._options.resume_command}")
+        messages += [f"Fault {fault} never fired." for fault in injector.waiting]
+        messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
         closing = {
             "ending": ending.value,
             "exitStatus": ending.exit_status,
@@ -217,4 +221,4 @@ class Run:
                 "notFired": [str(fault) for fault in injector.waiting],
             },
         }
-        self._view.end(views, closing, words)
+        self._view.end(views, closing, messages)

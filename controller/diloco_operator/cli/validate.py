@@ -1,4 +1,4 @@
-"""`diloco validate`: all errors of all files at once."""
+"""`diloco validate`: shows all errors of all files at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from diloco_operator.cli.manifests import Manifest, ManifestError, Problem, load
 EXIT_BAD_INPUT = 2
 
 
-@click.command()
+@click.command(short_help="Check DiLoCoJobs without a cluster.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 def validate(files: tuple[str, ...], output: str) -> None:
-    """Check DiLoCoJobs as an API server with the CRD would, and name every error with its file, line, document and field.
+    """Check DiLoCoJobs as an API server with the CRD does. Shows every error with its file, line, document and field.
 
-    FILE is a YAML file with one or more jobs, - is standard input. Exit status: 0 all good, 2 something is wrong.
+    FILE is a YAML file with one or more jobs; - is standard input.
+
+    \b
+    Exit status:
+      0  all jobs are valid
+      2  there are errors
     """
     jobs, problems = check(files)
     if output == "json":
@@ -37,7 +42,7 @@ def validate(files: tuple[str, ...], output: str) -> None:
 
 
 def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
-    """Jobs and problems of the files. One file that cannot be read does not hide what is wrong in the others."""
+    """Jobs and problems of the files. A file that cannot be read does not hide the problems of the others."""
     manifests: list[Manifest] = []
     problems: list[Problem] = []
     try:
@@ -50,5 +55,5 @@ def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
     except ManifestError as error:
         problems += error.problems
     order = {file: index for index, file in enumerate(files)}
-    problems.sort(key=lambda problem: (order[problem.file], problem.document))
+    problems.sort(key=lambda problem: (order[problem.file], problem.document, problem.line))
     return manifests, problems

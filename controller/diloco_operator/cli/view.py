@@ -1,4 +1,4 @@
-"""Where `diloco up` writes what it shows: a live screen, plain lines, or JSON lines."""
+"""Output of `diloco up`: a live screen, plain lines, or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from diloco_operator.cli.view_model import JobView, Line, result, said_by_status
+from diloco_operator.cli.view_model import JobView, Line, repeats_status, result
 from diloco_operator.cli.view_text import plain, screen, summary
 
 _LINES = 10
@@ -21,16 +21,16 @@ _REFRESH_PER_SECOND = 4
 
 
 class View(Protocol):
-    """What is told goes to one of these."""
+    """Shows the run."""
 
     def start(self) -> None: ...
 
     def line(self, line: Line) -> None:
-        """Something happened."""
+        """A change."""
         ...
 
     def event(self, line: Line) -> None:
-        """A Kubernetes Event. Most of them say again what a change of status has said."""
+        """A Kubernetes Event. Most of them repeat a change of status."""
         ...
 
     def jobs(self, views: Sequence[JobView]) -> None:
@@ -38,11 +38,11 @@ class View(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """What is going on with the command itself."""
+        """A message about the command itself."""
         ...
 
-    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
-        """The last word: `closing` for machines, `words` for people. Also takes the terminal back to normal."""
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        """The result: `closing` for JSON, `messages` as text. Also restores the terminal."""
         ...
 
 
@@ -56,7 +56,7 @@ class PlainView:
         click.echo(plain(datetime.now().astimezone(), line))
 
     def event(self, line: Line) -> None:
-        if not said_by_status(line):
+        if not repeats_status(line):
             self.line(line)
 
     def jobs(self, views: Sequence[JobView]) -> None:
@@ -65,12 +65,12 @@ class PlainView:
     def note(self, text: str) -> None:
         self.line(Line("note", "", text))
 
-    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
-        _print_summary(Console(width=120 if not Console().is_terminal else None, highlight=False), views, words)
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        _print_summary(Console(width=120 if not Console().is_terminal else None, highlight=False), views, messages)
 
 
 class LiveView:
-    """A screen that follows, on a terminal."""
+    """A live screen on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -86,11 +86,11 @@ class LiveView:
         self._live.start()
 
     def line(self, line: Line) -> None:
-        if line.kind != "progress":  # the bar tells it
+        if line.kind != "progress":  # the progress bar shows it
             self._lines.append((datetime.now(UTC), line))
 
     def event(self, line: Line) -> None:
-        if not said_by_status(line):
+        if not repeats_status(line):
             self.line(line)
 
     def jobs(self, views: Sequence[JobView]) -> None:
@@ -99,15 +99,15 @@ class LiveView:
     def note(self, text: str) -> None:
         self._footer = text
 
-    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
         self._live.stop()
         for when, line in self._lines:
             self._console.print(plain(when.astimezone(), line), style="red" if line.warning else "dim", markup=False)
-        _print_summary(self._console, views, words)
+        _print_summary(self._console, views, messages)
 
 
 class JsonView:
-    """A JSON object on every line; the last has type "result"."""
+    """One JSON object per line; the last one has type "result"."""
 
     def start(self) -> None:
         return
@@ -125,8 +125,8 @@ class JsonView:
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})
 
-    def end(self, views: Sequence[JobView], closing: dict[str, Any], words: Sequence[str]) -> None:
-        self._write({"type": "result", **closing, "jobs": result(views), "message": " ".join(words)})
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        self._write({"type": "result", **closing, "jobs": result(views), "message": " ".join(messages)})
 
     @staticmethod
     def _write(content: dict[str, Any]) -> None:
@@ -134,11 +134,11 @@ class JsonView:
         click.echo(json.dumps({"time": now, **content}))
 
 
-def _print_summary(console: Console, views: Sequence[JobView], words: Sequence[str]) -> None:
+def _print_summary(console: Console, views: Sequence[JobView], messages: Sequence[str]) -> None:
     for view in views:
         console.print()
         console.print(summary(view))
-    if words:
+    if messages:
         console.print()
-    for text in words:
+    for text in messages:
         console.print(text, markup=False)

@@ -1,4 +1,4 @@
-"""What `diloco up` shows of a job, and what is worth a line when it changes. Pure."""
+"""What `diloco up` shows of a job, and the lines that it prints for changes. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from diloco_operator.api.reasons import PoolReason
 from diloco_operator.kube.client import Obj
 
 _PROGRESS_LINES = 20
-"""How many lines tell of progress from the first to the last step."""
+"""Number of progress lines from the first to the last step."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job as its status has it."""
+    """One job, as in its status."""
 
     namespace: str
     name: str
@@ -49,25 +49,26 @@ class JobView:
         return self.holds(ConditionType.COMPLETE)
 
     @property
-    def parked(self) -> bool:
-        """Nothing of it runs any more, though it is not over."""
+    def is_suspended(self) -> bool:
+        """Nothing of it runs, though it has not ended."""
         return self.holds(ConditionType.SUSPENDED)
 
-    def unreached(self) -> str:
-        """Why it is not Complete: the first of the conditions on the way that does not hold, in the operator's words."""
+    def missing_condition(self) -> str:
+        """Why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""
         found = {condition.type: condition for condition in self.status.conditions}
         for step in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.TRAINING, ConditionType.COMPLETE):
             condition = found.get(step)
             if condition is None:
                 return f"{step} is not known yet"
             if condition.status.value != "True":
-                return f"{step}={condition.status.value} {condition.reason}: {condition.message}"
+                text = f"{step}={condition.status.value} {condition.reason}"
+                return f"{text}: {condition.message}" if condition.message else text
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened."""
+    """One change."""
 
     kind: str
     """condition, unit, pool, progress, event, fault, log or note."""
@@ -100,10 +101,10 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
             continue
         true = condition.status.value == "True"
         if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
-            continue  # how every job begins
+            continue  # every job begins like this
         bad = true == (condition.type in (ConditionType.DEGRADED, ConditionType.FAILED))
         quiet = (ConditionType.COMPLETE, ConditionType.SUSPENDED, ConditionType.TRAINING)
-        warning = bad and condition.type not in quiet and not (new.complete or new.parked)
+        warning = bad and condition.type not in quiet and not (new.complete or new.is_suspended)
         text = f"{condition.type}={condition.status.value} {condition.reason}"
         yield Line("condition", new.name, f"{text}: {condition.message}" if condition.message else text, warning)
 
@@ -129,12 +130,12 @@ def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:
         recovered = ""
         if unit.state is UnitState.TRAINING and old and old.state is not UnitState.TRAINING and unit.recover_seconds is not None:
             recovered = f", recovered in {unit.recover_seconds:.1f} s"
-        yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _troubled(unit), unit.name)
+        yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _is_warning(unit), unit.name)
     for name in known.keys() - {unit.name for unit in new.status.units}:
-        yield Line("unit", new.name, f"{name} is no longer wanted", unit=name)
+        yield Line("unit", new.name, f"{name} is no longer desired", unit=name)
 
 
-def _troubled(unit: UnitStatus) -> bool:
+def _is_warning(unit: UnitStatus) -> bool:
     return unit.state in (UnitState.FAILED, UnitState.BACKING_OFF)
 
 
@@ -150,7 +151,7 @@ def _progress(before: Status, new: JobView) -> Iterator[Line]:
 
 
 def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus, str]]:
-    """Units whose newest attempt ended badly just now, with the name of its first pod: their logs are worth showing."""
+    """Units whose newest attempt has just failed, with the name of its first pod, so that the end of its log can be shown."""
     ended = {unit.name: unit.ended_attempt for unit in old.status.units} if old else {}
     return [
         (unit, learner_pod_name(new.name, unit.name, unit.ended_attempt, 0))
@@ -169,7 +170,7 @@ def event_line(event: Obj) -> Line:
 _SAID = re.compile(r"^\w+: (?:[a-z0-9-]+-\d+: |\w+=(?:True|False|Unknown)\b)")
 
 
-def said_by_status(event: Line) -> bool:
+def repeats_status(event: Line) -> bool:
     """Whether the event is about one unit or one condition, whose change of status is a line already."""
     return bool(_SAID.match(event.text))
 
@@ -179,7 +180,7 @@ type Figures = Mapping[tuple[str, str], tuple[float, float]]
 
 
 def remember(figures: Figures, view: JobView) -> Figures:
-    """With what is known of units that train now. At the end of a job all speeds fall to nothing, and nobody wants to know that."""
+    """The figures, updated for units that train now. They are kept because all speeds fall to 0 at the end of a job."""
     progress = view.status.progress
     training = {
         (view.name, unit.name): (unit.tokens_per_second, unit.weight)
@@ -190,7 +191,7 @@ def remember(figures: Figures, view: JobView) -> Figures:
 
 
 def with_figures(view: JobView, figures: Figures) -> JobView:
-    """The view with speed and weight of every unit as they were when it last trained."""
+    """The view, with speed and weight of every unit from when it last trained."""
     units = []
     for unit in view.status.units:
         speed, weight = figures.get((view.name, unit.name), (unit.tokens_per_second, unit.weight))
@@ -205,7 +206,7 @@ def seconds_left(view: JobView, now: float) -> float | None:
 
 
 def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
-    """The jobs at the end, for machines."""
+    """The jobs at the end, as JSON."""
     return [
         {
             "namespace": view.namespace,

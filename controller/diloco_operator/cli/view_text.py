@@ -1,4 +1,4 @@
-"""How `diloco up` looks on a terminal: rich renderables from views. Pure."""
+"""The screen of `diloco up`: rich renderables from views. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """`812`, `41.6k`, `1.31M`: three digits that say enough."""
+    """`812`, `41.6k`, `1.31M`: three digits."""
     for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")):
         if abs(number) < limit or unit == "T":
             scaled = number / (limit / 1e3)
@@ -109,7 +109,7 @@ def plain(when: datetime, line: Line) -> str:
 
 
 def screen(views: Sequence[JobView], lines: Sequence[tuple[datetime, Line]], now: float, footer: str) -> RenderableType:
-    """All there is to see."""
+    """The whole screen."""
     parts: list[RenderableType] = []
     for view in views:
         parts += [header(view, now), units_table(view.status.units), Text()]
@@ -121,7 +121,7 @@ def screen(views: Sequence[JobView], lines: Sequence[tuple[datetime, Line]], now
 
 
 def summary(view: JobView) -> RenderableType:
-    """The end: conditions, held-out loss, and what each unit did."""
+    """The summary at the end: conditions, held-out loss, and a row for each unit."""
     progress = view.status.progress
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("UNIT", no_wrap=True)
@@ -138,6 +138,6 @@ def summary(view: JobView) -> RenderableType:
     if progress.held_out_loss is not None:
         figures.append(f"held-out loss {progress.held_out_loss:.4f}")
     parts: list[RenderableType] = [Text.assemble((view.name, "bold"), "  ") + conditions_line(view)]
-    told = [c for c in view.status.conditions if c.status.value == "True" and c.type in ("Complete", *_BAD_WHEN_TRUE)]
-    parts += [Text(f"  {c.type}: {c.reason}: {c.message}") for c in told]
+    shown = [c for c in view.status.conditions if c.status.value == "True" and c.type in ("Complete", *_BAD_WHEN_TRUE)]
+    parts += [Text(f"  {c.type}: {c.reason}: {c.message}") for c in shown]
     return Group(*parts, Text("  " + ", ".join(figures)), Text(), table)

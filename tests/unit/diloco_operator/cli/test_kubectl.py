@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import CUSTOM_RESOURCES, DILOCO_JOBS, NAMESPACES, NODES, PODS
 from diloco_operator.cli import kubectl
-from diloco_operator.cli.cluster import Trouble
+from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.drain import drain
 from diloco_operator.cli.jobs import find_job, list_jobs, wait_until
 from diloco_operator.cli.logs import Source, show_logs, syncer_source, unit_sources
@@ -96,15 +96,15 @@ def on_a_cluster(test: Callable[[Cluster], Coroutine[Any, Any, None]]) -> Callab
 @on_a_cluster
 async def test_an_unknown_job_is_told_with_those_that_there_are(cluster: Cluster) -> None:
     await cluster.begin()
-    with pytest.raises(Trouble, match='no DiLoCoJob "bites-lm" in namespace "team"; there are: bytes-lm'):
+    with pytest.raises(CommandError, match='no DiLoCoJob "bites-lm" in namespace "team"; there are: bytes-lm'):
         await find_job(cluster.api, "team", "bites-lm")
-    with pytest.raises(Trouble, match='in namespace "elsewhere"; there are none in it; look in another one with -n'):
+    with pytest.raises(CommandError, match='in namespace "elsewhere"; there are none in it; choose another namespace with -n'):
         await find_job(cluster.api, "elsewhere", "bytes-lm")
 
 
 @on_a_cluster
 async def test_a_cluster_without_the_crd_is_told_to_install_the_operator(cluster: Cluster) -> None:
-    with pytest.raises(Trouble, match=r"has no dilocojobs\.diloco\.dev: install the operator first"):
+    with pytest.raises(CommandError, match=r"has no dilocojobs\.diloco\.dev: install the operator first"):
         await list_jobs(cluster.api, "team")
 
 
@@ -127,7 +127,7 @@ async def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
     waiting = asyncio.create_task(wait_until(cluster.api, "team", "bytes-lm", lambda view: view.complete, seconds=600))
     await asyncio.sleep(1)
     await cluster.api.delete(DILOCO_JOBS, "team", "bytes-lm")
-    with pytest.raises(Trouble, match='job "bytes-lm" was deleted'):
+    with pytest.raises(CommandError, match='job "bytes-lm" was deleted'):
         await waiting
 
 
@@ -187,7 +187,7 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "bytes-lm in namespace team\n"
         "  Training: about Training; Degraded: about Degraded\n"
         "  step 600 of 2400 (25%), loss 2.310, 41.6M tokens, 51.2k tokens/s, about 10m00s left\n"
-        "  1 learners contribute, 2 placed, 3 wanted (min 2, max 6)\n"
+        "  1 learners contribute, 2 placed, 3 desired (min 2, max 6)\n"
         "\n"
         "CONDITION   STATUS   REASON           SINCE   MESSAGE\n"
         "Training    True     TrainingReason   1m00s   about Training\n"
@@ -205,7 +205,7 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
 @pytest.mark.parametrize(
     ("view", "headline"),
     [
-        (a_view(), "The operator has not looked at this job yet."),
+        (a_view(), "The operator has not seen this job yet."),
         (a_view(Failed="True", Complete="False"), "Failed: about Failed"),
         (a_view(Complete="True", Training="False"), "Complete: about Complete"),
         (a_view(suspend=True, Suspended="True"), "Suspended: about Suspended"),
@@ -268,7 +268,7 @@ async def test_drain_waits_until_a_later_attempt_contributes(cluster: Cluster) -
 async def test_drain_closes_the_nodes_first_if_asked(cluster: Cluster) -> None:
     await cluster.begin(unit(), pods=TWO_HOSTS)
     await cluster.drain(cordon=True, wait=False)
-    assert cluster.said[0] == "node/tpu-0 cordoned; `kubectl uncordon tpu-0` opens it again"
+    assert cluster.said[0] == "node/tpu-0 cordoned; undo it with `kubectl uncordon tpu-0`"
     assert (await cluster.api.get(NODES, "", "tpu-0"))["spec"]["unschedulable"] is True
 
 
@@ -276,7 +276,7 @@ async def test_drain_closes_the_nodes_first_if_asked(cluster: Cluster) -> None:
 async def test_drain_of_a_unit_that_does_not_run_says_what_it_does(cluster: Cluster) -> None:
     await cluster.begin(unit(state="BackingOff", reason="Crashed", message="exit status 1"))
     await cluster.add_pod(a_learner_pod(), phase="Failed")
-    with pytest.raises(Trouble, match=r"unit v5p-0 has no running pods to drain: BackingOff \(Crashed: exit status 1\)"):
+    with pytest.raises(CommandError, match=r"unit v5p-0 has no running pods to drain: BackingOff \(Crashed: exit status 1\)"):
         await cluster.drain()
     assert await cluster.pods() == ["bytes-lm-v5p-0-a1-0"]
 
@@ -284,7 +284,7 @@ async def test_drain_of_a_unit_that_does_not_run_says_what_it_does(cluster: Clus
 @on_a_cluster
 async def test_drain_of_an_unknown_unit_names_those_that_there_are(cluster: Cluster) -> None:
     await cluster.begin(unit(), unit("h100-3"))
-    with pytest.raises(Trouble, match='job "bytes-lm" has no unit "v5p-9"; its units are: v5p-0, h100-3'):
+    with pytest.raises(CommandError, match='job "bytes-lm" has no unit "v5p-9"; its units are: v5p-0, h100-3'):
         await cluster.drain("v5p-9")
 
 
@@ -292,7 +292,7 @@ async def test_drain_of_an_unknown_unit_names_those_that_there_are(cluster: Clus
     ("units", "status", "words"),
     [
         ([unit(state="Failed", attempt=1, reason="RestartsExhausted")], {}, r"does not come back: Failed \(RestartsExhausted\)"),
-        ([], {}, "no longer wanted"),
+        ([], {}, "no longer desired"),
         ([unit()], {"Failed": "True"}, 'job "bytes-lm" failed'),
     ],
 )
@@ -303,7 +303,7 @@ def test_drain_does_not_wait_for_what_will_not_come(units: list[Obj], status: di
         draining = asyncio.create_task(cluster.drain())
         await asyncio.sleep(1)
         await cluster.set_status(*units, **status)
-        with pytest.raises(Trouble, match=words):
+        with pytest.raises(CommandError, match=words):
             await draining
 
     run_virtual(scene())
@@ -315,7 +315,7 @@ async def test_drain_gives_up_after_its_time_and_says_what_it_saw_last(cluster: 
     draining = asyncio.create_task(cluster.drain(seconds=30))
     await asyncio.sleep(1)
     await cluster.set_status(unit(state="Pending", reason="NoCapacity"))
-    with pytest.raises(Trouble, match=r"after 30s; last seen: unit v5p-0: attempt 1, Pending \(NoCapacity\)"):
+    with pytest.raises(CommandError, match=r"after 30s; last seen: unit v5p-0: attempt 1, Pending \(NoCapacity\)"):
         await draining
 
 
@@ -338,7 +338,7 @@ def test_drain_tries_again_where_a_disruption_budget_refuses_as_long_as_it_has_t
             await cluster.drain(wait=False, seconds=seconds)
             assert cluster.said[-1] == "pod/bytes-lm-v5p-0-a1-0 evicted"
         else:
-            with pytest.raises(Trouble, match="could not be evicted within 10m: a PodDisruptionBudget does not allow it"):
+            with pytest.raises(CommandError, match="could not be evicted within 10m: a PodDisruptionBudget does not allow it"):
                 await cluster.drain(wait=False, seconds=seconds)
         assert len([text for text in cluster.said if "Trying again every 5s" in text]) == 1  # said once, not every 5 s
 
@@ -360,7 +360,7 @@ async def test_suspend_and_resume_set_the_field_once(cluster: Cluster) -> None:
 @on_a_cluster
 async def test_a_job_that_is_over_cannot_be_suspended(cluster: Cluster) -> None:
     await cluster.begin(Complete="True")
-    with pytest.raises(Trouble, match='job "bytes-lm" is complete already and cannot be suspended'):
+    with pytest.raises(CommandError, match='job "bytes-lm" is complete already and cannot be suspended'):
         await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=True)
 
 
@@ -373,14 +373,14 @@ async def test_suspending_is_waited_for(cluster: Cluster) -> None:
     assert not waiting.done()
     await cluster.set_status(Suspended="True")
     await waiting
-    assert cluster.said[-1].endswith("every pod has gone, the state is kept")
+    assert cluster.said[-1].endswith("every pod has gone, the state is saved")
 
 
 @on_a_cluster
 async def test_resuming_is_not_taken_for_done_while_the_status_is_of_before(cluster: Cluster) -> None:
     await cluster.begin(Suspended="True", Training="False", Accepted="True", Placed="False")
     await set_suspend(cluster.api, "team", "bytes-lm", cluster.said.append, suspend=False)
-    with pytest.raises(Trouble, match=r"is not training after 30s: Placed=False PlacedReason: about Placed\. It may still come"):
+    with pytest.raises(CommandError, match=r"is not training after 30s: Placed=False PlacedReason: about Placed\. It may still become so"):
         await wait_training(cluster.api, "team", "bytes-lm", cluster.said.append, seconds=30)
     waiting = asyncio.create_task(wait_training(cluster.api, "team", "bytes-lm", cluster.said.append, seconds=600))
     await asyncio.sleep(1)
@@ -392,7 +392,7 @@ async def test_resuming_is_not_taken_for_done_while_the_status_is_of_before(clus
 @on_a_cluster
 async def test_a_job_that_fails_is_not_waited_for(cluster: Cluster) -> None:
     await cluster.begin(Failed="True")
-    with pytest.raises(Trouble, match='job "bytes-lm" failed: FailedReason: about Failed'):
+    with pytest.raises(CommandError, match='job "bytes-lm" failed: FailedReason: about Failed'):
         await wait_training(cluster.api, "team", "bytes-lm", cluster.said.append, seconds=600)
 
 
@@ -433,11 +433,11 @@ async def test_logs_are_of_the_newest_attempt_and_every_host_is_told_apart(clust
     ]
     assert unit_sources("v5p-0", pods, host=1, previous=False, container="side") == [Source("bytes-lm-v5p-0-a2-1", "side")]
     assert unit_sources("v5p-0", pods, host=None, previous=True, container="") == [Source("bytes-lm-v5p-0-a1-0", "learner")]
-    with pytest.raises(Trouble, match="has no host 2 in attempt 2; it has 0, 1"):
+    with pytest.raises(CommandError, match="has no host 2 in attempt 2; it has 0, 1"):
         unit_sources("v5p-0", pods, host=2, previous=False, container="")
-    with pytest.raises(Trouble, match="there are only the pods of attempt 2"):
+    with pytest.raises(CommandError, match="has only the pods of attempt 2"):
         unit_sources("v5p-0", pods[1:], host=None, previous=True, container="")
-    with pytest.raises(Trouble, match="unit v5p-0 has no pods now"):
+    with pytest.raises(CommandError, match="unit v5p-0 has no pods now"):
         unit_sources("v5p-0", [], host=None, previous=False, container="")
 
 
@@ -455,9 +455,9 @@ async def test_one_log_comes_through_byte_by_byte() -> None:
 
 async def test_a_log_that_is_not_there_yet_is_told() -> None:
     waiting = BadRequest(400, "BadRequest", 'container "learner" in pod "one" is waiting to start: ContainerCreating')
-    with pytest.raises(Trouble, match=r"pod one has nothing to show: .*ContainerCreating"):
+    with pytest.raises(CommandError, match=r"pod one has no log: .*ContainerCreating"):
         await printed(Logs(one=waiting), Source("one", "learner"))
-    with pytest.raises(Trouble, match="there is no pod two now"):
+    with pytest.raises(CommandError, match="there is no pod two now"):
         await printed(Logs(one=waiting), Source("two", "learner"))
 
 
@@ -472,8 +472,8 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["status", "x", "-A"], "name a JOB or ask for --all-namespaces, not both"),
-        (["logs", "x", "syncer", "--previous"], "the syncer has neither attempts nor hosts"),
+        (["status", "x", "-A"], "give a JOB or --all-namespaces, not both"),
+        (["logs", "x", "syncer", "--previous"], "the syncer has no attempts and hosts"),
         (["drain", "x"], "Missing argument 'UNIT'"),
         (["suspend", "x", "--timeout", "soon"], "--timeout"),
     ],

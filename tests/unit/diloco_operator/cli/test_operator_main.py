@@ -45,9 +45,9 @@ def test_fields_are_in_camel_case_and_durations_as_in_a_job(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (HEAD + "progressIntervall: 5s\n", "progressIntervall: there is no such field"),
-        (HEAD + "progress_interval: 5s\n", "progress_interval: there is no such field"),
-        (HEAD + "namespaces: [a]\n", "namespaces: there is no such field"),
+        (HEAD + "progressIntervall: 5s\n", "progressIntervall: unknown field"),
+        (HEAD + "progress_interval: 5s\n", "progress_interval: unknown field"),
+        (HEAD + "namespaces: [a]\n", "namespaces: unknown field"),
         (HEAD + "progressInterval: soon\n", "progressInterval: 'soon' is not a duration"),
         (HEAD + "progressInterval: -1\n", "progressInterval: Input should be greater than or equal to 0"),
         (HEAD + "disruptionLabels: [[k]]\n", "disruptionLabels[0][1]: Field required"),

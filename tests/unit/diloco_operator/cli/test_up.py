@@ -131,7 +131,7 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
     running.process.send_signal(signal.SIGINT)
     status, final = await running.end()
     assert (status, final["ending"]) == (130, "Interrupted")
-    assert "To go on from the last snapshot: diloco up" in final["message"]
+    assert "To continue from the last snapshot: diloco up" in final["message"]
     suspended = {c["type"]: c["status"] for c in final["jobs"][0]["conditions"]}["Suspended"]
     assert suspended == "True"
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_valid_jobs_are_named(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == [f"{file}: document 1 (one): valid", f"{file}: document 2 (two): valid"]
 
 
-def test_all_errors_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_all_files_are_shown_at_once(tmp_path: Path) -> None:
     good = written(tmp_path / "good.yaml", a_manifest("good"))
     bad = written(
         tmp_path / "bad.yaml", a_manifest("one", min=7, quorum=8), a_manifest("two", pools=[tpu_pool(topology="3x3")], fragments=99)
@@ -36,13 +37,13 @@ def test_all_errors_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     result = validate(good, bad, missing)
     assert result.exit_code == 2
     assert result.stdout == ""
-    told = result.stderr
-    assert "document 1 (one): spec.learners.min: learners.min must not exceed learners.max" in told
-    assert "document 1 (one): spec.training.quorum: training.quorum must not exceed learners.min" in told
-    assert "document 2 (two): spec.pools[0].topology: topology must be one that tpu-v5p has" in told
-    assert "document 2 (two): spec.training.fragments: fragments must not exceed syncInterval" in told
-    assert f"{missing}: there is no such file" in told
-    assert told.endswith("5 problems found\n")
+    shown = result.stderr
+    assert "document 1 (one): spec.learners.min: learners.min must not exceed learners.max" in shown
+    assert "document 1 (one): spec.training.quorum: training.quorum must not exceed learners.min" in shown
+    assert "document 2 (two): spec.pools[0].topology: topology must be one that tpu-v5p has" in shown
+    assert "document 2 (two): spec.training.fragments: fragments must not exceed syncInterval" in shown
+    assert f"{missing}: does not exist; check the path" in shown
+    assert shown.endswith("5 problems found\n")
 
 
 def test_errors_carry_the_line_of_the_field(tmp_path: Path) -> None:
@@ -68,10 +69,18 @@ spec:
     quorum: 1
 """
     )
-    told = validate(file).stderr
-    assert f"{file}:10: document 1 (bytes-lm): spec.pools[0].topology: " in told
-    assert f"{file}:14: document 1 (bytes-lm): spec.pools[0].template.spec.containers: " in told
-    assert f"{file}:16: document 1 (bytes-lm): spec.training.steps: Required value" in told
+    shown = validate(file).stderr
+    assert f"{file}:10: document 1 (bytes-lm): spec.pools[0].topology: " in shown
+    assert f"{file}:14: document 1 (bytes-lm): spec.pools[0].template.spec.containers: " in shown
+    assert f"{file}:16: document 1 (bytes-lm): spec.training.steps: Required value" in shown
+    lines = [int(line) for line in re.findall(rf"^{re.escape(str(file))}:(\d+):", shown, re.MULTILINE)]
+    assert lines == sorted(lines)
+
+
+def test_a_document_that_is_no_object_has_its_own_line(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("# a comment\n---\njust text\n")
+    assert f"{file}:3: document 1: must be an object with apiVersion" in validate(file).stderr
 
 
 UNKNOWN = {
@@ -79,7 +88,7 @@ UNKNOWN = {
     "spec.training.stpes": "did you mean steps?",
     "spec.pools[0].Topology": "did you mean topology?",
     "spec.pools[1].colour": "unknown field; ",
-    "spec.xyz": "known here: suspend, managedBy",
+    "spec.xyz": "the fields here are suspend, managedBy",
     "metadata.lables": "did you mean labels?",
     "specs": "did you mean spec?",
     "spec.pools[0].template.metadata.name": "unknown field; ",
@@ -103,15 +112,15 @@ UNREADABLE = {
     "malformed": (b"spec: [1, 2", "is not valid YAML"),
     "tab": (b"spec:\n\tx: 1", "is not valid YAML"),
     "not UTF-8": (b"apiVersion: \xff\xfe", "is not UTF-8 text (byte 12); save it as UTF-8"),
-    "empty": (b"", "holds no object; write a DiLoCoJob of diloco.dev/v1alpha1 into it"),
-    "only comments": (b"# nothing\n---\n---\n", "holds no object"),
+    "empty": (b"", "contains no object; it needs a DiLoCoJob of diloco.dev/v1alpha1"),
+    "only comments": (b"# nothing\n---\n---\n", "contains no object"),
     "a list": (b"- 1\n- 2\n", "must be an object with apiVersion, kind, metadata and spec, not a list"),
-    "text": (b"hello", "not a text"),
-    "key twice": (b"kind: DiLoCoJob\nkind: Pod\n", "the key 'kind' comes twice; remove one"),
+    "text": (b"hello", "not a string"),
+    "key twice": (b"kind: DiLoCoJob\nkind: Pod\n", "the key 'kind' occurs twice; remove one"),
     "number as key": (b"kind: DiLoCoJob\n1: x\n", "a key must be a string; put '1' in quotes"),
     "alias to itself": (b"kind: &a [*a]\n", "an anchor"),
-    "not a number": (b"kind: .nan\n", "holds what JSON cannot"),
-    "binary": (b"kind: !!binary aGk=\n", "holds what JSON cannot"),
+    "not a number": (b"kind: .nan\n", "contains a value that JSON does not have"),
+    "binary": (b"kind: !!binary aGk=\n", "contains a value that JSON does not have"),
     "python": (b"kind: !!python/object/apply:os.system ['true']\n", "is not valid YAML"),
     "nested deeply": (b"[" * 500, "nested too deeply"),
 }

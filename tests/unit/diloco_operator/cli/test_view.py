@@ -12,8 +12,8 @@ from diloco_operator.cli.view_model import (
     event_line,
     failed_attempts,
     remember,
+    repeats_status,
     result,
-    said_by_status,
     seconds_left,
     with_figures,
 )
@@ -85,7 +85,7 @@ def test_unit_that_fails_and_recovers_is_followed():
     (line,) = changes(training, ended)
     assert line == Line("unit", "bytes-lm", "v5p-0 BackingOff on np-1, attempt 1 (was Training): Crashed: exit 137", True, "v5p-0")
     assert texts(changes(ended, again)) == ["v5p-0 Training on np-2, attempt 2 (was BackingOff), recovered in 3.2 s"]
-    assert texts(changes(again, view())) == ["v5p-0 is no longer wanted"]
+    assert texts(changes(again, view())) == ["v5p-0 is no longer desired"]
 
 
 def test_progress_is_told_in_twentieths_and_at_the_end():
@@ -124,7 +124,7 @@ def test_logs_are_wanted_of_attempts_that_ended_badly_just_now():
     ],
 )
 def test_first_condition_on_the_way_that_does_not_hold_is_why_a_job_is_late(status, why):
-    assert view(**status).unreached() == why
+    assert view(**status).missing_condition() == why
 
 
 def test_speed_at_the_end_is_that_of_the_last_training():
@@ -138,9 +138,9 @@ def test_events_about_units_and_conditions_are_said_once():
     def event(reason, message):
         return event_line({"reason": reason, "message": message, "type": "Normal", "involvedObject": {"name": "j"}})
 
-    assert said_by_status(event("UnitStarted", "v5p-0: attempt 1 starts"))
-    assert said_by_status(event("QuorumContributing", "Training=True: 1 of 4"))
-    assert not said_by_status(event("SnapshotFailed", "the volume is full"))
+    assert repeats_status(event("UnitStarted", "v5p-0: attempt 1 starts"))
+    assert repeats_status(event("QuorumContributing", "Training=True: 1 of 4"))
+    assert not repeats_status(event("SnapshotFailed", "the volume is full"))
 
 
 def test_time_left_is_not_known_before_there_is_a_speed_nor_after_the_end():
