@@ -141,6 +141,13 @@ class ScriptedSyncer:
         """The next stream whose Hello has come."""
         return self._streams.get(timeout=WAIT_TIMEOUT)
 
+    def hears_of_a_stream_within(self, seconds: float) -> bool:
+        try:
+            self._streams.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        return True
+
     def Exchange(self, request_iterator: Iterator[FromLearner], context: grpc.ServicerContext) -> Iterator[ToLearner]:  # noqa: N802
         stream = ScriptedStream(next(request_iterator).hello, self.fragments)
         self._pool.submit(_read, request_iterator, stream)

@@ -522,6 +522,7 @@ def test_refused_it_leaves_with_the_status_of_the_reason_and_does_not_come_back(
     learner.train()
     stream.refuse(code, "says the test")
     learner.heard(RefusedForGood)
+    assert not syncer.hears_of_a_stream_within(0.3)
     with pytest.raises(Leave, match=str(int(status))) as left:
         learner.train()
     assert (left.value.status, "says the test" in left.value.message) == (status, True)
@@ -532,6 +533,7 @@ def test_a_certificate_that_the_syncer_refuses_ends_the_process(learner: Learner
     learner.train()
     stream.end(grpc.StatusCode.UNAUTHENTICATED)
     learner.heard(RefusedForGood)
+    assert not syncer.hears_of_a_stream_within(0.3)
     with pytest.raises(Leave) as left:
         learner.train()
     assert left.value.status is Exit.REFUSED_UNAUTHENTICATED
@@ -573,10 +575,13 @@ def test_a_program_that_raises_leaves_without_bye_and_its_error_goes_on(
     learner.is_over()
 
 
-def test_closing_without_a_stream_does_not_wait(learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
+def test_closing_without_a_stream_does_not_wait(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
     stream.end()
     syncer.accept()
     learner.session._drain(15, None)
     with pytest.raises(Leave):
         learner.session.close()
     learner.is_over()
+    assert not [record for record in caplog.records if "within" in record.message], "there is no stream to wait for"
