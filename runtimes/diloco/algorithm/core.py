@@ -1,13 +1,17 @@
-"""The syncer's decisions as one state machine: events in, actions out. Pure: time comes in, nothing is awaited.
+"""The syncer's decisions as one state machine: events in, actions out. Pure: time is an argument, and nothing is awaited.
 
-The clock t counts outer steps. Step t is taken when (1) at least K joined learners have reported a new local step since t-1,
-(2) the learners have done one mean step since (`pacing`), (3) every exchange launched at or before t-1-tau is merged, and (4), if a
-fragment p has t mod H == offset[p], the grace window for more learners is over or nobody is expected in it. Such a step
-launches the exchange of p: every live learner that has trained p since it adopted it is pulled. The exchange is merged as soon as all
-of them have answered or left; `Exchange.closes_at` says how long the others wait for one that does not. The merge of step t makes
+The clock t counts outer steps. The core takes step t when
+
+1. at least K joined learners have reported a new local step since step t-1 (quorum, the paper),
+2. the learners have done one mean step since then (`pacing`),
+3. every exchange that was launched at or before t-1-tau is merged (tau: overlap, the paper), and
+4. if a fragment p has t mod H == offset[p]: the grace window is over, or no further learner is expected in it.
+
+With (4) the step launches the exchange of p: the core pulls p from every live learner that has trained p since its last adoption. The
+exchange is merged as soon as all of them have answered or left; `Exchange.closes_at` limits the wait. The merge of step t makes
 version t of the fragment.
 
-After every event, and at `wake_at`, the caller calls `advance` and carries out what it returns, in order. Not thread-safe.
+After every event, and at `wake_at`, the caller calls `advance` and carries out the returned actions in order. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -38,16 +42,17 @@ from diloco.algorithm.weights import shares, weight
 Array = NDArray[np.float32]
 
 REMEMBERED_EXCHANGES: Final = 64
-"""Merged exchanges that are remembered, to tell a late answer from one that nobody asked for."""
+"""Closed exchanges that the core remembers, to distinguish a late answer from one that was not asked for."""
 
 
 class Core:
-    """The state machine. `now` is in seconds on any clock that never goes back; the same one in every call."""
+    """The state machine. `now` is in seconds on one monotonic clock, the same in every call. Values are flat float32 arrays."""
 
     def __init__(self, layout: Layout, training: contract.Training, state: CoreState | None = None) -> None:
-        """With a `state`, goes on from it; without, the job has not begun.
+        """Continue from `state`; without one the job has not begun.
 
-        Raises LayoutError (too few tensors, or another layout than the state's), StateError (another number of fragments).
+        Raises LayoutError for too few tensors or another layout than the state's, StateError for another number of fragments than the
+        state's, ValueError if training.overlapSteps is not less than syncInterval.
         """
         if training.overlap_steps >= training.sync_interval:
             raise ValueError(
@@ -77,7 +82,7 @@ class Core:
         self._snapshot_due = False
         self._finished = False
 
-    # --- what is ------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def seeded(self) -> bool:
@@ -101,7 +106,7 @@ class Core:
 
     @property
     def step_seconds(self) -> float:
-        """The mean learner step, 0 as long as it is unknown."""
+        """Duration of the mean learner step, seconds; 0 if it is unknown."""
         return mean_step_seconds(self._members.values())
 
     def version(self, p: int) -> int:
@@ -109,11 +114,12 @@ class Core:
         return self._versions[p]
 
     def value(self, p: int) -> Array:
-        """Fragment p, flat, read-only. Later merges make a new array, so this one stays as it is. Raises ValueError before the seed."""
+        """Fragment p as float32 [size], read-only. A later merge makes a new array and leaves this one as it is. Raises ValueError before
+        the seed."""
         return self._seeded_values()[p]
 
     def contributions_of(self, unit: str) -> ContributionStats:
-        """What the unit has contributed, all attempts."""
+        """What the unit has contributed, over all its attempts."""
         return self._contributions.get(unit, ContributionStats())
 
     def staleness(self, unit: str) -> int:
@@ -128,7 +134,7 @@ class Core:
         return member is not None and member.live(now)
 
     def state(self) -> CoreState:
-        """What a snapshot must hold. Costs nothing: the arrays are shared, and nobody writes to them. Raises ValueError before the seed."""
+        """What a snapshot must hold. Costs nothing: the arrays are shared and never written to. Raises ValueError before the seed."""
         values = tuple(self._seeded_values())
         return CoreState(
             self.layout, self._t, tuple(self._versions), values, tuple(self._momentum), tuple(self._residual), dict(self._contributions)
@@ -137,9 +143,12 @@ class Core:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def seed(self, values: Sequence[Array]) -> Refusal | None:
-        """The job's first parameters, one flat vector a fragment, by index. They are copied. Refused if the job has some already."""
+        """Take the job's first parameters: one float32 [size] per fragment, by index. They are copied.
+
+        Refused if the job has parameters already (STALE), for a wrong number or shape (BAD_SIZE), for NaN or infinity (NON_FINITE).
+        """
         if self.seeded:
-            return Refusal(Reason.STALE, "the job has parameters already; a learner seeds only what nobody has seeded")
+            return Refusal(Reason.STALE, "the job has parameters already; only the first seed counts")
         if len(values) != len(self.fragments):
             return Refusal(Reason.BAD_SIZE, f"the seed has {len(values)} fragments, the job {len(self.fragments)}")
         for fragment, value in zip(self.fragments, values, strict=True):
@@ -154,20 +163,20 @@ class Core:
         return None
 
     def join(self, unit: str, now: float) -> None:
-        """The unit has the current parameters and is about to train. A unit that is joined already joins anew, as another process."""
+        """The unit has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
         self.leave(unit, now)
         self._members[unit] = Member(unit, self._t, [0] * len(self.fragments))
 
     def leave(self, unit: str, now: float) -> None:
-        """The unit is gone, for whatever reason. What it contributed before stands; nobody waits for it any more. May be repeated."""
+        """The unit is gone, for any reason. Its contributions stand; the core waits for it no longer. Idempotent."""
         if self._members.pop(unit, None) is not None:
             for exchange in self._exchanges.values():
                 exchange.answered(unit, self.training.quorum, now)
 
     def progress(self, unit: str, metadata: Metadata, now: float) -> None:
-        """A learner has taken a local step. Ignored from a unit that is not joined.
+        """A learner has taken a local step. Ignored if the unit is not joined.
 
-        Raises ValueError if the counters are not one a fragment: the program at the other end is broken.
+        Raises ValueError if there is not one counter per fragment: the learner is broken.
         """
         if len(metadata.steps) != len(self.fragments) or len(metadata.tokens) != len(self.fragments):
             raise ValueError(
@@ -181,9 +190,9 @@ class Core:
             self._budget.add(new, sum(m.live(now) for m in self._members.values()))
 
     def push(self, unit: str, push: Push, now: float) -> Refusal | None:
-        """A learner's answer to a pull. None: accepted, and it will be in the merge, whatever becomes of the unit.
+        """Take a learner's answer to a pull. None: accepted; the merge will contain it, even if the unit leaves before.
 
-        Whoever is refused is not waited for any longer in that exchange.
+        A refused unit is not waited for any longer in that exchange.
         """
         exchange = self._exchanges.get(push.t)
         if exchange is None or exchange.fragment != push.fragment or unit not in exchange.asked or unit not in self._members:
@@ -203,7 +212,7 @@ class Core:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Action]:
-        """Everything that is to be done now, in order. To be called after every event and at `wake_at`; repeating it does no harm."""
+        """The actions that are due now, in order. Call it after every event and at `wake_at`. Idempotent."""
         actions: list[Action] = []
         if not self.seeded or self._finished:
             return actions
@@ -233,7 +242,7 @@ class Core:
                 self._merge(exchange, now, actions)
 
     def wake_at(self, now: float) -> float | None:
-        """When `advance` must be called although nothing happens; None: no such time. Never before `now`."""
+        """When to call `advance` if no event comes before; None: only an event changes anything. Later than `now`."""
         if not self.seeded or self._finished:
             return None
         waits: list[float] = []
@@ -247,7 +256,7 @@ class Core:
         return min(later) if later else None
 
     def _note_quorum(self, now: float) -> None:
-        """Notice that the quorum of the next step is there, or is not there any more."""
+        """Note whether the quorum of the next step is reached, and since when."""
         if sum(m.fresh for m in self._members.values()) < self.training.quorum:
             self._quorum_at = None
         elif self._quorum_at is None:
@@ -256,13 +265,16 @@ class Core:
                 self._quorum_seconds.add(now - self._stepped_at)
 
     def _step_ready(self, now: float) -> bool:
-        """Whether the next step may be taken, whatever exchanges are in progress."""
+        """Conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""
         return self._quorum_at is not None and self._budget.ready and now >= self._grace_over(self._quorum_at)
 
     def _grace_over(self, quorum_at: float) -> float:
-        """When the grace of the next step is over: only a step with an exchange has one, and only as long as a live learner that could
-        not be asked yet, because it has not trained the fragment since it adopted it, is expected to report within it. A learner that
-        can be asked already is not waited for: it would add one more step, and the clock would fall behind the learners."""
+        """When the grace window of the next step ends.
+
+        Only a step with an exchange has a window, and only while a live learner that has not trained the fragment since its adoption is
+        expected to report within it. A learner that can be pulled already is not waited for: it would add one more step, and the clock
+        would fall behind the learners.
+        """
         p = self._launches.get((self._t + 1) % self.training.sync_interval)
         if p is None:
             return quorum_at
@@ -321,7 +333,7 @@ class Core:
         return _refuse(Reason.STALE, unit, push, "it came after the merge")
 
     def _accept(self, unit: str, push: Push) -> Contribution | Refusal:
-        """The contribution in a push that was asked for."""
+        """Check and decode a push that was asked for."""
         p = push.fragment
         if push.steps <= 0 or push.tokens <= 0:
             return _refuse(Reason.NO_WORK, unit, push, f"it holds {push.tokens} tokens in {push.steps} steps")
@@ -341,7 +353,8 @@ class Core:
         return Contribution(delta, weight(push.tokens, push.steps))
 
     def _merge(self, exchange: Exchange, now: float, actions: list[Action]) -> None:
-        """Close an exchange: merge, outer step, new version."""
+        """Close an exchange: merge, outer optimizer, new version. Without contributions, or with a result that is not finite, the fragment
+        keeps its value."""
         del self._exchanges[exchange.t]
         for unit in exchange.waiting:
             self._members[unit].missed = True

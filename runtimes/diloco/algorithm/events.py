@@ -11,7 +11,7 @@ from diloco.algorithm.codec import Coding
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a learner tells after a local step. A later one replaces an earlier one."""
+    """What a learner reports after a local step. A later report replaces an earlier one."""
 
     local_step: int
     """Steps of this learner so far. One that is not larger than the last is not new."""
@@ -20,7 +20,7 @@ class Metadata:
     tokens: tuple[int, ...]
     """Per fragment, tokens of those steps."""
     step_seconds: float
-    """Duration of the last step; not finite or <= 0: unknown."""
+    """Duration of the last step, seconds; not finite or <= 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Push:
     base: int
     """Version of the fragment that a delta is coded against; ignored for FLOAT32."""
     payload: Buffer = field(repr=False)
-    """May be a view; it is not kept after `Core.push` returns."""
+    """In `coding`; may be a view, as `Core.push` keeps no reference."""
     steps: int
     """Local steps since the learner adopted the fragment last."""
     tokens: int
@@ -52,9 +52,9 @@ class Reason(enum.StrEnum):
     WRONG_BASE = "WrongBase"
     """A delta against another version than the syncer's. It is never decoded."""
     WRONG_CODING = "WrongCoding"
-    """A coding that the job does not use."""
+    """A coding other than FLOAT32 and the job's."""
     BAD_SIZE = "BadSize"
-    """The payload has not the size that the fragment has in its coding."""
+    """The payload has another size than the fragment in this coding."""
     NON_FINITE = "NonFinite"
     """NaN or infinity."""
     NO_WORK = "NoWork"
@@ -65,7 +65,7 @@ class Reason(enum.StrEnum):
 class Refusal:
     reason: Reason
     message: str
-    """For people: unit, fragment, outer step, and what was wrong."""
+    """Human-readable: unit, fragment, outer step, and what was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """For reports: outer step t merged these units' contributions with these weights (tokens^2/steps). Comes before its Broadcast."""
+    """For reports: outer step t merged the contributions of these units with these weights (tokens^2/steps). Comes before its Broadcast."""
 
     t: int
     fragment: int
     units: tuple[str, ...]
-    """In the order in which they were added."""
+    """Sorted, which is the order of the sum."""
     weights: Mapping[str, float]
 
 
@@ -101,7 +101,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """For reports: outer step t left the fragment as it was; it comes again at its next turn."""
+    """For reports: outer step t left the fragment unchanged; its next exchange is H steps later."""
 
     t: int
     fragment: int
@@ -110,14 +110,14 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Make `Core.state()` durable. Its arrays are never written to again, so that may happen beside further steps."""
+    """Make `Core.state()` durable. Its arrays are never written to, so this may run in parallel with further steps."""
 
     t: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Step T is reached and every fragment's last broadcast is out. The final snapshot is the caller's, at this point."""
+    """Step T is reached and every fragment's last broadcast is out. The caller takes the final snapshot now."""
 
     t: int
 

@@ -15,11 +15,12 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """An accepted answer."""
+    """The outer gradient of one accepted answer."""
 
     delta: Array = field(repr=False)
-    """anchor - theta, flat."""
+    """anchor - theta, float32 [fragment size]."""
     weight: float
+    """tokens^2 / steps, see `weights.weight`."""
 
 
 @dataclass(slots=True)
@@ -29,7 +30,9 @@ class Exchange:
     t: int
     fragment: int
     launched_at: float
+    """Seconds on the core's clock."""
     asked: frozenset[str]
+    """Units that were pulled."""
     waiting: set[str]
     """Asked, joined, and neither answered nor refused."""
     contributions: dict[str, Contribution] = field(default_factory=dict)
@@ -43,11 +46,11 @@ class Exchange:
             self.quorum_at = now
 
     def closes_at(self, members: Mapping[str, Member], overlap_seconds: float, grace_seconds: float) -> float:
-        """When to merge without those who have not answered, given that the overlap in outer steps is used up.
+        """When to merge without the units that have not answered, once the overlap in outer steps is used up.
 
-        With fewer answers than the quorum each is waited for as long as its own history makes an answer likely. With the quorum,
-        the others get `grace_seconds` from the end of the overlap, or from the quorum if that came later: if the network is slower
-        than the overlap, one fast answer does not shut the others out. Nobody silent is waited for.
+        With fewer answers than the quorum, the core waits for each unit until its `answer_deadline`. With the quorum, the others get
+        `grace_seconds` from the end of the overlap, or from the quorum if that came later: on a network slower than the overlap one fast
+        answer does not exclude the others. The core never waits for a silent unit.
         """
         if not self.waiting:
             return self.launched_at

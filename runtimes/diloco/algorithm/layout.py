@@ -12,7 +12,7 @@ from functools import cached_property
 
 
 class LayoutError(ValueError):
-    """The tensors cannot be a model's layout, or do not fit the one they are used with. The message is for people."""
+    """The tensors cannot be a model's layout, or do not fit the one they are used with. The message is human-readable."""
 
 
 @dataclass(frozen=True, slots=True)

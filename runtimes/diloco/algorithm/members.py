@@ -1,4 +1,4 @@
-"""What the core knows of the units that are joined: their newest metadata, their speed, whether they are alive, how fast they answer."""
+"""What the core knows of the joined units: newest metadata, speed, liveness, time to answer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from diloco.algorithm.events import Metadata
 from diloco.algorithm.quorum import SPEED_ALPHA, SYNC_ALPHA, MovingAverage
 
 SILENT_STEPS: Final = 3.0
-"""A learner that has told nothing for so many of its own steps is silent: neither asked nor waited for until it reports again."""
+"""A learner without a report for so many of its own steps is silent: neither pulled nor waited for until it reports again."""
 SILENT_SECONDS: Final = 1.0
-"""No learner is silent before so many seconds: less is the jitter of a shared machine."""
+"""No learner is silent before so many seconds: a shared machine has pauses of that length."""
 ANSWER_TIMEOUT_FACTOR: Final = 2.0
-"""An answer is waited for, where the quorum depends on it, for so many times the unit's average time to answer."""
+"""Where the quorum depends on an answer, the core waits so many times the unit's average time to answer."""
 FIRST_ANSWER_SECONDS: Final = 30.0
-"""The same for a unit that has never answered."""
+"""How long the core waits for the first answer of a unit."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Member:
     """Per fragment, local steps since adoption as last reported; set to 0 when a broadcast goes out."""
     local_step: int = 0
     heard: float | None = None
-    """When its newest metadata came; None: none yet."""
+    """When its newest metadata came, seconds on the core's clock; None: none yet."""
     fresh: bool = False
     """Whether it has reported a new step since the last outer step."""
     speed: MovingAverage = field(default_factory=lambda: MovingAverage(SPEED_ALPHA))
@@ -41,7 +41,7 @@ class Member:
     """Its last pull was closed without it, and it has not answered since."""
 
     def report(self, metadata: Metadata, now: float) -> int:
-        """Take metadata in; number of new local steps, 0 if it tells of none."""
+        """Take metadata and return the number of new local steps in it."""
         new = metadata.local_step - self.local_step
         if self.heard is None:
             new = min(new, 1)  # whatever it did before it joined is not this clock's
@@ -58,27 +58,27 @@ class Member:
 
     @property
     def step_seconds(self) -> float:
-        """Average duration of its steps; 0: unknown."""
+        """Average duration of its steps, seconds; 0: unknown."""
         return 1 / self.speed.value if self.speed.value else 0.0
 
     @property
     def expected_at(self) -> float:
-        """When its next report is due, at its average speed."""
+        """When its next report is due at its average speed; infinity before the first."""
         return math.inf if self.heard is None else self.heard + self.step_seconds
 
     @property
     def silent_at(self) -> float:
-        """When it becomes silent, if nothing comes."""
+        """When it becomes silent if no report comes."""
         if self.heard is None:
             return -math.inf
         return self.heard + max(SILENT_SECONDS, SILENT_STEPS * self.step_seconds)
 
     def live(self, now: float) -> bool:
-        """Whether it trains, as far as anyone can tell."""
+        """Whether its last report is recent enough to believe that it trains."""
         return now < self.silent_at
 
     def answer_deadline(self, launched_at: float) -> float:
-        """Until when an answer to a pull of `launched_at` is worth waiting for, where the quorum depends on it."""
+        """Until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed pull."""
         if self.missed:
             return launched_at
         expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
@@ -86,6 +86,6 @@ class Member:
 
 
 def mean_step_seconds(members: Iterable[Member]) -> float:
-    """The mean learner step: 1 over the mean speed of those whose speed is known; 0 if none is. Seconds."""
+    """The mean learner step in seconds: 1 / mean(speed), over the members whose speed is known; 0 if none is."""
     speeds = [m.speed.value for m in members if m.speed.value]
     return len(speeds) / math.fsum(speeds) if speeds else 0.0

@@ -6,8 +6,8 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
 - RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
   the result does not shrink when more, nearly orthogonal gradients are merged.
 
-Sums run in the order of the arguments, in float32, in blocks that fit the cache; norms are summed in float64. Nothing here
-depends on the number of threads, so equal arguments give equal bytes.
+Sums run in the order of the arguments, in float32, in blocks that fit the cache; norms are summed in float64. No result depends on the
+number of threads, so equal arguments give equal bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DOT: Final = 1 << 13
 
 
 def merge(fragment: Fragment, deltas: Sequence[Array], weights: Sequence[float], method: MergeMethod, embeddings: MergeMethod) -> Array:
-    """The merged outer gradient of a fragment, flat float32.
+    """The merged outer gradient of a fragment, float32 [size].
 
-    `deltas` are flat, one per contribution; `weights` are positive. `method` is for all tensors but embeddings.
-    Raises ValueError without contributions, or for a weight that is not positive and finite.
+    `deltas`: per contribution, float32 [size]. `weights`: per contribution, positive. `embeddings` is the method for embedding tensors,
+    `method` that for all others. Raises ValueError without contributions, or for a weight that is not positive and finite.
     """
     if not deltas or len(deltas) != len(weights):
         raise ValueError(f"{len(deltas)} contributions with {len(weights)} weights cannot be merged")

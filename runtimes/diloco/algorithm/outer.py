@@ -9,9 +9,9 @@ Array = NDArray[np.float32]
 
 
 def nesterov(delta: Array, momentum: Array, learning_rate: float, mu: float) -> tuple[Array, Array]:
-    """(step, new momentum) for `buf = mu*buf + delta; value -= lr*(delta + mu*buf)`; the caller subtracts `step` from the value.
+    """(step, new momentum) of SGD with Nesterov momentum: `buf = mu*buf + delta; step = lr*(delta + mu*buf)`.
 
-    All are float32 of one shape; the arguments are not written to.
+    The caller subtracts `step` from the value. All arrays are float32 of one shape; the arguments are not written to.
     """
     buffer = momentum * np.float32(mu)
     buffer += delta

@@ -1,4 +1,4 @@
-"""When enough learners have reported, and how much longer it pays to wait for more (quorum and adaptive grace, the paper)."""
+"""Adaptive grace (the paper): how long to wait for more learners once the quorum is reached, and the moving averages that it needs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHARE_ALPHA: Final = 0.1
 
 @dataclass(slots=True)
 class MovingAverage:
-    """Exponential moving average; the first value is taken whole."""
+    """Exponential moving average, `value + alpha * (x - value)`; the first value is taken as it is."""
 
     alpha: float
     value: float | None = None
 
     def add(self, x: float) -> None:
-        """Raises ValueError for a value that is not finite."""
+        """Take one more value. Raises ValueError if it is not finite."""
         if not math.isfinite(x):
             raise ValueError(f"{x} cannot be averaged")
         self.value = x if self.value is None else self.value + self.alpha * (x - self.value)
@@ -39,10 +39,10 @@ class MovingAverage:
 def grace_seconds(
     step_seconds: float, quorum_seconds: float, sync_seconds: float, overlap_steps: int, safety_factor: float, max_steps: float
 ) -> float:
-    """How long to collect more learners once the quorum is there:
+    """Length of the grace window, seconds (the paper):
 
-    `min(gamma * (tau * step_time - (quorum_time + sync_time)), max_steps * step_time)`, at least 0. All times in seconds and
-    moving averages; gamma is `safety_factor`, tau is `overlap_steps`.
+    `min(gamma * (tau * step_time - (quorum_time + sync_time)), max_steps * step_time)`, at least 0. The times are moving averages in
+    seconds, gamma is `safety_factor`, tau is `overlap_steps`.
     """
     slack = overlap_steps * step_seconds - (quorum_seconds + sync_seconds)
     return max(0.0, min(safety_factor * slack, max_steps * step_seconds))

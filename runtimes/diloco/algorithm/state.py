@@ -1,7 +1,7 @@
-"""What the core must not lose when the syncer dies: parameters, outer-optimizer state, clock and statistics of contributions.
+"""What must survive the syncer's process: parameters, outer-optimizer state, clock and statistics of contributions.
 
-Timings, memberships and exchanges in progress are not part of it: they belong to the process that died. After a restore the learners
-join anew, take all parameters, and nothing of an exchange that was in progress is ever accepted.
+Timings, memberships and exchanges in progress end with the process. After a restore the learners join anew and take all parameters, and
+the core accepts no answer to an earlier exchange.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ FORMAT: Final = 1
 
 
 class StateError(ValueError):
-    """A stored state that cannot be used. The message says why."""
+    """A stored state cannot be used. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContributionStats:
-    """What one unit has contributed so far, all attempts."""
+    """What one unit has contributed so far, over all its attempts."""
 
     contributions: int = 0
     last: int = 0
-    """Outer step of the last one; 0: none yet."""
+    """Outer step of the last contribution; 0: none yet."""
     share: float = 0.0
-    """Moving average of its share of the merges it took part in."""
+    """Moving average of its share of the weights in the merges it took part in, 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,21 @@ class CoreState:
     versions: tuple[int, ...]
     """Per fragment, outer step of its last merge; 0 after the seed."""
     values: tuple[Array, ...]
-    """Per fragment, flat."""
+    """Per fragment, float32 [size]."""
     momentum: tuple[Array, ...]
+    """Per fragment, float32 [size]: the outer optimizer's buffer."""
     residual: tuple[Array | None, ...]
-    """Per fragment, what the coding of the last updates has left out; None where nothing is carried over."""
+    """Per fragment, float32 [size]: what the coding of the last updates has left out; None: nothing."""
     contributions: Mapping[str, ContributionStats] = field(default_factory=dict)
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments that `values` belong to."""
         return make_fragments(self.layout, len(self.versions))
 
     def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """(arrays by name, JSON-able rest). Arrays are views, `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>`, in the
-        tensor's own shape, so that a snapshot can be read as a model without knowing the fragments."""
+        """(arrays by name, the rest as JSON). The arrays are views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in
+        the shape of the tensor: a snapshot can be read as a model without knowing the fragments."""
         tensors: dict[str, NDArray[Any]] = {}
         for fragment in self.fragments:
             p = fragment.index
@@ -76,7 +78,7 @@ class CoreState:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> CoreState:
-        """The inverse of `to_tensors`; copies the arrays. Raises StateError for whatever does not fit or is not finite."""
+        """The inverse of `to_tensors`; copies the arrays. Raises StateError for anything that does not fit or is not finite."""
         if meta.get("format") != FORMAT:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:

@@ -1,4 +1,4 @@
-"""How much a contribution counts."""
+"""The weight of a contribution in a merge (the paper)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 
 def weight(tokens: int, steps: int) -> float:
-    """Quantity times quality, `tokens * (tokens / steps)` = steps x (tokens/step)^2, of the work since the learner last received
-    the fragment (the paper's weight). 0 if there was none. Twice as many steps at the same batch: twice the weight; half the
-    batch at equal steps: a quarter."""
+    """`tokens * (tokens / steps)`, quantity times quality (the paper), of the work since the learner last adopted the fragment; 0 without
+    steps. Twice as many steps with the same batch size give twice the weight; half the batch size with equal steps gives a quarter.
+
+    Raises ValueError for a negative counter.
+    """
     if tokens < 0 or steps < 0:
         raise ValueError(f"counters cannot be negative: {tokens} tokens in {steps} steps")
     return tokens * (tokens / steps) if steps else 0.0

@@ -14,6 +14,7 @@ import pytest
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, job_file, training, until, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
 from diloco.contract import Exit
+from diloco.learner import connection
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.inbox import Finished, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.session import Leave, Session
@@ -546,6 +547,24 @@ def test_any_other_end_of_a_stream_is_followed_by_the_next_stream(
 ) -> None:
     stream.end(code)
     assert syncer.accept().hello.session == stream.hello.session
+
+
+def test_the_delay_grows_with_each_attempt_in_vain_and_starts_anew_after_a_welcome(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+
+    def noted(count: int, jitter: float) -> float:
+        failures.append(count)
+        return 0.01
+
+    monkeypatch.setattr(connection, "reconnect_delay", noted)
+    stream.end()
+    syncer.accept().end()
+    syncer.accept().end()
+    syncer.accept().welcome(resumed=True, t=4).end()
+    syncer.accept()
+    assert failures == [1, 2, 3, 1]
 
 
 def test_bye_says_how_much_was_done_and_comes_after_everything_that_waited(
