@@ -1,8 +1,8 @@
-"""What the operator tells a pod and what a pod tells back. The only module both planes share besides the wire.
+"""The contract between the operator and the pods of a job. The only module that both planes share besides the wire.
 
-A pod of a job is told who it is by environment variables, and what to do by two mounted files: the job file (JSON, `JobFile`)
-and its TLS identity. It tells back by its exit status (`Exit`) and, the syncer only, by its termination message (`Result`).
-Everything in between is what the syncer reports over gRPC (`diloco.protocol`).
+A pod gets its identity from environment variables, and its task from two mounted volumes: the job file (JSON, `JobFile`) and its TLS
+identity. It reports its end by its exit status (`Exit`); the syncer also by its termination message (`Result`). Everything in between
+is in the syncer's reports over gRPC (`diloco.protocol`).
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ ENV_POD_IP = "DILOCO_POD_IP"
 ENV_UNIT = "DILOCO_UNIT"
 """Name of the learner unit, unique in the job: `<pool>-<index>`."""
 ENV_ATTEMPT = "DILOCO_ATTEMPT"
-"""Number of this unit's attempt, from 1. The syncer refuses whatever comes from an older attempt."""
+"""Number of this unit's attempt, from 1. The syncer refuses older attempts."""
 ENV_POOL = "DILOCO_POOL"
 """Name of the pool that the unit belongs to."""
 ENV_HOST = "DILOCO_HOST"
-"""Index of this host within its unit, from 0. Host 0 speaks to the syncer."""
+"""Index of this host within its unit, from 0. Host 0 connects to the syncer."""
 ENV_HOSTS = "DILOCO_HOSTS"
 """Number of hosts of the unit."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
@@ -99,12 +99,12 @@ JOB_FILE_KEY = "job.json"
 TLS_ROOTS_FILE = "ca.crt"
 """Certificates of the authorities that this job trusts, PEM: the present one first."""
 TLS_IDENTITY_FILE = "identity.pem"
-"""Private key and certificate of this pod, PEM, in one file: a renewal can never be read by halves."""
+"""Private key and certificate of this pod, PEM, in one file: a reader never gets half of a renewal."""
 
 
-# --- who is who: the URI in a certificate -----------------------------------------------------------------------------
+# --- identities: the URI in a certificate -----------------------------------------------------------------------------
 def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
-    """Of one attempt of a learner unit. It may join as this attempt and as nothing else."""
+    """Of one attempt of a learner unit. It may join as this attempt only."""
     return f"diloco://{job_uid}/learner/{unit}/{attempt}"
 
 
@@ -129,7 +129,7 @@ def syncer_host_name(job: str, namespace: str) -> str:
 
 
 class Exit(enum.IntEnum):
-    """Exit status of a pod of ours. The operator decides on these and on signals, nothing else."""
+    """Exit status of a pod of a job. The operator decides by these and by signals only."""
 
     COMPLETE = 0
     """The job reached its last step (learner: the syncer said so; syncer: the final snapshot is durable)."""
@@ -144,7 +144,7 @@ class Exit(enum.IntEnum):
     REFUSED_FENCED = 67
     """A newer attempt of the unit exists, or another process holds this identity."""
     REFUSED_UNAUTHENTICATED = 68
-    """The syncer and this learner do not accept each other's certificate, or it names somebody else."""
+    """The syncer and this learner do not accept each other's certificate, or it has another identity."""
     BAD_STATE = 69
     """Syncer: the volume holds state that cannot be used, e.g. of another model."""
     DRAINED = 143
@@ -217,7 +217,7 @@ class JobFile(_Wire):
 
 
 class UnitResult(_Wire):
-    """What one unit did in the whole job."""
+    """What one unit contributed to the whole job."""
 
     unit: str
     tokens: int
@@ -227,7 +227,7 @@ class UnitResult(_Wire):
 
 
 class Result(_Wire):
-    """The syncer's last word, its termination message (at most 4096 bytes as a kubelet keeps it)."""
+    """The result of a job: the syncer's termination message, at most 4096 bytes, which is what a kubelet keeps."""
 
     step: int
     steps: int

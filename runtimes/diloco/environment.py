@@ -1,4 +1,4 @@
-"""Reading what the operator told this pod (`contract`): environment and mounted files, checked, with errors for people."""
+"""Reading and checking a pod's environment and mounted files (`contract`), with human-readable errors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def read_job_file(environment: Mapping[str, str]) -> contract.JobFile:
 
 
 def tls_files(environment: Mapping[str, str]) -> TlsFiles:
-    """Where this process finds its certificate. What is wrong in there is no breach of the contract: it is mended while we wait.
+    """Where this process finds its certificate. Missing or wrong files there are no ContractError: the operator may still renew them.
 
-    Raises ContractError if it is not told at all.
+    Raises ContractError if the variable is not set.
     """
     return TlsFiles(Path(required(environment, contract.ENV_TLS_DIR)))
 

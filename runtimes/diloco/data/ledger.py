@@ -1,8 +1,8 @@
-"""Who trains on what: sequence numbers are leased to units, committed when a contribution was accepted, and come back otherwise.
+"""The ledger of the work: sequence numbers are leased to units, and committed when the syncer accepts a contribution.
 
-Every number below the frontier is in exactly one of three states: committed (trained, in an accepted contribution), leased, free. What
-a unit had leased and not committed when it went is free again and is leased first; so nothing is lost, and nothing is committed twice.
-A number is a sample of one epoch (`sampling`), so "committed at most once" holds for each epoch of each sample.
+Every number below the frontier is in exactly one of three states: committed (trained, in an accepted contribution), leased, or free. When
+a unit leaves, its leased and not committed numbers become free and are leased again first. So no number is lost, and none is committed
+twice. A number is one sample in one epoch of the data (`sampling`), so each sample is committed at most once per epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LedgerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WorkLease:
-    """Sequence numbers [start, end), to be trained in this order."""
+    """Sequence numbers [start, end), to train in this order."""
 
     id: int
     """Unique in the ledger's life; a lease made after a restore has another than any before it."""
@@ -33,7 +33,7 @@ class WorkLease:
 
 @dataclass(frozen=True, slots=True)
 class UnitWork:
-    """What a unit has committed, all attempts."""
+    """What a unit has committed, over all its attempts."""
 
     samples: int = 0
     tokens: int = 0
@@ -75,7 +75,7 @@ class _Session:
 
 
 class Ledger:
-    """The work of one job. Deterministic; holds one interval for every gap, not one entry for every number."""
+    """The work of one job. Deterministic. Its size grows with the number of gaps, not with the number of samples."""
 
     def __init__(self) -> None:
         self._frontier = 0
@@ -85,7 +85,7 @@ class Ledger:
         self._sessions: dict[str, _Session] = {}
         self._next_lease = 1
 
-    # --- giving and taking --------------------------------------------------------------------------------------------
+    # --- leases and commits -------------------------------------------------------------------------------------------
 
     def begin(self, unit: str, attempt: int, session: str) -> None:
         """A session of the unit begins, with counters from 0; repeating it for the one that goes on changes nothing.

@@ -37,7 +37,7 @@ def join[Tree](
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 
     `params`: any pytree of floating arrays. `canonical` maps their paths ("blocks/query") to the job's canonical form where the two
-    differ, above all for stacked layers (see `TreeStore`); `embeddings` tells by path which are embeddings (default: "embed" in the
+    differ, above all for stacked layers (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the
     path). Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model; ValueError or TypeError
     for parameters that cannot be exchanged.
     """

@@ -87,7 +87,7 @@ class Session[Tree]:
 
     @property
     def t(self) -> int:
-        """Last outer step heard of, on the syncer's clock."""
+        """Last known outer step, on the syncer's clock."""
         return self._driver.t
 
     @property

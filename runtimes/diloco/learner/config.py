@@ -1,4 +1,4 @@
-"""Who this learner process is and whom it trains with: the contract's environment of a learner."""
+"""A learner's configuration from the contract's environment: its identity, its job and the syncer's address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diloco.protocol.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
-    """Who this process is and whom it trains with."""
+    """Configuration of one learner process."""
 
     job: contract.JobFile
     tls: TlsFiles
@@ -23,21 +23,21 @@ class LearnerConfig:
     syncer: str
     """`host:port`."""
     relative_speed: float
-    """In (0, 1]; 1 on real hardware."""
+    """Of the simulated node, in (0, 1]; 1 on real hardware."""
 
     @property
     def identity(self) -> str:
-        """What this process's certificate must say."""
+        """The identity that this process's certificate must have."""
         return contract.learner_identity(self.job.uid, self.unit, self.attempt)
 
     @property
     def host_name(self) -> str:
-        """What the syncer's certificate must say."""
+        """The name that the syncer's certificate must have."""
         return contract.syncer_host_name(self.job.name, self.job.namespace)
 
 
 def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
-    """The config in `environment`. Raises ContractError."""
+    """The configuration in `environment`. Raises ContractError, which names the variable."""
     config = LearnerConfig(
         job=read_job_file(environment),
         tls=tls_files(environment),

@@ -1,7 +1,9 @@
 """The background thread that owns a learner's stream to the syncer: coding, chunks, reconnects.
 
-It shares two things with the training thread: the inbox (in) and the stream's outbox (out). Nothing here waits for a training
-step, and no training step waits for anything here.
+It shares two queues with the training thread: the inbox (received) and the stream's outbox (to be sent). This thread never waits for a
+training step, and no training step waits for this thread.
+
+A *generation* is what the syncer continues across reconnects: leases and counters. It ends when a Welcome does not resume the session.
 """
 
 from __future__ import annotations
@@ -33,20 +35,23 @@ _log = logging.getLogger(__name__)
 
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 2.0
-"""Back-off between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
+"""Delay between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
 TLS_FAILURE_TIMEOUT = 300.0
-"""How long TLS may fail before this process gives up, seconds: longer than a kubelet needs to bring renewed files (two minutes or so)."""
+"""How long TLS may fail before this process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
 CLOSE_TIMEOUT = 10.0
-"""How long `close` lets the stream deliver what is in the outbox, seconds."""
+"""How long `close` waits for the delivery of the outbox, seconds."""
 
 
 def reconnect_delay(failures: int, jitter: float) -> float:
-    """Seconds to wait after so many attempts in a row failed; `jitter` in [0, 1) spreads units that lost the same syncer."""
+    """Seconds to wait after `failures` (at least 1) attempts in a row: `min(longest, first * 2^(failures - 1)) * (0.5 + jitter / 2)`.
+
+    `jitter` in [0, 1) spreads units that lost the same syncer.
+    """
     return exponential(FIRST_DELAY, LONGEST_DELAY, failures) * (0.5 + jitter / 2)
 
 
 class Connection:
-    """Started once by `Session.join`; lives until `close` or until the syncer refuses this process for good."""
+    """Started once by `Session.join`; lives until `close`, or until the syncer refuses this process for good."""
 
     def __init__(
         self,
@@ -60,8 +65,8 @@ class Connection:
         keepalive: Keepalive,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`hello` without incarnation, versions and samples_leased, which are filled in for each stream. `host_name`: what the syncer's
-        certificate must say."""
+        """`address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation, versions and
+        samples_leased: each stream fills them in. `jitter` draws numbers in [0, 1)."""
         self._address = address
         self._tls = tls
         self._host_name = host_name
@@ -76,7 +81,7 @@ class Connection:
         self._incarnation = b""
         self._leased = 0
         self._generation = 0
-        self._initial_wish = 0
+        self._initial_request = 0
         self._outbox: Outbox | None = None
         self._call: grpc.Call | None = None
         self._lock = threading.Lock()
@@ -87,34 +92,36 @@ class Connection:
     # --- called from the training thread ------------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Begin to connect, in the background."""
         self._thread.start()
 
     def progress(self, generation: int, progress: Progress) -> None:
-        """Tell of a local step; dropped while there is no stream, or when it tells of another generation's account."""
+        """Report a local step. Dropped while there is no stream, and if `generation` is over."""
         with self._lock:
             if self._outbox is not None and generation == self._generation:
                 self._outbox.progress(progress)
 
     def want(self, generation: int, samples: int) -> bool:
-        """Ask for work. False: there is no stream to ask on."""
+        """Ask for `samples` of work. False: not asked, as there is no stream or `generation` is over."""
         with self._lock:
             if self._outbox is None or generation != self._generation:
                 return False
             self._outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples)))
             return True
 
-    def set_initial_wish(self, samples: int) -> None:
-        """How much work to ask for as soon as a new generation begins, so that the next step finds it leased."""
-        self._initial_wish = samples
+    def set_initial_request(self, samples: int) -> None:
+        """How many samples to ask for when a generation begins, so that the next step finds them leased."""
+        self._initial_request = samples
 
     def push(self, generation: int, header: Chunk, values: Float32Array) -> None:
-        """Answer a pull. The coding happens on the sending thread; `values` is the connection's from now on."""
+        """Answer a pull with float32 [fragment size]. The caller gives `values` away: the sending thread codes them. Dropped as `progress`
+        is."""
         with self._lock:
             if self._outbox is not None and generation == self._generation:
                 self._outbox.transfer(self._encoded(header, values))
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
-        """Give the job its first parameters, by fragment. They are this session's version 0."""
+        """Send the job's first parameters: per fragment, float32 [size]. They are version 0. The caller gives `values` away."""
         for index, value in enumerate(values):
             value.flags.writeable = False
             with self._lock:
@@ -124,18 +131,18 @@ class Connection:
                     self._outbox.transfer(self._encoded(header, value))
 
     def received(self) -> list[Float32Array] | None:
-        """The values of every fragment as received last; None unless all are there."""
+        """The last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
         with self._lock:
             return [self._bases[i][1] for i in range(len(self._fragments))] if len(self._bases) == len(self._fragments) else None
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Tell the held-out loss, if there is still somebody to tell."""
+        """Report the held-out loss. Dropped if there is no stream."""
         with self._lock:
             if self._outbox is not None:
                 self._outbox.post(FromLearner(evaluation=evaluation))
 
     def close(self, bye: Bye | None) -> None:
-        """End the connection: with Bye after everything that waits to be sent, at most `CLOSE_TIMEOUT` seconds, or at once."""
+        """End the connection. With `bye`: after delivery of the outbox and Bye, which may take CLOSE_TIMEOUT seconds; without: at once."""
         self._closing.set()
         with self._lock:
             if bye is not None and self._outbox is not None:
@@ -143,7 +150,7 @@ class Connection:
             elif self._call is not None:
                 self._call.cancel()
         if not self._over.wait(CLOSE_TIMEOUT):
-            _log.warning("the syncer did not take this unit's last words within %.0f s", CLOSE_TIMEOUT)
+            _log.warning("the syncer did not take this unit's last messages within %.0f s", CLOSE_TIMEOUT)
             with self._lock:
                 if self._call is not None:
                     self._call.cancel()
@@ -154,25 +161,25 @@ class Connection:
     def _run(self) -> None:
         failures = 0
         refused_since: float | None = None
-        told = ""
+        logged = ""
         try:
             while not self._closing.is_set():
-                welcomed, trouble = self._stream()
-                if trouble is None:
+                welcomed, failure = self._stream()
+                if failure is None:
                     return
                 failures = 1 if welcomed else failures + 1
                 refusal = "" if welcomed else self._tls.why_refused(self._address, self._identity, self._host_name)
                 if not refusal:
                     refused_since = None
                 else:
-                    trouble = refusal
+                    failure = refusal
                     refused_since = refused_since or time.monotonic()
                     if time.monotonic() - refused_since > TLS_FAILURE_TIMEOUT:
                         raise TlsError(f"{refusal} ({TLS_FAILURE_TIMEOUT:.0f} s long)")
-                if failures in (1, 10) or failures % 100 == 0 or refusal != told:
-                    told = refusal
+                if failures in (1, 10) or failures % 100 == 0 or refusal != logged:
+                    logged = refusal
                     lost = "lost the syncer" if self._incarnation else "no syncer yet"
-                    _log.warning("%s at %s (%s); trying again", lost, self._address, trouble)
+                    _log.warning("%s at %s (%s); trying again", lost, self._address, failure)
                 self._closing.wait(reconnect_delay(failures, self._jitter()))
         except TlsError as error:
             self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, str(error)))
@@ -180,7 +187,7 @@ class Connection:
             self._over.set()
 
     def _stream(self) -> tuple[bool, str | None]:
-        """One stream to its end: whether it was welcomed, and what ended it; None: there is nothing to try again."""
+        """Run one stream to its end: (whether a Welcome came, why it ended). None in place of the reason: do not reconnect."""
         welcomed = False
         outbox = Outbox(FromLearner(hello=self._make_hello()))
         assembler = Assembler(self._expected_bytes)
@@ -201,7 +208,7 @@ class Connection:
                     welcomed = True
                 return welcomed, None if self._closing.is_set() else "the stream ended"
             except grpc.RpcError as error:
-                return welcomed, self._trouble(error)
+                return welcomed, self._failure(error)
             except (FramingError, CodecError) as error:
                 _log.exception("what the syncer sent cannot be used")
                 return welcomed, str(error)
@@ -212,7 +219,7 @@ class Connection:
                 outbox.abandon()
                 call.cancel()
 
-    def _trouble(self, error: grpc.RpcError) -> str | None:
+    def _failure(self, error: grpc.RpcError) -> str | None:
         code = error.code() if isinstance(error, grpc.Call) else None
         detail = (error.details() if isinstance(error, grpc.Call) else None) or str(error)
         if self._closing.is_set():
@@ -233,7 +240,7 @@ class Connection:
         return hello
 
     def _handle(self, message: ToLearner, outbox: Outbox, assembler: Assembler) -> bool:
-        """Whether the stream goes on. Raises FramingError and CodecError."""
+        """Handle one message. False: the stream is over. Raises FramingError and CodecError for a message that cannot be used."""
         match message.WhichOneof("message"):
             case "welcome":
                 self._welcomed(message, outbox)
@@ -265,7 +272,7 @@ class Connection:
             if not welcome.resumed:
                 self._generation += 1
                 self._leased = 0
-                asked = self._initial_wish
+                asked = self._initial_request
                 if asked:
                     outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked)))
             self._incarnation = welcome.incarnation
@@ -291,7 +298,7 @@ class Connection:
         self._inbox.put(Received(header.fragment, header.t, value))
 
     def _encoded(self, header: Chunk, values: Float32Array) -> Iterator[FromLearner]:
-        """The transfer of one fragment, coded when its turn comes: against the newest broadcast received by then."""
+        """The transfer of one fragment. It is coded when its turn comes, against the newest broadcast received by then."""
         coding = Coding(header.coding)
         payload: memoryview | bytes
         try:

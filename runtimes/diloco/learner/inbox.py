@@ -1,4 +1,4 @@
-"""What the connection tells the training thread, as data, in the order in which it was received."""
+"""What the connection has received, as data for the training thread, in order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ class Welcomed:
     """The syncer accepted this session."""
 
     generation: int
-    """Counts the times that the syncer did not go on with what this session had: leases and counters start anew with each."""
+    """Counts the Welcomes that did not resume the session: with each, leases and counters begin anew."""
     t: int
+    """Outer steps taken."""
     steps: int
+    """Outer steps of the whole job."""
     seed_wanted: bool
+    """This learner shall send the job's first parameters."""
     asked: int
-    """Samples that the connection asked for in this generation already."""
+    """Samples that the connection has already asked for in this generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class PullWanted:
-    """The syncer wants the fragment's current values."""
+    """The syncer pulls the fragment at outer step `t`."""
 
     generation: int
     fragment: int
@@ -43,7 +46,7 @@ class PullWanted:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A complete broadcast, decoded. The value is read-only."""
+    """A complete broadcast of version `t`, decoded: float32 [fragment size], read-only."""
 
     fragment: int
     t: int
@@ -59,7 +62,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class RefusedForGood:
-    """The syncer will never take this process. The connection has ended."""
+    """The syncer will never accept this process. The connection has ended."""
 
     status: Exit
     message: str
@@ -76,6 +79,7 @@ class Inbox:
         self._events: deque[InboxEvent] = deque()
 
     def put(self, event: InboxEvent) -> None:
+        """Add an event. Never waits."""
         with self._changed:
             self._events.append(event)
             self._changed.notify()
@@ -88,7 +92,7 @@ class Inbox:
         return events
 
     def wait(self, seconds: float) -> None:
-        """Until there is an event, at most `seconds`."""
+        """Wait until there is an event, at most `seconds`."""
         until = time.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: bool(self._events), until - time.monotonic())

@@ -1,4 +1,4 @@
-"""What waits to be sent on one stream to the syncer. The training thread puts in and never waits; gRPC's sending thread takes out."""
+"""The queue of messages on one stream to the syncer. The training thread adds and never waits; gRPC's sending thread takes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Outbox:
         self._abandoned = False
 
     def post(self, message: FromLearner) -> None:
-        """Send `message` once, in order with other posted ones."""
+        """Send `message` once, in order with the other posted messages."""
         with self._changed:
             self._control.append(message)
             self._changed.notify()
@@ -35,13 +35,13 @@ class Outbox:
             self._changed.notify()
 
     def transfer(self, chunks: Iterator[FromLearner]) -> None:
-        """Send `chunks`, one after the other. The iterator does its work (coding) on the sending thread."""
+        """Send `chunks` in order. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
             self._transfers.append(chunks)
             self._changed.notify()
 
     def finish(self, last: FromLearner | None = None) -> None:
-        """End the stream after what is in, and then `last`."""
+        """End the stream after everything that is queued, and `last`."""
         with self._changed:
             if last is not None:
                 self._transfers.append(iter((last,)))
@@ -49,7 +49,7 @@ class Outbox:
             self._changed.notify()
 
     def abandon(self) -> None:
-        """The stream is over: send nothing more."""
+        """The stream is over: send nothing any more."""
         with self._changed:
             self._abandoned = True
             self._changed.notify()

@@ -43,13 +43,13 @@ from diloco.protocol.tls import TlsError, WrongIdentity
 _log = logging.getLogger(__name__)
 
 _POLL = 0.1
-"""While there is nothing to do, look this often whether SIGTERM came, seconds."""
+"""While it waits, the training thread checks for SIGTERM this often, seconds."""
 _WAIT_LOG_INTERVAL = 5.0
-"""Say so in the log when waiting takes longer than this, seconds."""
+"""While it waits, the training thread logs that this often, seconds."""
 
 
 class Leave(SystemExit):
-    """This process must end with the status `code` (`contract.Exit`). A SystemExit: uncaught, it does the right thing by itself."""
+    """This process must end with `status`. A SystemExit: if the program does not catch it, the process ends with that status."""
 
     def __init__(self, status: Exit, message: str = "") -> None:
         super().__init__(int(status))
@@ -70,7 +70,7 @@ class Session:
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
         """Read the contract from `environment`, connect to the syncer, and block until the syncer's current parameters are in
-        `store` (or `store`'s parameters have seeded the job). `framework` is told to the syncer ("torch", "jax", "numpy").
+        `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch", "jax", "numpy").
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -98,7 +98,7 @@ class Session:
         except LayoutError as error:
             raise _leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
         session = cls(store, config, layout, fragments, framework, keepalive)
-        session._enter()
+        session._wait_for_parameters()
         return session
 
     def __init__(
@@ -152,7 +152,7 @@ class Session:
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
         """`source(numbers)` for one batch of work after the other, until the job is done or this unit drains.
 
-        `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit and to nobody else; `source`
+        `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit only; `source`
         maps them to a batch deterministically. Follow each batch with one `step`. The loop ends by itself; code after it runs for
         `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good.
         """
@@ -178,16 +178,16 @@ class Session:
         self._timer.lap(lambda: self._draining)
         self._steps_taken += 1
         self._count(tokens)
-        self._tell(loss)
+        self._report_progress(loss)
         deferred, self._deferred = self._deferred, []
         for pull in deferred:
             self._answer(pull)
-        self._take_in()
+        self._handle_events()
         self._ask_for_work()
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
-        self._take_in()
+        self._handle_events()
         self._connection.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self._t))
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Session:
 
     @property
     def t(self) -> int:
-        """Last outer step heard of, on the syncer's clock."""
+        """Last known outer step, on the syncer's clock."""
         return self._t
 
     @property
@@ -237,19 +237,19 @@ class Session:
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
 
-    def _enter(self) -> None:
+    def _wait_for_parameters(self) -> None:
         if threading.current_thread() is threading.main_thread():
             self._former_handler = signal.signal(signal.SIGTERM, self._drain)
         self._connection.start()
-        began = told = time.monotonic()
+        began = logged = time.monotonic()
         while self._missing:
             if self._draining:
                 self.close()
             self._inbox.wait(_POLL)
-            self._take_in()
-            if (now := time.monotonic()) - told > _WAIT_LOG_INTERVAL:
+            self._handle_events()
+            if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
-                told = now
+                logged = now
         _log.info("unit %s takes part from outer step %d of %d", self._unit, self._t, self._steps)
         self._timer.restart()
 
@@ -273,7 +273,7 @@ class Session:
         self._steps_done += 1
         self._in_hand = None
 
-    def _tell(self, loss: float | None) -> None:
+    def _report_progress(self, loss: float | None) -> None:
         progress = Progress(
             local_step=self._steps_taken,
             steps=self._fragment_steps,
@@ -286,11 +286,11 @@ class Session:
         )
         self._connection.progress(self._generation, progress)
 
-    def _take_in(self) -> None:
+    def _handle_events(self) -> None:
         for event in self._inbox.drain():
-            self._take(event)
+            self._handle(event)
 
-    def _take(self, event: InboxEvent) -> None:
+    def _handle(self, event: InboxEvent) -> None:
         match event:
             case Received():
                 self._store.write(unpack(self._fragments[event.fragment], event.value))
@@ -314,7 +314,7 @@ class Session:
         if pull.generation != self._generation:
             return
         if not self._fragment_steps[pull.fragment]:
-            # Adopted at this very boundary: there is nothing to tell before the next step.
+            # Adopted at this step boundary: there is nothing to send before the next step.
             self._deferred.append(pull)
             return
         fragment = self._fragments[pull.fragment]
@@ -352,14 +352,15 @@ class Session:
             self._seed()
 
     def _finish(self, event: Finished) -> None:
-        """The last broadcasts came before: every learner ends with the same parameters, without what it trained since."""
+        """Take the final parameters. The last broadcasts came before: all learners end with the same values, without what they trained
+        since."""
         for fragment, value in zip(self._fragments, self._connection.received() or (), strict=True):
             self._store.write(unpack(fragment, value))
         self._t = event.t
         self._done = True
 
     def _seed(self) -> None:
-        """The job has no parameters yet: give it what the syncer gave this unit last, or else what the model began with."""
+        """Send the job's first parameters: the last ones from the syncer, or else the model's own."""
         values = self._connection.received()
         if values is None:
             _log.info("unit %s gives the job its first parameters", self._unit)
@@ -371,8 +372,8 @@ class Session:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
-        """The next batch's numbers; None when there is to be no next step."""
-        began = told = time.monotonic()
+        """The sequence numbers of the next batch, int64 [count]; None: there is no next step."""
+        began = logged = time.monotonic()
         while not (self._done or self._draining):
             numbers = self._work.take(count)
             if numbers is not None:
@@ -381,16 +382,16 @@ class Session:
                 return numbers
             self._ask_for_work()
             self._inbox.wait(_POLL)
-            self._take_in()
-            if (now := time.monotonic()) - told > _WAIT_LOG_INTERVAL:
+            self._handle_events()
+            if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
-                told = now
+                logged = now
         return None
 
     def _ask_for_work(self) -> None:
         if not self._batch_size or self._done:
             return
-        self._connection.set_initial_wish(AHEAD_BATCHES * self._batch_size)
+        self._connection.set_initial_request(AHEAD_BATCHES * self._batch_size)
         asked = self._work.asked
         samples = self._work.wanted(self._batch_size, self._timer.step_seconds)
         if samples and not self._connection.want(self._generation, samples):
@@ -404,7 +405,7 @@ def _leave(status: Exit, message: str) -> Leave:
 
 
 def _log_to_stderr() -> None:
-    """A pod's log is its stderr. A program that has set up logging of its own keeps it."""
+    """Log to stderr, which is a pod's log, unless the program has set up logging."""
     package = logging.getLogger("diloco")
     if logging.getLogger().handlers or package.handlers:
         return

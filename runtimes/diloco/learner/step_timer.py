@@ -1,4 +1,4 @@
-"""The duration of local steps, and the stretch that makes a simulated node as slow as the hardware it stands for."""
+"""The duration of local steps, and the stretch that makes a simulated node as slow as the hardware that it simulates."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 _SLICE = 0.1
-"""A stretch is slept in slices of this many seconds, so that SIGTERM need not wait for its end."""
+"""A stretch sleeps in slices of this many seconds, so that SIGTERM does not wait for its end."""
 
 
 class StepTimer:
-    """Measures the time between two calls of `lap`, without what was spent waiting for work."""
+    """Measures the time between two calls of `lap`, without the time that was spent waiting for work. All times in seconds."""
 
     def __init__(
         self, relative_speed: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -24,7 +24,7 @@ class StepTimer:
         """Duration of the last step, with its stretch."""
 
     def lap(self, stop: Callable[[], bool]) -> None:
-        """A local step has ended: a step of duration d is stretched by d * (1 / speed - 1), unless `stop` says to leave at once."""
+        """A local step has ended. A step of duration d is stretched by `d * (1 / speed - 1)`, or until `stop` is true."""
         computed = max(0.0, self._clock() - self._began - self._idle)
         until = self._clock() + computed * self._stretch
         while self._stretch and not stop() and (left := until - self._clock()) > 0:
@@ -38,6 +38,6 @@ class StepTimer:
         self._idle += seconds
 
     def restart(self) -> None:
-        """What was since the last lap was no step."""
+        """The time since the last lap was no step."""
         self._began = self._clock()
         self._idle = 0.0

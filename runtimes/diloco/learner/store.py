@@ -1,4 +1,4 @@
-"""What the driver needs to know about a framework's parameters: their canonical form, and how to read and overwrite them."""
+"""The driver's interface to a framework's parameters: their canonical form, and how to read and overwrite them."""
 
 from __future__ import annotations
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 AHEAD_BATCHES = 32
 """Batches of work to hold at least."""
 AHEAD_SECONDS = 20.0
-"""Work to hold at least, in seconds of training: a syncer that restarts within this time is not felt."""
+"""Work to hold at least, in seconds of training: a restart of the syncer within this time does not stop training."""
 MOST_AHEAD_BATCHES = 1024
+"""Upper bound of the batches to hold."""
 LEASE_BATCHES = 8
-"""Batches that are asked for at once, once that many are missing."""
+"""A request for work is for this many batches at least."""
 
 
 class Work:
@@ -28,13 +29,13 @@ class Work:
         """Samples asked for and not yet leased."""
 
     def forget(self, asked: int) -> None:
-        """The syncer goes on without this session's leases; `asked` samples have been asked for since."""
+        """Forget all leases: the syncer has begun a new generation, of which `asked` samples are asked for already."""
         self._ranges.clear()
         self.remaining = 0
         self.asked = asked
 
     def granted(self, start: int, end: int) -> None:
-        """A lease of the sequence numbers [start, end)."""
+        """Add a lease of the sequence numbers [start, end)."""
         self._ranges.append((start, end))
         self.remaining += end - start
         self.asked = max(0, self.asked - (end - start))
@@ -56,7 +57,7 @@ class Work:
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def wanted(self, batch_size: int, step_seconds: float) -> int:
-        """How many samples to ask for now; 0 while enough are held or on their way. Adds them to `asked`."""
+        """Samples to ask for now, added to `asked`; 0 while enough are held or asked for. `step_seconds`: of one step, 0: unknown."""
         ahead = AHEAD_BATCHES
         if step_seconds > 0:
             ahead = min(MOST_AHEAD_BATCHES, max(ahead, math.ceil(AHEAD_SECONDS / step_seconds)))

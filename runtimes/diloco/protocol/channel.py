@@ -1,4 +1,4 @@
-"""gRPC's settings for both ends, in one place because their time-outs must fit together."""
+"""The gRPC options of both ends in one place, because their time-outs depend on each other."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ CONNECT_TIMEOUT_MS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """HTTP/2 pings that notice a peer that is frozen or gone without a word. Seconds.
-
-    A dead peer is noticed after at most `every + timeout`.
-    """
+    """HTTP/2 pings that detect a frozen or lost peer, after at most `every + timeout`. Seconds."""
 
     every: float = 5.0
     timeout: float = 5.0
@@ -43,8 +40,8 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
 
 
 def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int | str]]:
-    """Options for a learner's channel, one per attempt to connect: the learner backs off by its own rule, so gRPC may not share its
-    own back-off between channels. No proxy: the syncer's address is a pod's. `host_name`: what the syncer's certificate must say."""
+    """Options for a learner's channel, one per attempt to connect: the learner has a back-off of its own, so channels may
+    not share gRPC's. No proxy: the syncer's address is a pod's. `host_name`: what the syncer's certificate must say."""
     return [
         *options(keepalive),
         ("grpc.ssl_target_name_override", host_name),

@@ -42,8 +42,8 @@ class Assembler:
     """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way."""
 
     def __init__(self, expected: Callable[[Chunk], int]) -> None:
-        """`expected` tells how many bytes the payload that a first chunk opens must have; it may raise FramingError itself. Nothing is
-        allocated before it has agreed: a peer cannot make this process reserve memory at will."""
+        """`expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only afterwards: a
+        peer cannot make this process reserve memory at will."""
         self._expected = expected
         self._open: dict[tuple[int, int], tuple[bytearray, int, int]] = {}
 

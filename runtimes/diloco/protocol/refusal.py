@@ -1,4 +1,4 @@
-"""What a refusal means for the process that is refused."""
+"""What a refusal by the syncer means for the refused process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ EXITS: Final = {
     Refused.WRONG_JOB: Exit.BAD_CONTRACT,
     Refused.PROTOCOL: Exit.CRASHED,
 }
-"""Exit status of a learner that was refused with a code. WRONG_JOB is a pod with another job's environment; PROTOCOL a bug of ours."""
+"""Exit status of a learner that was refused with a code. WRONG_JOB: the pod has another job's environment. PROTOCOL: a defect of
+learner or syncer."""
 
 
 def exit_for(code: int) -> Exit:

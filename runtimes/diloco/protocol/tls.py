@@ -1,8 +1,8 @@
-"""Mutual TLS: files that are renewed while they are used, credentials for both ends, and words for a refusal.
+"""Mutual TLS: files that are renewed while they are in use, credentials for both ends, and reasons why TLS fails.
 
-Each pod of a job has a directory with its own certificate and the job's authorities (`contract.ENV_TLS_DIR`). Whoever mounted it replaces
-the files by renewed ones; both ends read them again for every connection, so that nobody restarts for a new certificate. What is
-connected stays connected when its certificate runs out: identity was checked when it began.
+Each pod of a job has a directory with its own certificate and the job's authorities (`contract.ENV_TLS_DIR`). The kubelet replaces the
+files by renewed ones. Both ends read them again for every connection, so a new certificate needs no restart. An open connection stays
+open when its certificate expires: identity is checked when it begins.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _PROBE_TIMEOUT = 5.0
 
 
 class TlsError(Exception):
-    """There is no good certificate here, or none that the other end takes. The message says what is wrong and what to do."""
+    """There is no valid certificate here, or the other end does not accept it. The message says what is wrong and what to do."""
 
 
 class WrongIdentity(TlsError):
-    """The certificate is somebody else's: waiting for a renewal does not help."""
+    """The certificate has another identity: waiting for a renewal does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class TlsFiles:
         return material
 
     def examine(self, identity: str) -> None:
-        """Look at the own certificate as the syncer will. Raises WrongIdentity if it does not say `identity`, TlsError if it is not
+        """Verify the own certificate as the syncer does. Raises WrongIdentity if it does not say `identity`, TlsError if it is not
         valid now or comes from no authority that this job trusts."""
         server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
         server.verify_mode = ssl.CERT_REQUIRED
@@ -83,17 +83,17 @@ class TlsFiles:
         except ssl.SSLCertVerificationError as error:
             raise TlsError(
                 f"the certificate in {self.identity} is not good: {error.verify_message}. The operator renews it in the job's Secret; "
-                "if this lasts, look at the operator's log and at this node's clock"
+                "if this lasts, check the operator's log and this node's clock"
             ) from error
         uris = [name[1] for name in shown.get("subjectAltName", ()) if name[0] == "URI"]
         if uris != [identity]:
             raise WrongIdentity(
-                f"the certificate in {self.identity} belongs to {', '.join(uris) or 'nobody'}, but this process is {identity}: it has "
+                f"the certificate in {self.identity} belongs to {', '.join(uris) or 'no identity'}, but this process is {identity}: it has "
                 "another pod's Secret. Only the operator mounts them; do not mount one in the pod template"
             )
 
     def why_refused(self, address: str, identity: str, host_name: str) -> str:
-        """After a connection to the syncer at `address` failed: why TLS does not come about; "" when it does, or nobody listens.
+        """After a connection to the syncer at `address` failed: why TLS fails; "" if it succeeds, or if there is no server.
 
         Raises WrongIdentity.
         """
@@ -123,7 +123,7 @@ class TlsFiles:
         except ssl.SSLError as error:
             return f"the syncer at {address} refuses this certificate: {error.reason}"
         except OSError:
-            return ""  # nobody listens, or it went away: not a matter of certificates
+            return ""  # no server, or it went away: not a matter of certificates
         if heard:
             return ""
         return (
@@ -148,7 +148,7 @@ class TlsFiles:
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     """For a server that demands a certificate of every client. Raises TlsError if there is nothing to begin with.
 
-    The files are read again for every connection. While they cannot be used the last good ones serve on.
+    The files are read again for every connection. While they cannot be used, the last good ones stay in use.
     """
     first = _configuration(files.read())
     # The stubs do not know that None means "unchanged".

@@ -1,4 +1,4 @@
-"""Tells any number of waiters that something has changed."""
+"""Notifies any number of waiters of a change."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ class Changes:
 
     @property
     def mark(self) -> int:
+        """The present change; `wait` takes it."""
         return self._count
 
     def notify(self) -> None:
+        """Wake all waiters."""
         self._count += 1
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self, mark: int, seconds: float) -> None:
-        """Until something changes after `mark`, at most `seconds`."""
+        """Wait until something changes after `mark`, at most `seconds`."""
         if self._count != mark:
             return
         try:

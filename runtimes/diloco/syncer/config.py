@@ -1,4 +1,4 @@
-"""What the syncer is told, and its time-outs in one place."""
+"""The syncer's configuration from the contract's environment, and its time-outs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from diloco.protocol.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. A peer that is frozen is noticed by keepalive, keeps its work for the reconnect window, and then loses it."""
+    """Seconds. Keepalive detects a frozen learner; it keeps its work for the reconnect window and then loses it."""
 
     keepalive: Keepalive = field(default_factory=Keepalive)
     reconnect_window: float = 5.0
-    """How long a session whose stream broke may come back and go on with its leases. Longer than a learner's longest back-off."""
+    """How long a session without stream may resume with its leases. Longer than a learner's longest delay before a reconnect."""
     farewell: float = 60.0
     """How long to wait after the last step for the learners' evaluations and Byes."""
     linger: float = 3.0
-    """How long a syncer that was started on a finished job waits for learners to fetch the end. Longer than their longest back-off."""
+    """How long the syncer of a finished job waits for learners that are away. Longer than their longest delay before a reconnect."""
     final_retry: float = 5.0
     """Between two attempts to make the final snapshot durable."""
 
@@ -33,7 +33,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One syncer."""
+    """Configuration of one syncer."""
 
     job: contract.JobFile
     tls: TlsFiles

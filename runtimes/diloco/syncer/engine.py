@@ -1,7 +1,7 @@
-"""The syncer's owner of state: one task that takes the learners' events one by one, puts them into the pure core, and carries out what
-comes out. Nothing else touches core, ledger, session registry and unit statistics, so their order is the order of the queue.
+"""The owner of the syncer's state: one task that takes the learners' events one by one, passes them to the pure core, and carries out the
+core's actions. Only this task uses core, ledger, session registry and unit statistics, so the order of the queue is the order of changes.
 
-Merging or decoding a large fragment runs in a thread while the loop goes on reading and writing streams; events wait their turn.
+Decoding and merging of a large fragment run in a thread. The event loop serves the streams meanwhile; events wait their turn.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from diloco.syncer.unit_stats import Phase
 _log = logging.getLogger(__name__)
 
 INLINE_ELEMENTS = 1 << 18
-"""Fragments up to this many values (1 MiB) are worked on in the loop: a thread costs more than they do."""
+"""Fragments up to this many values (1 MiB) are merged and decoded in the event loop: a thread would cost more."""
 MOST_SAMPLES = 1 << 24
-"""Samples that one request for work may lease."""
+"""Upper bound of the samples that one request for work leases."""
 
 
 class RunOutcome(enum.Enum):
@@ -63,7 +63,7 @@ class RunOutcome(enum.Enum):
 
 
 class Engine:
-    """Runs one job to its last step."""
+    """Runs one job to its last step. Times are in seconds on `clock`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Engine:
         incarnation: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`incarnation` is random: it names this life of the syncer."""
+        """`incarnation`: random, names this process and its restored state."""
         self._config = config
         self._training = config.job.training
         self._core = state.core
@@ -102,7 +102,7 @@ class Engine:
     # --- called by the streams ----------------------------------------------------------------------------------------
 
     def connect(self) -> Peer:
-        """A stream has been opened."""
+        """Register a new stream."""
         self._streams += 1
         peer = Peer(self._streams)
         if self._stopping.is_set():
@@ -112,11 +112,11 @@ class Engine:
         return peer
 
     def submit(self, event: StreamEvent) -> None:
-        """Let the engine take `event` in its turn."""
+        """Queue `event`."""
         self._events.put_nowait(event)
 
     def expected_bytes(self, chunk: Chunk) -> int:
-        """How long the payload that a chunk of a joined learner opens must be. Raises FramingError."""
+        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that a learner may not send."""
         core = self._core
         if core is None or chunk.fragment >= len(core.fragments):
             raise FramingError(f"there is no fragment {chunk.fragment} in this job")
@@ -127,17 +127,17 @@ class Engine:
         raise FramingError(f"a learner cannot send {Chunk.Kind.Name(chunk.kind)} coded as {Chunk.Coding.Name(chunk.coding)}")
 
     async def report(self) -> Report:
-        """How the job stands now."""
+        """The present state of the job."""
         async with self._at_work:
             return make_report(self._facts(), self._core, self._ledger, self._unit_stats, self._clock())
 
     def result(self) -> Result:
-        """The job's result, once it is complete."""
+        """The result of a complete job."""
         assert self._core is not None
         return make_result(self._facts(), self._core, self._ledger, self._unit_stats)
 
     def ledger(self) -> str:
-        """What was trained how often, human-readable."""
+        """Which samples were trained, human-readable."""
         return ledger_text(self._ledger)
 
     def _facts(self) -> Facts:
@@ -153,7 +153,7 @@ class Engine:
         )
 
     def stop(self) -> None:
-        """SIGTERM: leave soon, with the state durable."""
+        """Request the end, as SIGTERM does: close the streams and write a snapshot."""
         self._stopping.set()
         self._events.put_nowait(None)
         self._changes.notify()
@@ -161,8 +161,10 @@ class Engine:
     # --- running ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> RunOutcome:
-        """Until the job is complete, or `stop`. The streams are closed, and what there is to keep is durable, when this returns
-        COMPLETE; after DRAINED it is as durable as the volume allows."""
+        """Run until the job is complete or `stop` is called, and close the streams.
+
+        After COMPLETE the final snapshot is durable. After DRAINED the newest snapshot that the volume could take is.
+        """
         async with self._at_work:
             await self._advance()
         while not self._stopping.is_set() and not self._over():
@@ -183,7 +185,7 @@ class Engine:
         return until is not None and self._clock() >= until
 
     def _farewell_until(self) -> float | None:
-        """When to leave after the last step: as soon as nobody is left to say goodbye to."""
+        """When to end after the last step: once no learner is connected that still may evaluate and say Bye."""
         if self._finished_at is None:
             return None
         if any(peer.session is not None for peer in self._peers.values()):
@@ -204,7 +206,7 @@ class Engine:
             peer.outgoing.close(at_once=self._stopping.is_set())
 
     async def _conclude(self) -> RunOutcome:
-        """Make the end durable. A finished job is not complete before its final snapshot is."""
+        """Write the last snapshot. A finished job is complete only when its final snapshot is durable."""
         await self._snapshots.idle()
         core = self._core
         if core is None or not core.seeded:
@@ -304,7 +306,7 @@ class Engine:
                 peer.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
 
     def _wrong_layout(self, event: HelloReceived) -> str:
-        """What is wrong with the layout in a Hello; empty: nothing. The first learner's layout is the job's until there is a state."""
+        """What is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
         try:
             layout = Layout(TensorSpec(x.name, tuple(x.shape), x.embedding) for x in event.hello.tensors)
             if layout.fingerprint != event.hello.fingerprint:
@@ -356,7 +358,7 @@ class Engine:
         try:
             await asyncio.to_thread(save_fences, self._config.state_dir, self._config.job.uid, self._sessions.fences)
         except OSError as error:
-            # The learner is not to blame, and training goes on; the snapshot holds the fences as well.
+            # Not the learner's fault: training goes on, and the next snapshot holds the fences as well.
             _log.error("the fences could not be written to %s: %s", self._config.state_dir, error.strerror or error)
 
     def _progress_reported(self, peer: Peer, session: UnitSession, now: float) -> None:
@@ -425,7 +427,7 @@ class Engine:
         peer.outgoing.close()
 
     def _refuse(self, peer: Peer, code: Refused.Code, message: str, now: float) -> None:
-        """End a joined learner's stream for good."""
+        """Refuse a joined learner: end its session and its stream."""
         session = peer.session
         assert session is not None
         stats = self._unit_stats.of(session.unit)
@@ -449,7 +451,7 @@ class Engine:
         self._find_seeder(peer.stream)
 
     def _end_session(self, peer: Peer, session: UnitSession, now: float) -> None:
-        """The session is over: its work goes back."""
+        """End the session and release its work."""
         peer.session = None
         self._sessions.leave(session.unit, peer.stream)
         self._ledger.release(session.unit, session.attempt)
@@ -469,7 +471,7 @@ class Engine:
     # --- the job's first parameters -----------------------------------------------------------------------------------
 
     def _find_seeder(self, gone: int) -> None:
-        """If the seeder is gone, ask another learner; without any, forget what is known of the model."""
+        """If the seeder is gone, ask another joined learner for the seed; without one, forget the model's layout."""
         if self._core is None or self._core.seeded:
             return
         if self._seeder == gone:
@@ -487,7 +489,7 @@ class Engine:
         core = self._core
         assert core is not None
         if core.seeded or self._seeder != peer.stream:
-            _log.info("unit %s sends a seed that nobody waits for any more", session.unit)
+            _log.info("unit %s sends a seed that is not needed any more", session.unit)
             return
         peer.seed[transfer.header.fragment] = transfer.payload
         if len(peer.seed) < len(core.fragments):
@@ -525,7 +527,7 @@ class Engine:
         )
 
     def _send_parameters(self, peer: Peer, core: Core, held: dict[int, int]) -> None:
-        """Send every fragment that the learner does not hold already."""
+        """Send every fragment whose current version the learner does not hold. `held`: per fragment the version that it holds."""
         for fragment in core.fragments:
             p = fragment.index
             if held.get(p) == core.version(p):
@@ -573,7 +575,7 @@ class Engine:
         self._changes.notify()
 
     async def _work[T](self, core: Core, p: int | None, work: Callable[[], T]) -> T:
-        """Run a piece of the core's arithmetic, in a thread if fragment p (None: the largest) is large."""
+        """Run `work` of the core, in a thread if fragment p (None: the largest one) is large."""
         largest = max(fragment.size for fragment in core.fragments) if p is None else core.fragments[p].size
         return work() if largest <= INLINE_ELEMENTS else await asyncio.to_thread(work)
 

@@ -1,4 +1,4 @@
-"""The newest attempt of each unit, durable before the attempt is let in: a syncer that dies must not let an older one in again."""
+"""The newest attempt of each unit, durable before the attempt joins: a restarted syncer must not accept an older one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def load_fences(directory: Path, job_uid: str) -> dict[str, int]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FencesError(
             f"{path} cannot be used: {error}. "
-            "It tells which attempts may not return: remove it if no learner of an older one can still be alive."
+            "It lists the attempts that may not return: remove it if no learner of an older attempt can still be alive."
         ) from error
 
 
 def save_fences(directory: Path, job_uid: str, fences: Mapping[str, int]) -> None:
-    """Write the fences durably: aside, fsynced, renamed into place. Raises OSError."""
+    """Write the fences durably: into a temporary file, fsynced and renamed. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{FILE}.tmp"
     with temporary.open("w", encoding="utf-8") as file:

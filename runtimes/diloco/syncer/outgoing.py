@@ -1,5 +1,5 @@
-"""What waits to be sent to one learner. Putting in never waits, so a slow learner delays nobody; what is queued is bounded, because a newer
-broadcast of a fragment takes the place of an older one, and a newer pull that of an older one."""
+"""The queue of messages to one learner. Adding a message never waits, so a slow learner delays no other. The queue is bounded: a newer
+broadcast of a fragment replaces an older one, and a newer pull of it an older pull."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Version:
     coding: Coding
     payload: Buffer = field(repr=False)
     full: Callable[[], Buffer] = field(repr=False)
-    """The payload in FLOAT32, for those who do not hold the base."""
+    """Makes the payload in FLOAT32, for learners that do not hold the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class _Transfer:
 
 
 class Outgoing:
-    """Two lanes: urgent messages overtake, between two chunks; pulls, broadcasts and the last words keep their order, because the base
-    that a push is coded against must have arrived before the pull."""
+    """Two lanes. Urgent messages overtake, also between two chunks. Pulls, broadcasts and the last message keep their order, because the
+    base of a push must arrive before the pull."""
 
     def __init__(self) -> None:
         self._urgent: deque[ToLearner] = deque()
@@ -63,19 +63,19 @@ class Outgoing:
         self._wake.set()
 
     def post(self, message: ToLearner) -> None:
-        """Send `message` after everything that was put in with `post`, `pull` and `broadcast` before."""
+        """Send `message` after everything that `post`, `pull` and `broadcast` have added before."""
         self._ordered.append(message)
         self._wake.set()
 
     def pull(self, fragment: int, t: int) -> None:
-        """Ask for a fragment. A pull of it that still waits is not worth answering any more."""
+        """Ask for a fragment. Replaces a pull of it that still waits: its exchange is over."""
         stale = next((m for m in self._ordered if isinstance(m, ToLearner) and m.HasField("pull") and m.pull.fragment == fragment), None)
         if stale is not None:
             self._ordered.remove(stale)
         self.post(ToLearner(pull=Pull(fragment=fragment, t=t)))
 
     def broadcast(self, version: Version) -> None:
-        """Send a version: as a delta if the learner will hold its base, else whole."""
+        """Send a version: as a delta if the learner will hold its base, else in FLOAT32."""
         waiting = next((x for x in self._ordered if isinstance(x, _Transfer) and x.header.fragment == version.fragment), None)
         if waiting is not None:
             self._ordered.remove(waiting)
@@ -90,7 +90,7 @@ class Outgoing:
         self._wake.set()
 
     def close(self, last: ToLearner | None = None, *, at_once: bool = False) -> None:
-        """End the stream after what is in and then `last`; `at_once`: drop what is in."""
+        """End the stream after the queued messages and `last`. `at_once`: drop the queued messages."""
         if self._closed:
             return
         if at_once:
@@ -102,7 +102,7 @@ class Outgoing:
         self._wake.set()
 
     async def messages(self) -> AsyncIterator[ToLearner]:
-        """What to send, in order, until closed. One reader."""
+        """The messages to send, in order, until closed. For one reader."""
         while True:
             while self._urgent:
                 yield self._urgent.popleft()

@@ -1,4 +1,4 @@
-"""One stream of a learner as the engine sees it, and what is said on it."""
+"""One stream of a learner as the engine sees it, and the events on it."""
 
 from __future__ import annotations
 
@@ -12,51 +12,55 @@ from diloco.syncer.outgoing import Outgoing
 from diloco.syncer.sessions import UnitSession
 
 QUEUED_MESSAGES = 8
-"""Messages of one stream that may wait for the engine; then its reader waits, and flow control holds the learner back."""
+"""Messages of one stream that may wait for the engine. With more, its reader waits, and flow control slows the learner down."""
 
 
 class Peer:
-    """A stream from Hello to its end. The engine alone changes it, but for `progress`, which the stream's reader overwrites."""
+    """A stream from its opening to its end. Only the engine changes it, except `progress`, which the stream's reader overwrites."""
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
         self.outgoing = Outgoing()
         self.session: UnitSession | None = None
-        """None: not greeted yet, refused, or displaced."""
+        """None: not joined yet, refused, displaced, or left."""
         self.join_decided = asyncio.Event()
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
         self.seed: dict[int, memoryview] = {}
         self.identity_mismatch = ""
-        """Why the stream ends before its Hello is looked at: the certificate says somebody else."""
+        """Why the stream ends without an answer to its Hello: the certificate has another identity. Empty: it has the same."""
         self.retry_reason = ""
-        """Why the stream ends although the learner did nothing wrong: it is to come again."""
+        """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
 
 
 @dataclass(slots=True)
 class UncommittedLeases:
-    """The leases of one holder that are not committed: what a break of the stream may have swallowed is sent again."""
+    """Leases of one session that are not committed. After a reconnect the syncer sends those again that the learner did not receive."""
 
     leases: deque[tuple[int, int, int, int]] = field(default_factory=deque)
-    """(samples leased up to its end, lease, start, end)"""
+    """(samples leased up to the end of this lease, lease id, start, end)"""
     samples: int = 0
+    """Samples of all leases of the session."""
 
     def add(self, lease: int, start: int, end: int) -> None:
+        """Note a new lease of [start, end)."""
         self.samples += end - start
         self.leases.append((self.samples, lease, start, end))
 
     def committed(self, samples: int) -> None:
-        """The holder's first `samples` samples are committed: nobody asks for their leases any more."""
+        """The session's first `samples` samples are committed; their leases are not needed any more."""
         while self.leases and self.leases[0][0] <= samples:
             self.leases.popleft()
 
     def after(self, samples: int) -> list[tuple[int, int, int]]:
-        """(lease, start, end) of what lies beyond the holder's first `samples` samples."""
+        """(lease id, start, end) of the leases that end beyond the session's first `samples` samples."""
         return [(lease, start, end) for upto, lease, start, end in self.leases if upto > samples]
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
+    """The first message."""
+
     peer: Peer
     hello: Hello
 
@@ -78,18 +82,24 @@ class TransferReceived:
 
 @dataclass(frozen=True, slots=True)
 class WorkRequested:
+    """The learner asks for work, in samples."""
+
     peer: Peer
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReceived:
+    """The learner reports the held-out loss of the final parameters."""
+
     peer: Peer
     evaluation: Evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class ByeReceived:
+    """The learner leaves."""
+
     peer: Peer
     bye: Bye
 

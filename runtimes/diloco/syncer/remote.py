@@ -35,7 +35,7 @@ class RemoteSnapshots:
             ) from error
 
     def upload(self, path: Path) -> None:
-        """Copy one complete local snapshot, then drop what is beyond `keep`. Repeating it is harmless. Raises `SnapshotError`."""
+        """Copy one complete local snapshot, then drop what is beyond `keep`. Idempotent. Raises `SnapshotError`."""
         target = f"{self._base}/{path.name}"
         try:
             self._fs.makedirs(target, exist_ok=True)
@@ -43,7 +43,7 @@ class RemoteSnapshots:
                 self._fs.put_file(str(path / file), f"{target}/{file}")
             self._fs.invalidate_cache()
             for name in self._old(newest=path.name):
-                # The manifest first: half a removal must not look like a damaged snapshot.
+                # The manifest first: an interrupted removal must not appear as a damaged snapshot.
                 if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
                     self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
                 self._fs.rm(f"{self._base}/{name}", recursive=True)

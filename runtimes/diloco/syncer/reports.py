@@ -18,7 +18,7 @@ RESULT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a report says besides core, ledger and unit statistics."""
+    """What a report holds besides core, ledger and unit statistics."""
 
     incarnation: bytes
     steps: int
@@ -32,7 +32,7 @@ class Facts:
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
-    """`now` on the clock of core and statistics, seconds."""
+    """The report at `now`, seconds on the clock of core and statistics."""
     units = [_unit(one, core, ledger, now) for one in unit_stats.all()]
     report = Report(
         incarnation=facts.incarnation,
@@ -57,13 +57,13 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
 
 
 def held_out_loss(evaluations: Mapping[str, tuple[float, int]]) -> float | None:
-    """Mean over all evaluated tokens of all units; every unit evaluates the same, final parameters."""
+    """Mean over the tokens that all units evaluated with the final parameters; None without any. `evaluations`: per unit (loss, tokens)."""
     tokens = sum(count for _, count in evaluations.values())
     return math.fsum(loss * count for loss, count in evaluations.values()) / tokens if tokens else None
 
 
 def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsTable) -> Result:
-    """The syncer's last word, cut to what a kubelet keeps: units are left out, the totals never."""
+    """The result, at most RESULT_BYTES as JSON: units are left out where needed, the totals never."""
     units = [
         UnitResult(
             unit=one.unit,
@@ -93,7 +93,7 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
 
 
 def ledger_text(ledger: Ledger) -> str:
-    """Human-readable: how many samples were trained, and which of the sequence numbers given out were not."""
+    """Human-readable: how many samples were trained, and which leased sequence numbers were not."""
     totals = ledger.summary()
     gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
     shown = ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more ranges" if len(gaps) > 10 else "")
@@ -102,7 +102,7 @@ def ledger_text(ledger: Ledger) -> str:
 
 
 def result_json(result: Result) -> bytes:
-    """As it stands in the termination log."""
+    """As written to the termination log."""
     return result.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 

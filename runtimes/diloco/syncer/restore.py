@@ -23,30 +23,30 @@ META_FORMAT = 1
 
 
 class BadState(Exception):
-    """The volume holds state that this job cannot go on from. The message says what is wrong and what to do."""
+    """The volume holds state that this job cannot continue from. The message says what is wrong and what to do."""
 
 
 @dataclass(slots=True)
 class State:
-    """Everything that a snapshot holds and a process goes on with."""
+    """Everything that a snapshot holds and a process continues from."""
 
     core: Core | None
-    """None: nobody has given the job its parameters yet."""
+    """None: the job has no parameters yet."""
     ledger: Ledger
     unit_stats: UnitStatsTable
     fences: dict[str, int]
     evaluations: dict[str, tuple[float, int]]
     """Per unit: held-out loss of the final parameters, and over how many tokens."""
     snapshot_t: int
-    """-1: none."""
+    """Outer step of that snapshot; -1: none."""
     message: str
-    """What a person should know, e.g. that an older snapshot was used."""
+    """A remark for status, e.g. that an older snapshot was used; empty: none."""
 
 
 def snapshot_data(
     core: Core, ledger: Ledger, unit_stats: UnitStatsTable, job: JobFile, fences: Mapping[str, int], evaluations: Mapping[str, Any]
 ) -> SnapshotData:
-    """A consistent snapshot of everything, taken at once; the arrays are shared with the core, which makes new ones."""
+    """The state at this moment. The arrays are shared with the core, which never writes to them."""
     tensors, core_meta = core.state().to_tensors()
     meta = {
         "format": META_FORMAT,

@@ -1,4 +1,4 @@
-"""The job's first parameters as they came: one FLOAT32 payload a fragment."""
+"""The job's first parameters as received: one FLOAT32 payload per fragment."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from diloco.algorithm.fragments import Fragment
 
 
 def seed_values(fragments: Sequence[Fragment], payloads: Mapping[int, memoryview]) -> list[NDArray[np.float32]]:
-    """Flat float32 values by fragment, not checked for NaN: the core refuses those and says where they are."""
+    """Per fragment, float32 [size], not checked for NaN: the core refuses those and names the tensors."""
     return [np.frombuffer(payloads[fragment.index], "<f4").astype(np.float32, copy=False) for fragment in fragments]

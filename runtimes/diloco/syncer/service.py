@@ -1,4 +1,4 @@
-"""The gRPC service: streams to and from the engine. It decides nothing but who may speak at all."""
+"""The gRPC service: streams to and from the engine, and which certificate may call which method."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
 
 SHORTEST_INTERVAL = 0.1
 DEFAULT_INTERVAL = 1.0
-"""Between two reports, seconds; the first bounds what a watcher may ask for."""
+"""Seconds between two reports: the shortest that a watcher may ask for, and the usual."""
 
 
 class Service:
-    """Implements the proto's `Syncer`. TLS has let in only certificates of the job's authorities; who of them may do what is said here."""
+    """Implements the proto's `Syncer`. TLS accepts certificates of the job's authorities only; this class checks what each may do."""
 
     def __init__(self, engine: Engine, job_uid: str, changes: Changes) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class Service:
         self._changes = changes
 
     async def Exchange(self, requests: AsyncIterator[FromLearner], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
-        """One learner's stream, until its last word or until it breaks."""
+        """One learner's stream until its end."""
         shown = peer_identity(context.auth_context())
         peer = self._engine.connect()
         reader = asyncio.create_task(self._read(requests, peer, shown), name=f"read-{peer.stream}")
@@ -64,11 +64,13 @@ class Service:
             self._engine.submit(StreamLost(peer, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
-        """Reports at once, at every change of membership, and every interval; until the watcher leaves."""
+        """Reports: at once, at every change of membership and every interval, until the watcher leaves or the job is complete."""
         shown = peer_identity(context.auth_context())
         if shown != operator_identity(self._job_uid):
             _log.warning("%s may not watch this job", shown or "a certificate without identity")
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"only the operator may watch, not {shown or 'nobody'}")
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, f"only the operator may watch, not {shown or 'a certificate without identity'}"
+            )
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
         while True:
             mark = self._changes.mark
@@ -88,8 +90,8 @@ class Service:
                         raise FramingError("the first message must be Hello")
                     hello = message.hello
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
-                        _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "nobody")
-                        peer.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'nobody'}"
+                        _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "no identity")
+                        peer.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
                         peer.outgoing.close()
                         return
                     greeted = True
@@ -107,14 +109,14 @@ class Service:
         self._engine.submit(StreamLost(peer, "the learner has ended its stream"))
 
     async def _submit(self, peer: Peer, event: StreamEvent) -> None:
-        """Queue an event, once there is room for one more of this stream. Progress needs none: the newest replaces the one before."""
+        """Queue an event once this stream has a free slot. Progress needs no slot: a newer one replaces the one before."""
         if not isinstance(event, ProgressReported):
             await peer.slots.acquire()
         self._engine.submit(event)
 
 
 def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> StreamEvent | None:
-    """What a message after Hello means; None: nothing new yet. Raises FramingError."""
+    """The event of a message after Hello; None: none yet. Raises FramingError."""
     match message.WhichOneof("message"):
         case "progress":
             waiting, peer.progress = peer.progress is not None, message.progress

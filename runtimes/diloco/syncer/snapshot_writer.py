@@ -1,5 +1,5 @@
-"""Makes the syncer's state durable beside the training: one writer at a time, in a thread; a failure is told and tried again at the next
-occasion, it never stops training."""
+"""Writes the syncer's snapshots in the background: one at a time, in a thread. A failure is reported and never stops training; the next
+snapshot tries again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotData:
-    """A consistent state: arrays that nobody writes to any more, and the rest as JSON."""
+    """A consistent state: arrays that are never written to again, and the rest as JSON."""
 
     t: int
+    """Outer step."""
     tensors: Mapping[str, Array] = field(repr=False)
     meta: Mapping[str, Any] = field(repr=False)
 
@@ -29,7 +30,7 @@ class SnapshotWriter:
     """Writes snapshots to the volume, and copies them to the remote place if there is one."""
 
     def __init__(self, store: SnapshotStore, remote: RemoteSnapshots | None, changed: Callable[[], None], snapshot_t: int) -> None:
-        """`changed` is called after each attempt to write; `snapshot_t` is that of the snapshot found at the start, or -1."""
+        """`changed` is called after each attempt to write. `snapshot_t`: outer step of the snapshot found at the start, or -1."""
         self._store = store
         self._remote = remote
         self._changed = changed
@@ -39,16 +40,16 @@ class SnapshotWriter:
         self.snapshot_t = snapshot_t
         """Outer step of the newest durable snapshot; -1: none."""
         self.error = ""
-        """Why the newest one could not be written, or copied; empty: all is well."""
+        """Why the last snapshot could not be written or copied; empty: it was."""
 
     def offer(self, data: SnapshotData) -> None:
-        """Write `data` in the background. While one is being written, a newer one takes the place of one that waits."""
+        """Write `data` in the background. While a write runs, at most one waits: a newer one replaces it."""
         self._waiting = data
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._write_waiting(), name="snapshot")
 
     async def save(self, data: SnapshotData) -> bool:
-        """Write `data` now, after what is being written. Whether it is durable on the volume."""
+        """Write `data` after the write in progress. True: it is durable on the volume."""
         self._waiting = None
         async with self._writing:
             return await self._write(data)

@@ -1,10 +1,10 @@
-"""Durable snapshots of the syncer: safetensors + manifest, written aside, fsynced, renamed into place, checked when read.
+"""Durable snapshots of the syncer: safetensors + manifest, written to a temporary folder, fsynced, renamed, and checked when read.
 
     <root>/snapshot-00000007-t240/tensors.safetensors
     <root>/snapshot-00000007-t240/manifest.json
 
-The first number counts saves and orders them: after a roll-back an older step may be saved after a newer one. A folder of that
-name is complete by construction; whatever a crash left behind begins with `.tmp-` and is removed by the next save.
+The first number counts saves and orders them: after a roll-back an older step may be saved after a newer one. A folder with such a name
+is complete. The temporary folders of a crash begin with `.tmp-`; the next save removes them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SnapshotStore:
         temporary = self._root / f"{TEMPORARY_PREFIX}{path.name}"
         try:
             self._make_root()
-            # Before writing: what a crash left behind may be the very space that is missing now.
+            # Before writing: the remains of a crash may take the space that is missing now.
             self._remove_temporaries()
             temporary.mkdir()
             _write_snapshot(temporary, t, tensors, meta)
@@ -132,7 +132,7 @@ class SnapshotStore:
         return [path for _, path in sorted(self._complete(), reverse=True)]
 
     def adopt(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """Add a snapshot that comes from elsewhere: `fill` writes its two files into an empty folder, which is checked first.
+        """Add a snapshot from another place: `fill` writes its two files into an empty folder, which is then checked.
 
         Raises `Unusable` if it does not hold what its manifest says, `SnapshotError` when the operating system refuses.
         """
@@ -178,13 +178,13 @@ class SnapshotStore:
         good = 0
         for path in self.paths():
             if good >= self._keep:
-                # Renamed first: a crash half-way through must not leave something that looks like a damaged snapshot.
+                # Renamed first: a crash during the removal must not leave a folder that appears to be a damaged snapshot.
                 doomed = self._root / f"{TEMPORARY_PREFIX}old-{path.name}"
                 try:
                     path.replace(doomed)
                     shutil.rmtree(doomed)
                 except OSError as error:
-                    # The new snapshot is safe; only room is lost, and the next save tries again.
+                    # The new snapshot is safe; the next save tries again to free the space.
                     _log.warning("old snapshot %s could not be removed: %s", path, error)
             elif path not in self._unusable:
                 good += 1

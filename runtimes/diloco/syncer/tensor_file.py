@@ -1,6 +1,6 @@
 """Writing tensors as a safetensors file in one pass, without a second copy of them in memory.
 
-`safetensors.numpy.save` builds the whole file in memory and `save_file` tells neither the checksum nor the operating system's
+`safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's
 error. The format is an 8-byte length, a JSON header and the raw buffers; a test compares with the library, which reads it back.
 """
 
@@ -23,6 +23,8 @@ _CHUNK = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Written:
+    """Size and SHA-256 (hexadecimal) of a file."""
+
     bytes: int
     sha256: str
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RATE_WINDOW = 15.0
-"""Throughput is measured over this many seconds."""
+"""Window in which throughput is measured, seconds."""
 LOSS_ALPHA = 0.05
 """Weight of the newest step's loss in a unit's moving average: about its last 40 steps."""
 
@@ -26,12 +26,13 @@ class Phase(enum.IntEnum):
 
 
 class Rate:
-    """Units per second of a counter that only grows, over the last RATE_WINDOW seconds."""
+    """Growth of a counter per second, over the last RATE_WINDOW seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, total: int) -> None:
+        """The counter is at `total`. A smaller value than before begins anew."""
         if self._samples and total < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, total))
@@ -42,7 +43,7 @@ class Rate:
         self._samples.clear()
 
     def value(self, now: float) -> float:
-        """0 without two samples in the window."""
+        """Per second; 0 without two values in the window."""
         if len(self._samples) < 2 or self._samples[-1][0] < now - RATE_WINDOW:
             return 0.0
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
@@ -51,12 +52,13 @@ class Rate:
 
 @dataclass(slots=True)
 class UnitStats:
-    """One unit over all its attempts. The numbers of the newest attempt are marked so. What is committed is the ledger's to say."""
+    """One unit over all its attempts. The ledger counts what is committed."""
 
     unit: str
     attempt: int = 0
     phase: Phase = Phase.DISCONNECTED
     refused: dict[str, int] = field(default_factory=dict)
+    """Refused contributions and joins by reason."""
     message: str = ""
     loss: float | None = None
     """Of the newest attempt."""
@@ -65,13 +67,15 @@ class UnitStats:
     step_seconds: float = 0.0
     """Of the newest attempt."""
     heard_at: float | None = None
+    """When its last message came."""
     lost_at: float | None = None
-    """Since when the unit is away, or back without having contributed."""
+    """When the unit was lost, until its first contribution after that; None: it was not."""
     recover_seconds: float = 0.0
+    """Last time from a loss to the first contribution after it; 0: never lost."""
     rate: Rate = field(default_factory=Rate)
 
     def joined(self, attempt: int, now: float) -> None:
-        """A process speaks for the unit. Only another attempt makes the newest attempt's numbers start anew."""
+        """A process acts for the unit. Another attempt than before resets the numbers of the newest attempt."""
         if self.phase in (Phase.JOINING, Phase.CONTRIBUTING):
             self.lost(now, "")
         if attempt != self.attempt:
@@ -83,7 +87,7 @@ class UnitStats:
         self.rate.reset()
 
     def progressed(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
-        """A local step was reported. Whether this made the unit a contributing one."""
+        """A local step was reported. True: the unit was joining and contributes from now on."""
         self.heard_at = now
         self.local_step = max(self.local_step, local_step)
         if math.isfinite(step_seconds) and step_seconds > 0:
@@ -125,10 +129,10 @@ class UnitStats:
 
 
 class UnitStatsTable:
-    """Every unit ever seen in the job."""
+    """The statistics of every unit ever seen in the job."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        """`stored`: what `to_json` gave. Raises KeyError, TypeError or ValueError for something else."""
+        """`stored`: the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         self._units: dict[str, UnitStats] = {}
         for name, one in (stored or {}).items():
             refused = {str(reason): int(count) for reason, count in one["refused"].items()}
@@ -148,5 +152,5 @@ class UnitStatsTable:
         return sum(losses) / len(losses) if losses else None
 
     def to_json(self) -> dict[str, Any]:
-        """What must outlive the process."""
+        """What a snapshot must hold."""
         return {one.unit: {"attempt": one.attempt, "refused": dict(one.refused)} for one in self.all()}

@@ -37,7 +37,7 @@ def join(
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
 
-    `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` tells by name
+    `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` says by name
     which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`). Create the optimizer before or after;
     move the model to its device before. Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model;
     ValueError or TypeError for a model that cannot be exchanged.

@@ -44,7 +44,7 @@ class AloneSession:
         self.held_out_loss = held_out_loss
 
     def close(self) -> None:
-        """There is nobody to leave."""
+        """Does nothing: there is no job to leave."""
 
     def __enter__(self) -> Self:
         return self

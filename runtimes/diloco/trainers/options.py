@@ -1,4 +1,4 @@
-"""What the reference trainers have in common: their flags, their threads, and what they say when they run outside of a job."""
+"""What the reference trainers have in common: their flags, their threads, and their message outside of a job."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
 def pin_threads(threads: int) -> None:
     """Let this process compute with `threads` threads; 0 leaves it to the frameworks. Call it before the first computation.
 
-    Several learners on one machine otherwise each take every core, and stand in each other's way.
+    Otherwise each of several learners on one machine uses every core, and they slow each other down.
     """
     if threads < 1:
         return

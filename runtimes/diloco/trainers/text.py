@@ -65,7 +65,8 @@ class ByteCorpus:
     """Training windows by sequence number, and a fixed set of held-out windows.
 
     The text is cut into windows of `context` bytes, without overlap but for the target of the last byte. Sequence numbers go through the
-    windows in a pseudo-random order, another one in every epoch: number n is the n-th sample of the whole job, whoever trains it.
+    windows in a pseudo-random order, another one in every epoch: number n is the n-th sample of the whole job, independent of the
+    unit that trains it.
     """
 
     def __init__(self, train: NDArray[np.uint8], held_out: NDArray[np.uint8], *, context: int, seed: int) -> None:

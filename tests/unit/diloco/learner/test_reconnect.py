@@ -22,6 +22,7 @@ from diloco.learner.step_timer import StepTimer
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, ToLearner
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 BATCH = 2
 TOKENS = 16
@@ -41,9 +42,9 @@ class Learner:
         entered = self.entered
 
         class Recorded(Session):
-            def _enter(self) -> None:
+            def _wait_for_parameters(self) -> None:
                 entered.append(self)
-                super()._enter()
+                super()._wait_for_parameters()
 
         def join() -> None:
             try:
@@ -372,6 +373,25 @@ def test_a_session_that_does_not_resume_asks_for_work_at_once_and_once(
     assert "work_wanted" not in kinds(again.rest()), "what was asked for is on its way"
 
 
+def test_a_request_for_work_of_the_session_that_is_over_is_not_sent_to_the_new_one(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
+) -> None:
+    learner.train(50)
+    stream.end()
+    resumed = syncer.accept().welcome(resumed=True, t=4)
+    learner.heard(Welcomed)
+    learner.session._handle_events()
+    resumed.end()
+    again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 8)
+    learner.heard(Leased)
+    # No work is left, so it asks before it learns of the new session, which has asked by itself.
+    assert learner.batch() == [0, 1]
+    learner.session._drain(15, None)
+    with pytest.raises(Leave):
+        learner.session.close()
+    assert kinds(again.rest()).count("work_wanted") == 1
+
+
 def test_progress_of_the_session_that_is_over_is_not_reported_to_the_new_one(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
 ) -> None:
@@ -409,7 +429,7 @@ def test_a_pull_that_waited_for_a_step_is_dropped_with_its_session(
     stream.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
     learner.heard(Leased)
-    learner.session._take_in()
+    learner.session._handle_events()
     learner.train(2)
     again.pull(1, 6)
     learner.heard(PullWanted)
@@ -591,6 +611,18 @@ def test_a_program_that_raises_leaves_without_bye_and_its_error_goes_on(
     with pytest.raises(ZeroDivisionError), learner.session:
         raise ZeroDivisionError
     assert "bye" not in kinds(stream.rest())
+    learner.is_over()
+
+
+def test_closing_while_a_stream_is_being_opened_ends_that_stream(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stub(channel: grpc.Channel) -> SyncerStub:
+        learner.session._connection._closing.set()
+        return SyncerStub(channel)
+
+    monkeypatch.setattr(connection, "SyncerStub", stub)
+    stream.end()
     learner.is_over()
 
 
