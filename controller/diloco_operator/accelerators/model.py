@@ -59,7 +59,7 @@ class Accelerator:
         return max((len(parse_topology(topology)) for topology in self.host_options), default=0)
 
     def node_selector(self, topology: str) -> dict[str, str]:
-        """Node labels that a pod of a slice must select: GKE admits no TPU pod without them. {} for other families."""
+        """Node labels that a pod of a TPU slice selects, as GKE asks for. {} for other families."""
         return next((each.selector(topology) for each in self.labels if each.dialect.topology), {})
 
 

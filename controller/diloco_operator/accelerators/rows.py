@@ -1,7 +1,7 @@
 """The rows of the accelerator catalogue, in the order of the API reference. Pure data.
 
-To add a kind, add a row, then run `make crds docs`; `tests/unit/diloco_operator/test_accelerator_rows.py` takes every row from a
-node to a running pod. Names are part of the API: vendor, model, and the memory where the model comes with several sizes.
+To add a kind, add a row, run `make crds docs`, and write one of its nodes out in `tests/unit/diloco_operator/test_accelerator_rows.py`,
+which takes every row from a node to a pod that fits it. Names are part of the API and never change.
 """
 
 from __future__ import annotations
