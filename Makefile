@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-kube proto crds docs clean
+.PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-kube bench-quality bench-smoke proto crds docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,12 +39,19 @@ hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lint
 mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE=60 JOBS=2
 	@$(BIN)/python hack/mutants.py --seed $(or $(SEED),1) --sample $(or $(SAMPLE),60) --jobs $(or $(JOBS),2)
 
-bench: setup  ## measure the figures that docs/results quotes, as JSON lines
+bench: setup  ## measure the operator and the exchange, as JSON lines; 15 minutes
 	@$(BIN)/python -m benchmarks
 
-bench-kube: setup  ## measure the figures that need a real API server
+bench-kube: setup  ## measure the operator on a real API server
 	@hack/kube/assets.sh etcd kube-apiserver kubectl
 	@$(BIN)/python -m benchmarks --kube
+
+bench-quality: setup  ## measure what models learn; trains for an hour or more
+	@$(BIN)/python -m benchmarks --quality
+
+bench-smoke: setup  ## run every benchmark in a small size, without limits, as CI does
+	@hack/kube/assets.sh etcd kube-apiserver kubectl
+	@$(BIN)/python -m benchmarks --smoke
 
 proto: setup  ## regenerate the wire's Python from diloco.proto
 	@hack/proto.sh

@@ -1,6 +1,6 @@
-"""`python -m benchmarks [--kube] [name...]`: run the named benchmarks, or all (with --kube: all on a real control plane).
+"""`python -m benchmarks [--kube | --quality | --smoke] [name...]`: run benchmarks and print one JSON line for each figure.
 
-Exit status 1 when a figure missed its limit, 2 for a wrong name.
+Exit status 1 when a figure misses its limit, when a benchmark raises, or when it does not print a figure that it has; 2 for a wrong name.
 """
 
 from __future__ import annotations
@@ -8,45 +8,87 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Callable
-from typing import cast
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
 
-BENCHES: dict[str, str] = {
-    "reconcile-pass": "benchmarks.reconcile_pass",
-    "failure-to-replacement": "benchmarks.failure_to_replacement",
-    "units-per-second": "benchmarks.units_per_second",
-    "weight-error": "benchmarks.weight_error",
-    "exchange-overhead": "benchmarks.exchange_overhead",
-    "survivor-gap": "benchmarks.survivor_gap",
-    "learning-parity": "benchmarks.learning_parity",
+from benchmarks.figure import Figure, measured_commit
+
+
+class Module(Protocol):
+    """A benchmark's module."""
+
+    def measure(self, *, smoke: bool) -> Iterable[Figure]:
+        """Measure and hand out the figures. `smoke`: in the smallest size that runs all of the code; the values mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    module: str
+    """Imported only when it runs: not every benchmark needs every framework."""
+    figures: tuple[str, ...]
+    """The names of its figures, in the order of their lines."""
+
+
+# Within a group, the quick ones come first.
+OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
+    "reconcile-pass": Benchmark("benchmarks.reconcile_pass", ("reconcile-pass", "reconcile-pass-linear")),
+    "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
+    "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
+    "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
+    "survivor-gap": Benchmark("benchmarks.survivor_gap", ("survivor-gap",)),
+    "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),
 }
-"""Name of each figure and its module, whose `main() -> bool` prints the line (`benchmarks.report.emit`) and tells whether the limit was
-kept. Imported only when it runs: not every figure needs every framework. Cheap ones first."""
-
-KUBE_BENCHES: dict[str, str] = {
-    "blast-radius": "benchmarks.kube.blast_radius",
-    "memory-per-1000-pods": "benchmarks.kube.memory",
-    "create-rate": "benchmarks.kube.create_rate",
-    "mass-failure": "benchmarks.kube.mass_failure",
-    "noisy-neighbour": "benchmarks.kube.noisy_neighbour",
+"""`make bench`."""
+QUALITY: Mapping[str, Benchmark] = {"learning-parity": Benchmark("benchmarks.learning_parity", ("learning-parity",))}
+"""`make bench-quality`: models are trained to the end."""
+KUBE: Mapping[str, Benchmark] = {
+    "blast-radius": Benchmark("benchmarks.kube.blast_radius", ("blast-radius",)),
+    "memory-per-1000-pods": Benchmark("benchmarks.kube.memory", ("memory-per-1000-pods",)),
+    "create-rate": Benchmark("benchmarks.kube.create_rate", ("writes-per-unit", "create-rate")),
+    "mass-failure": Benchmark("benchmarks.kube.mass_failure", ("mass-failure",)),
+    "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
 }
-"""The same for what needs a real API server (hack/kube/assets.sh brings it)."""
+"""`make bench-kube`: on a real API server and etcd, which hack/kube/assets.sh provides."""
+ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **QUALITY, **KUBE}
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="One JSON line per figure.")
-    known = BENCHES | KUBE_BENCHES
-    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(known)}; none: all that need no control plane")
-    parser.add_argument("--kube", action="store_true", help="all that need a real control plane")
-    given = parser.parse_args(argv)
-    names: list[str] = given.names or list(KUBE_BENCHES if given.kube else BENCHES)
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(known)}")
-    kept = True
-    for name in names:
-        bench = cast("Callable[[], bool]", importlib.import_module(known[name]).main)
-        kept = bench() and kept
-    return 0 if kept else 1
+def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
+    """Print the benchmark's lines. Returns whether every figure was printed and, except in a smoke run, is within its limit."""
+    printed: list[str] = []
+    ok = True
+    try:
+        module = cast("Module", importlib.import_module(benchmark.module))
+        for figure in module.measure(smoke=smoke):
+            sys.stdout.write(figure.line(smoke=smoke, commit=commit) + "\n")
+            sys.stdout.flush()
+            printed.append(figure.name)
+            ok = ok and (smoke or figure.ok)
+    except Exception:  # noqa: BLE001 -- the other benchmarks still run; the exit status reports it
+        traceback.print_exc()
+        ok = False
+    missing = [figure for figure in benchmark.figures if figure not in printed]
+    if missing:
+        sys.stderr.write(f"{name}: no line for {', '.join(missing)}\n")
+    return ok and not missing
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="One JSON line for each figure.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(ALL)}; default: all of the group")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--kube", action="store_true", help="the group that needs a real API server")
+    group.add_argument("--quality", action="store_true", help="the group that trains models to the end")
+    parser.add_argument("--smoke", action="store_true", help="all groups in a small size; no limit is judged")
+    given = parser.parse_args(arguments)
+    chosen = KUBE if given.kube else QUALITY if given.quality else ALL if given.smoke else OPERATOR_AND_EXCHANGE
+    names: list[str] = given.names or list(chosen)
+    if unknown := [name for name in names if name not in ALL]:
+        parser.error(f"no benchmark is named {', '.join(unknown)}; the names are {', '.join(ALL)}")
+    commit = measured_commit()
+    results = [run(name, ALL[name], smoke=given.smoke, commit=commit) for name in names]
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

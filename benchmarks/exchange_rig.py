@@ -1,28 +1,28 @@
-"""A real syncer and real learners over loopback, for benchmarks. All of them end with the benchmark, even when that is killed."""
+"""A real syncer and real learners over loopback. All of them end with the benchmark, even when it is killed."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Self
 
+from builders.certificates import JobCertificates
+from builders.child_processes import die_with_parent
 from diloco import contract
 from diloco.contract import JobFile, Training
 
-from benchmarks.offspring import die_with_parent
-from tests.builders.certificates import JobCertificates
+from benchmarks import ROOT
 
 WAIT_TIMEOUT = 60.0
 """How long processes may take to come up, seconds."""
 
 
-class Rig:
+class ExchangeRig:
     """One job in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
@@ -46,7 +46,7 @@ class Rig:
         for process in self._processes:
             process.wait()
 
-    def syncer(self) -> subprocess.Popen[bytes]:
+    def start_syncer(self) -> subprocess.Popen[bytes]:
         return self._start(
             "syncer",
             ["-m", "diloco.syncer"],
@@ -56,7 +56,7 @@ class Rig:
             },
         )
 
-    def learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
+    def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit)), *(["--alone"] if alone else [])]
         return self._start(
             unit,
@@ -69,7 +69,7 @@ class Rig:
             },
         )
 
-    def times(self, unit: str) -> list[float]:
+    def step_ends(self, unit: str) -> list[float]:
         """When each of the unit's steps ended, seconds of the monotonic clock."""
         path = self._times(unit)
         return [float(line) for line in path.read_text(encoding="ascii").split()[:-1]] if path.exists() else []
@@ -77,10 +77,10 @@ class Rig:
     def wait_for_steps(self, units: list[str], count: int) -> None:
         """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
         deadline = time.monotonic() + WAIT_TIMEOUT
-        while any(len(self.times(unit)) < count for unit in units):
+        while any(len(self.step_ends(unit)) < count for unit in units):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
                 logs = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
-                raise RuntimeError(f"the learners do not train\n{logs}")
+                raise RuntimeError(f"the learners do not take {count} steps in {WAIT_TIMEOUT:.0f} s\n{logs}")
             time.sleep(0.1)
 
     def _times(self, unit: str) -> Path:
@@ -98,7 +98,7 @@ class Rig:
             process = subprocess.Popen(
                 [sys.executable, *command],
                 env={**os.environ, **common, **environment},
-                cwd=Path(__file__).parents[1],
+                cwd=ROOT,
                 stdout=log,
                 stderr=log,
                 preexec_fn=die_with_parent,
@@ -107,10 +107,6 @@ class Rig:
         return process
 
 
-def gaps(times: list[float], start: float, end: float) -> list[float]:
-    """Durations between neighbouring steps, of all gaps that touch the window from `start` to `end`."""
-    return [later - earlier for earlier, later in itertools.pairwise(times) if later > start and earlier < end]
-
-
-def median_of(values: list[float]) -> float:
-    return statistics.median(values)
+def durations(step_ends: list[float], start: float, end: float) -> list[float]:
+    """Of all steps that touch the time from `start` to `end`, seconds."""
+    return [later - earlier for earlier, later in itertools.pairwise(step_ends) if later > start and earlier < end]

@@ -1,7 +1,7 @@
-"""[failure-to-replacement] How long a failed unit is without a successor, at 100 jobs of 16 units.
+"""[failure-to-replacement] How long a failed unit is without a successor, with 100 jobs of 16 units.
 
-From the write that marks a learner's pod Failed to the operator's call that creates a pod of the next attempt, with a restart
-back-off of 0: the API's watch, the cache, the queue, reconcile, placement. Failures come at a steady rate, job by job.
+The time runs from the write that marks a learner's pod Failed to the operator's call that creates a pod of the next attempt, with a restart
+back-off of 0. It covers the API's watch, the cache, the queue, reconcile and placement. Failures come at a steady rate, job by job.
 """
 
 from __future__ import annotations
@@ -10,32 +10,37 @@ import asyncio
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from builders.pods import ended_status
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.memory import MemoryApi
 
-from benchmarks.report import emit, percentile
-from benchmarks.simulated_cluster import UNITS, InstantKubelet, job, new_api, operating
+from benchmarks.figure import Figure, percentile
+from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, InstantKubelet, job, new_api, operating
 
-BENCH = "failure-to-replacement"
-JOBS = 100
-FAILURES = 400
-EVERY = 0.05
+INTERVAL = 0.05
 """Seconds between two failures."""
-LIMIT_P50 = 0.050
-LIMIT_P99 = 0.250
+LIMIT_P50 = 50.0
+LIMIT_P99 = 250.0
+"""Milliseconds."""
+FAILED_AT = "2026-01-01T00:00:00Z"
 
 
-def _finished() -> dict[str, object]:
-    ended = {"exitCode": 1, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}
-    container = {"name": names.LEARNER_CONTAINER, "ready": False, "restartCount": 0, "state": {"terminated": ended}}
-    return {"status": {"phase": "Failed", "containerStatuses": [container]}}
+@dataclass(frozen=True, slots=True)
+class Size:
+    jobs: int
+    failures: int
 
 
-async def measure() -> list[float]:
-    """Seconds from each failure to the create call for its successor."""
-    api = await new_api(JOBS * UNITS)
+FULL = Size(jobs=100, failures=400)
+SMOKE = Size(jobs=2, failures=4)
+
+
+async def replacement_times(size: Size) -> list[float]:
+    """Seconds from each failure to the call that creates its successor."""
+    api = await new_api(size.jobs * UNITS)
     failed_at: dict[str, float] = {}
     """By name of the successor."""
     took: list[float] = []
@@ -45,14 +50,14 @@ async def measure() -> list[float]:
             took.append(at - failed_at.pop(name))
 
     async with operating(api, kubelet=True, on_create=on_create) as kubelet:
-        for index in range(JOBS):
+        for index in range(size.jobs):
             await api.create(names.DILOCO_JOBS, job(f"job-{index}"))
-        while sum(len(pods) for pods in kubelet.running.values()) < JOBS * UNITS:  # noqa: ASYNC110 -- a bench, not a waiter
+        while sum(len(pods) for pods in kubelet.running.values()) < size.jobs * UNITS:  # noqa: ASYNC110 -- the kubelet has no event for it
             await asyncio.sleep(0.1)
-        victims = _victims()
-        for _ in range(FAILURES):
+        victims = _victims(size.jobs)
+        for _ in range(size.failures):
             await _fail_one(api, kubelet, next(victims), failed_at)
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(INTERVAL)
         deadline = time.perf_counter() + 30
         while failed_at:
             if time.perf_counter() > deadline:
@@ -61,25 +66,29 @@ async def measure() -> list[float]:
     return took
 
 
-def _victims() -> Iterator[tuple[str, int]]:
-    """Job by job, and in each job unit by unit."""
-    for turn in range(1 << 30):
-        yield f"job-{turn % JOBS}", (turn // JOBS) % UNITS
+def _victims(jobs: int) -> Iterator[tuple[str, str]]:
+    """Job and unit: job by job, and in each job unit by unit."""
+    turn = 0
+    while True:
+        yield f"job-{turn % jobs}", f"{POOL}-{turn // jobs % UNITS}"
+        turn += 1
 
 
-async def _fail_one(api: MemoryApi, kubelet: InstantKubelet, victim: tuple[str, int], failed_at: dict[str, float]) -> None:
-    name, index = victim
-    unit = f"v6e-{index}"
-    pods = kubelet.running[("default", name)]
-    pod, attempt = next((pod, attempt) for pod, (of, attempt) in pods.items() if of == unit)
+async def _fail_one(api: MemoryApi, kubelet: InstantKubelet, victim: tuple[str, str], failed_at: dict[str, float]) -> None:
+    name, unit = victim
+    running = kubelet.running[(NAMESPACE, name)]
+    pod_name, attempt = next((pod, attempt) for pod, (of, attempt) in running.items() if of == unit)
+    pod = await api.get(names.PODS, NAMESPACE, pod_name)
     failed_at[names.learner_pod_name(name, unit, attempt + 1, 0)] = time.perf_counter()
-    await api.patch(names.PODS, "default", pod, _finished(), type=PatchType.MERGE, subresource="status")
+    status = {"status": ended_status(pod, 1, FAILED_AT)}
+    await api.patch(names.PODS, NAMESPACE, pod_name, status, type=PatchType.MERGE, subresource="status")
 
 
-def main() -> bool:
-    """p50 is the value; p99 has its own limit."""
-    took = asyncio.run(measure())
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    """p50 is the value; p99 has a limit of its own."""
+    size = SMOKE if smoke else FULL
+    took = [1e3 * seconds for seconds in asyncio.run(replacement_times(size))]
     p50, p99 = percentile(took, 0.5), percentile(took, 0.99)
-    ok = p50 <= LIMIT_P50 and p99 <= LIMIT_P99 and len(took) == FAILURES
-    extra = {"p99": round(p99 * 1e3, 3), "p99_limit": LIMIT_P99 * 1e3, "mean": round(statistics.fmean(took) * 1e3, 3)}
-    return emit(BENCH, p50 * 1e3, "ms", LIMIT_P50 * 1e3, ok, len(took), jobs=JOBS, units=UNITS, **extra)
+    within = p50 <= LIMIT_P50 and p99 <= LIMIT_P99 and len(took) == size.failures
+    details = {"p99": p99, "p99_limit": LIMIT_P99, "mean": statistics.fmean(took), "jobs": size.jobs, "units": UNITS}
+    yield Figure("failure-to-replacement", p50, "ms", LIMIT_P50, within, len(took), details)

@@ -9,14 +9,16 @@ session, to compare with. It ends with the process that started it.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.session import Session
+
+type Weights = dict[str, npt.NDArray[np.float32]]
 
 STEP_SECONDS = 0.05
 BATCH = 8
@@ -24,12 +26,12 @@ TENSORS, SIDE = 40, 160
 """40 x 160 x 160 = 1,024,000 parameters."""
 
 
-def model() -> dict[str, np.ndarray]:
-    chance = np.random.default_rng(0)
-    return {f"w{i:02}": chance.normal(size=(SIDE, SIDE)).astype(np.float32) for i in range(TENSORS)}
+def model() -> Weights:
+    rng = np.random.default_rng(0)
+    return {f"w{i:02}": rng.normal(size=(SIDE, SIDE)).astype(np.float32) for i in range(TENSORS)}
 
 
-def steps(weights: dict[str, np.ndarray], batches: Iterator[object]) -> Iterator[None]:
+def steps(weights: Weights, batches: Iterator[object]) -> Iterator[None]:
     """One yield a step; a step ends 50 ms after it began, whatever was done in it."""
     for _ in batches:
         deadline = time.monotonic() + STEP_SECONDS
@@ -56,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

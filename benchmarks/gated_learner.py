@@ -1,7 +1,7 @@
 """`python -m benchmarks.gated_learner FOLDER UNIT MODULE [argument...]`: a trainer that joins when FOLDER/go exists.
 
-It says that it is ready by FOLDER/UNIT.ready. Imports and compilation take seconds and differ between frameworks; a short training
-that is to compare numbers must not begin with whoever starts fastest.
+It creates FOLDER/UNIT.ready when it is ready. Imports and compilation take seconds and differ between frameworks; a short training whose
+numbers are compared must not begin when only the fastest learner is there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The job: a real syncer and four real learner processes over loopback, two in JAX and two in torch, at two speeds. The baseline: one
 program, the same model from the same first parameters, four times the unit's batch, as many steps as give the same number of
-tokens. Both choose their inner learning rate from the same grid, on a seed that is not counted; schedule and everything else are
+tokens. Both choose their inner learning rate from the same grid, on a seed that is not counted; the schedule and everything else are
 equal. The value is the median over the counted seeds of the ratio of the two losses.
 
 `python -m benchmarks.learning_parity --help` for shorter or longer runs.
@@ -16,16 +16,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
+from builders.child_processes import die_with_parent
 from diloco import contract
 
+from benchmarks import ROOT
+from benchmarks.figure import Figure, measured_commit, rounded
 from benchmarks.local_job import Learner, run_job
-from benchmarks.offspring import die_with_parent
-from benchmarks.report import emit
 
 LIMIT = 1.03
 UNITS = 4
@@ -33,8 +33,9 @@ TUNING_SEED = 0
 FIRST_SEED = 11
 """Counted seeds start here. None of them was looked at when the outer optimizer and the length of the run were chosen."""
 LEAST_STEPS = 600
-"""Steps below which the figure means nothing: it is then printed, but never ok."""
-_ROOT = Path(__file__).parent.parent
+LEAST_SEEDS = 3
+"""With fewer steps or seeds the figure means nothing: it is printed, but never ok."""
+SMOKE_ARGUMENTS = ("--steps", "12", "--seeds", "1", "--learning-rates", "4e-3", "--batch", "2", "--width", "16")
 _SPEEDS = {"jax-0": 1.0, "jax-1": 0.7, "torch-0": 1.0, "torch-1": 0.7}
 
 
@@ -101,7 +102,7 @@ def train_job(setting: Setting, learning_rate: float, seed: int) -> Run:
     if result.held_out_loss is None:
         raise RuntimeError("the job ended without a held-out loss: no learner reported its evaluation")
     shares = ", ".join(f"{unit.unit} {unit.steps} steps" for unit in result.units)
-    _tell(f"seed {seed}, rate {learning_rate}: job {result.held_out_loss:.4f} after {result.tokens} tokens ({shares})", began)
+    _log(f"seed {seed}, rate {learning_rate}: job {result.held_out_loss:.4f} after {result.tokens} tokens ({shares})", began)
     return Run(learning_rate, result.tokens, result.held_out_loss)
 
 
@@ -113,56 +114,68 @@ def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) 
     arguments = setting.trainer_arguments(learning_rate, seed, batch)
     command = [sys.executable, "-m", "diloco.trainers.byte_lm_torch", *arguments, "--alone", "--steps", str(steps)]
     done = subprocess.run(
-        command, cwd=_ROOT, capture_output=True, text=True, timeout=setting.timeout, check=False, preexec_fn=die_with_parent
+        command, cwd=ROOT, capture_output=True, text=True, timeout=setting.timeout, check=False, preexec_fn=die_with_parent
     )
     if done.returncode:
         raise RuntimeError(f"the baseline ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     line = json.loads(done.stdout.splitlines()[-1])
-    _tell(f"seed {seed}, rate {learning_rate}: alone {line['heldOutLoss']:.4f} after {line['tokens']} tokens, {steps} steps", began)
+    _log(f"seed {seed}, rate {learning_rate}: alone {line['heldOutLoss']:.4f} after {line['tokens']} tokens, {steps} steps", began)
     return Run(learning_rate, int(line["tokens"]), float(line["heldOutLoss"]))
 
 
 def compare(setting: Setting) -> list[tuple[Run, Run]]:
-    """(job, alone) for every seed. The rates, each for itself, are those that were best on `TUNING_SEED`, which does not count."""
-    jobs = [train_job(setting, rate, TUNING_SEED) for rate in setting.learning_rates]
+    """(job, alone) for every seed. Each uses the rate that was best for it on `TUNING_SEED`, which does not count."""
     with ThreadPoolExecutor(2) as pool:
-        alone = list(pool.map(lambda job: train_alone(setting, job.learning_rate, TUNING_SEED, job.tokens), jobs))
-        job_rate, alone_rate = min(jobs, key=_loss).learning_rate, min(alone, key=_loss).learning_rate
+        job_rate, alone_rate = _best_rates(setting, pool)
         counted = [(seed, train_job(setting, job_rate, seed)) for seed in range(FIRST_SEED, FIRST_SEED + setting.seeds)]
         return list(pool.map(lambda one: (one[1], train_alone(setting, alone_rate, one[0], one[1].tokens)), counted))
 
 
-def main(argv: Sequence[str] = ()) -> bool:
-    """Print the figure; whether it keeps the limit."""
-    setting = _parse(argv)
+def _best_rates(setting: Setting, pool: ThreadPoolExecutor) -> tuple[float, float]:
+    """Of the job and of the plain program. With a single rate there is nothing to choose, and nothing is trained."""
+    if len(setting.learning_rates) == 1:
+        return setting.learning_rates[0], setting.learning_rates[0]
+    jobs = [train_job(setting, rate, TUNING_SEED) for rate in setting.learning_rates]
+    alone = list(pool.map(lambda job: train_alone(setting, job.learning_rate, TUNING_SEED, job.tokens), jobs))
+    return min(jobs, key=_loss).learning_rate, min(alone, key=_loss).learning_rate
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    yield figure(_parse(SMOKE_ARGUMENTS if smoke else ()))
+
+
+def figure(setting: Setting) -> Figure:
     pairs = compare(setting)
     ratios = [job.loss / alone.loss for job, alone in pairs]
     steps = min(job.tokens for job, _ in pairs) / (UNITS * setting.batch * setting.context)
     value = statistics.median(ratios)
-    return emit(
-        "learning-parity",
-        value,
-        "ratio",
-        LIMIT,
-        value <= LIMIT and steps >= LEAST_STEPS and len(ratios) >= 3,
-        len(ratios),
-        ratios=[round(ratio, 4) for ratio in ratios],
-        job_losses=[round(job.loss, 4) for job, _ in pairs],
-        alone_losses=[round(alone.loss, 4) for _, alone in pairs],
-        job_rate=pairs[0][0].learning_rate,
-        alone_rate=pairs[0][1].learning_rate,
-        rates=list(setting.learning_rates),
-        steps=round(steps),
-        decay_to=setting.decay_to,
-        outer=[setting.method, setting.outer_learning_rate, setting.outer_momentum],
-    )
+    within = value <= LIMIT and steps >= LEAST_STEPS and len(ratios) >= LEAST_SEEDS
+    details = {
+        "ratios": rounded(ratios, 4),
+        "job_losses": rounded([job.loss for job, _ in pairs], 4),
+        "alone_losses": rounded([alone.loss for _, alone in pairs], 4),
+        "job_rate": pairs[0][0].learning_rate,
+        "alone_rate": pairs[0][1].learning_rate,
+        "rates": list(setting.learning_rates),
+        "steps": round(steps),
+        "decay_to": setting.decay_to,
+        "outer": [setting.method, setting.outer_learning_rate, setting.outer_momentum],
+    }
+    return Figure("learning-parity", value, "ratio", LIMIT, within, len(ratios), details)
+
+
+def main(argv: Sequence[str]) -> bool:
+    """Print the figure of the given setting. Returns whether it keeps the limit."""
+    found = figure(_parse(argv))
+    sys.stdout.write(found.line(smoke=False, commit=measured_commit()) + "\n")
+    return found.ok
 
 
 def _loss(run: Run) -> float:
     return run.loss
 
 
-def _tell(message: str, began: float) -> None:
+def _log(message: str, began: float) -> None:
     sys.stderr.write(f"learning-parity: {message}, {time.monotonic() - began:.0f} s\n")
     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""One job of real processes over loopback, without an operator: a syncer and its learners, told by the contract what to do.
+"""One job of real processes over loopback, without an operator: a syncer and its learners, started as the contract says.
 
 The learners join together, when the slowest of them is ready (`gated_learner`).
 """
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builders.certificates import JobCertificates
+from builders.child_processes import die_with_parent
 from diloco import contract
 
-from benchmarks.offspring import die_with_parent
-from tests.builders.certificates import JobCertificates
+from benchmarks import ROOT
 
 _HOST = "127.0.0.1"
 _POLL = 0.2
-_ROOT = Path(__file__).parent.parent
 
 
 class JobFailed(RuntimeError):
@@ -43,14 +43,14 @@ class Learner:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the syncer left, and what each learner printed last, by unit."""
+class JobResult:
+    """The syncer's result, and the last line that each learner printed, by unit."""
 
     result: contract.Result
     learners: dict[str, dict[str, Any]]
 
 
-def run_job(training: contract.Training, learners: Sequence[Learner], timeout: float) -> Outcome:
+def run_job(training: contract.Training, learners: Sequence[Learner], timeout: float) -> JobResult:
     """Train to the end and collect the results. Every process started here has ended when this returns or raises JobFailed."""
     with tempfile.TemporaryDirectory(prefix="diloco-bench-") as folder:
         return _LocalJob(Path(folder), training, learners).run(time.monotonic() + timeout)
@@ -66,7 +66,7 @@ class _LocalJob:
         self._port = _free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, deadline: float) -> Outcome:
+    def run(self, deadline: float) -> JobResult:
         try:
             self._start_all()
             self._wait_until_ready(deadline)
@@ -77,7 +77,7 @@ class _LocalJob:
                 process.kill()
                 process.wait()
         outputs = {learner.unit: (self._folder / f"{learner.unit}.out").read_text() for learner in self._learners}
-        return Outcome(
+        return JobResult(
             result=contract.Result.model_validate_json((self._folder / "result.json").read_bytes()),
             learners={unit: json.loads(text.splitlines()[-1]) for unit, text in outputs.items()},
         )
@@ -116,7 +116,7 @@ class _LocalJob:
     def _start(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         with (self._folder / f"{name}.out").open("wb") as out, (self._folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, *arguments], cwd=_ROOT, env=environment, stdout=out, stderr=log, preexec_fn=die_with_parent
+                [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=out, stderr=log, preexec_fn=die_with_parent
             )
 
     def _wait_until_ready(self, deadline: float) -> None:
@@ -141,7 +141,9 @@ class _LocalJob:
                 del waiting[name]
             if time.monotonic() > deadline:
                 name = next(iter(waiting))
-                raise JobFailed(f"the job takes too long; still running: {', '.join(waiting)}; {name} said last:\n{self._log_end(name)}")
+                raise JobFailed(
+                    f"the job takes too long; still running: {', '.join(waiting)}; the log of {name} ends with:\n{self._log_end(name)}"
+                )
             time.sleep(_POLL)
 
     def _log_end(self, name: str, lines: int = 15) -> str:

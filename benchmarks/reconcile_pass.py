@@ -1,7 +1,7 @@
-"""[reconcile-pass] One pure pass over a job that trains, all of whose units have just reported: nothing to create, figures to compare.
+"""[reconcile-pass] One pure pass over a job that trains and all of whose units have just reported: nothing to create, figures to compare.
 
-Two figures: the median pass over 16 units (limit 2 ms), and what one unit costs at 1,024 units relative to 16 (limit 1.5: the cost
-of a pass is linear in units; measured pairwise in one run, the median of the ratios).
+[reconcile-pass] is the median pass over 16 units. [reconcile-pass-linear] is what one unit costs at 1,024 units relative to 16: a pass is
+linear in units. Passes of both sizes alternate in one run, and the value is the median of the ratios of neighbours.
 """
 
 from __future__ import annotations
@@ -10,107 +10,48 @@ import datetime
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from diloco_operator.accelerators import CATALOGUE
-from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.certificates.view import project_certificates
-from diloco_operator.fleet import Inventory, project_node
-from diloco_operator.operator.certificate_writes import certificate_writes
-from diloco_operator.plan import Create
-from diloco_operator.reconcile import Children, ObservedState, OperatorConfig, parse_job, project_child, project_pod, reconcile
-from diloco_operator.report import Report, UnitPhase, UnitReport
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node
+from builders.stage import Stage
+from diloco_operator.reconcile import ObservedState, reconcile
 
-from benchmarks.report import emit
+from benchmarks.figure import Figure
 
 LIMIT_MS = 2.0
 LIMIT_RATIO = 1.5
-START = datetime.datetime(2026, 11, 20, 12, tzinfo=datetime.UTC)
-_KINDS = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
+POOLS = 4
+REPORT_AGE = 7.0
+"""Seconds between two reports of a syncer."""
 
 
-def _job(units: int) -> dict[str, Any]:
-    template = {"spec": {"containers": [{"name": "learner", "image": "trainer", "command": ["train"]}]}}
-    pools = [
-        {
-            "name": f"pool{index}",
-            "accelerator": "tpu-v5p",
-            "topology": "2x2x1",
-            "learners": {"min": 0, "max": units // 4},
-            "template": template,
-        }
-        for index in range(4)
-    ]
-    return {
-        "apiVersion": "diloco.dev/v1alpha1",
-        "kind": "DiLoCoJob",
-        "metadata": {"name": "bench", "namespace": "default", "uid": "uid-bench", "generation": 1},
-        "spec": {"learners": {"min": units // 2, "max": units}, "pools": pools, "training": {"steps": 1000}},
-    }
+@dataclass(frozen=True, slots=True)
+class Size:
+    small: int
+    large: int
+    """Units."""
+    repeats: int
+    """Passes over the small job whose mean is one measurement."""
+    pairs: int
 
 
-_V5P = CATALOGUE["tpu-v5p"]
+FULL = Size(small=16, large=1024, repeats=20, pairs=15)
+SMOKE = Size(small=16, large=64, repeats=2, pairs=2)
 
 
-def _node(index: int) -> dict[str, Any]:
-    name = f"tpu-{index}"
-    labels = {
-        "kubernetes.io/hostname": name,
-        **_V5P.labels[0].on_node(topology="2x2x1", per_host=4),
-        "cloud.google.com/gke-nodepool": f"np-{index}",
-    }
-    return {
-        "metadata": {"name": name, "labels": labels},
-        "status": {"allocatable": {_V5P.resource: "4"}, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
-def training_state(units: int) -> ObservedState:
-    """The snapshot of a job all of whose units contribute, made by reconcile itself from nothing."""
-    inventory = Inventory(OperatorConfig().disruption_signals)
-    for index in range(units):
-        inventory.update_node(project_node(_node(index)))
-    inventory.update_node(project_node({**_node(0), "metadata": {"name": "cpu", "labels": {}}}))
-    job, pods, children, secrets = _job(units), {}, {}, {}
-    issuer = Issuer(START.timestamp, OperatorConfig().certificate_lifetime)
-    report = None
-    for _ in range(5):
-        observed = ObservedState(
-            job=parse_job(job),
-            fleet=inventory,
-            config=OperatorConfig(),
-            pods=tuple(project_pod(pod) for pod in pods.values()),
-            children=Children(
-                **{_KINDS[kind]: project_child(obj) for kind, obj in children.items()},
-                authority=secrets.get("bench-ca"),
-                certificates={name: secret for name, secret in secrets.items() if name != "bench-ca"},
-            ),
-            report=report,
-        )
-        plan = reconcile(observed, START)
-        inventory.set_reservations(observed.job.key, plan.reservations)
-        assert not any(wanted.uid for wanted in plan.certificates), "what is made in one pass is not changed in the next"
-        for create in certificate_writes(issuer, plan.certificates):
-            assert isinstance(create, Create)
-            secrets[create.obj["metadata"]["name"]] = project_certificates(create.obj)
-        for create in plan.creates:
-            obj = create.obj
-            target = children if create.resource.kind in _KINDS else pods
-            target[create.resource.kind if target is children else obj["metadata"]["name"]] = obj
-            if target is pods:
-                component = obj["metadata"]["labels"]["diloco.dev/component"]
-                running = {"name": component, "state": {"running": {"startedAt": "2026-11-20T12:00:00Z"}}}
-                obj["status"] = {"phase": "Running", "containerStatuses": [running]}
-                obj["spec"]["nodeName"] = obj["spec"].get("nodeSelector", {}).get("kubernetes.io/hostname", "cpu")
-        if plan.status is not None:
-            job["status"] = plan.status.status
-        names = [unit["name"] for unit in job.get("status", {}).get("units", ())]
-        seen = {name: UnitReport(name, 1, UnitPhase.CONTRIBUTING, tokens=10, tokens_per_second=5.0) for name in names}
-        report = Report(received_at=START.timestamp(), t=5, steps=1000, seeded=True, units=seen)
-    states = [unit["state"] for unit in job["status"]["units"]]
-    assert states == ["Training"] * units, "the benchmark's job does not train"
-    return observed
+def training_job(units: int) -> tuple[ObservedState, datetime.datetime]:
+    """What a pass observes of a job all of whose units contribute and have just reported, and when."""
+    job = a_job("bench").with_learners(units // 2, units)
+    for index in range(POOLS):
+        job.with_pool(f"pool{index}", max=units // POOLS)
+    stage = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(units))).train()
+    if set(stage.states().values()) != {"Training"} or len(stage.states()) != units:
+        raise RuntimeError(f"the job does not train: {stage.states()}")
+    stage.advance(REPORT_AGE)
+    stage.everyone_contributes(t=11)
+    return stage.observed(), datetime.datetime.fromtimestamp(stage.now, datetime.UTC)
 
 
 def _seconds(call: Callable[[], object], repeat: int) -> float:
@@ -120,21 +61,21 @@ def _seconds(call: Callable[[], object], repeat: int) -> float:
     return (time.perf_counter() - begin) / repeat
 
 
-def main() -> bool:
-    small, large = training_state(16), training_state(1024)
-    later = START + datetime.timedelta(seconds=7)
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    small, now = training_job(size.small)
+    large, _ = training_job(size.large)
     gc.collect()
     gc.disable()
     try:
-        pairs = [(_seconds(lambda: reconcile(small, later), 20), _seconds(lambda: reconcile(large, later), 1)) for _ in range(15)]
+        pairs = [
+            (_seconds(lambda: reconcile(small, now), size.repeats), _seconds(lambda: reconcile(large, now), 1)) for _ in range(size.pairs)
+        ]
     finally:
         gc.enable()
-    median_ms = statistics.median(a for a, _ in pairs) * 1000
-    ratio = statistics.median((b / 1024) / (a / 16) for a, b in pairs)
-    fast = emit("reconcile-pass", median_ms, "ms per pass, 16 units", LIMIT_MS, median_ms <= LIMIT_MS, len(pairs) * 20)
-    linear = emit("reconcile-pass-linear", ratio, "cost per unit, 1024 vs 16 units", LIMIT_RATIO, ratio <= LIMIT_RATIO, len(pairs))
-    return fast and linear
-
-
-if __name__ == "__main__":
-    raise SystemExit(0 if main() else 1)
+    median_ms = statistics.median(small_pass for small_pass, _ in pairs) * 1000
+    ratio = statistics.median((large_pass / size.large) / (small_pass / size.small) for small_pass, large_pass in pairs)
+    unit = f"ms per pass, {size.small} units"
+    yield Figure("reconcile-pass", median_ms, unit, LIMIT_MS, median_ms <= LIMIT_MS, size.pairs * size.repeats)
+    unit = f"cost per unit, {size.large} vs {size.small} units"
+    yield Figure("reconcile-pass-linear", ratio, unit, LIMIT_RATIO, ratio <= LIMIT_RATIO, size.pairs)

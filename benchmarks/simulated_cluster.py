@@ -6,14 +6,16 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from diloco_operator.accelerators import CATALOGUE
+from builders.jobs import JobBuilder
+from builders.nodes import a_tpu_node
+from builders.pods import running_status
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
-from diloco_operator.kube.client import Obj, PatchType, Resource
+from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.reflector import CachedObject, Reflector
 from diloco_operator.operator import Operator, RunConfig
@@ -24,49 +26,28 @@ from diloco_operator.telemetry import Endpoint
 NAMESPACE = "default"
 UNITS = 16
 POOL = "v6e"
+STEPS = 100_000
+HOST = {"cpu": "180", "memory": "720Gi", "pods": "110"}
 
 type JobKey = tuple[str, str]
 
 
 def job(name: str) -> Obj:
-    """16 units on slices of one host; a failed unit is started again without a pause."""
-    container = {"name": names.LEARNER_CONTAINER, "image": "registry.example/train:1", "command": ["python", "train.py"]}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "learners": {
-                "min": UNITS,
-                "max": UNITS,
-                "restart": {"limit": MAX_FAILURES_ON_RECORD // UNITS, "window": "1h", "backoff": {"initial": "0s", "max": "0s"}},
-            },
-            "pools": [
-                {
-                    "name": POOL,
-                    "accelerator": "tpu-v6e",
-                    "topology": "2x2",
-                    "learners": {"min": UNITS, "max": UNITS},
-                    "template": {"spec": {"containers": [container]}},
-                }
-            ],
-            "training": {"steps": 100_000},
-        },
-    }
+    """16 units on slices of one host; a failed unit is started again without a delay."""
+    return (
+        JobBuilder(name)
+        .in_namespace(NAMESPACE)
+        .with_learners(UNITS, UNITS)
+        .with_restarts(MAX_FAILURES_ON_RECORD // UNITS, initial="0s", max="0s")
+        .with_pool(POOL, accelerator="tpu-v6e", topology="2x2", min=UNITS, max=UNITS)
+        .with_training(steps=STEPS)
+        .build()
+    )
 
 
 def node(name: str, pool: str = "", topology: str = "2x2") -> Obj:
-    """A host of four v6e chips. `pool`: the slice that it is part of; "": it is a slice of its own."""
-    kind = CATALOGUE["tpu-v6e"]
-    resources = {"cpu": "180", "memory": "720Gi", "pods": "110", kind.resource: "4"}
-    labels = {
-        names.NODE_HOSTNAME: name,
-        names.NODE_POOL: pool or name,
-        **kind.labels[0].on_node(topology=topology, per_host=4),
-    }
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+    """A host of four v6e chips. `pool`: the slice that it is part of; "": a slice of its own."""
+    return a_tpu_node(name, kind="tpu-v6e-slice", topology=topology, chips=4, pool=pool or name, resources=HOST)
 
 
 async def new_api(nodes: int) -> MemoryApi:
@@ -81,7 +62,7 @@ async def new_api(nodes: int) -> MemoryApi:
 
 
 class InstantKubelet:
-    """Binds and starts every pod as soon as it sees it, and removes it as soon as that is asked for."""
+    """Binds and starts every pod as soon as it sees it, and removes a deleted pod at once."""
 
     def __init__(self, api: MemoryApi, on_running: Callable[[JobKey], None]) -> None:
         self._api = api
@@ -111,22 +92,16 @@ class InstantKubelet:
         while True:
             what, pod = await self._todo.get()
             meta = pod["metadata"]
-            if what == "remove":
-                await self._api.delete(names.PODS, meta["namespace"], meta["name"], grace_seconds=0, uid=meta["uid"])
-            else:
-                await self._start(pod)
+            with suppress(NotFound, Conflict):  # the pod is gone: an ended one goes as soon as its deletion is asked for
+                if what == "remove":
+                    await self._api.delete(names.PODS, meta["namespace"], meta["name"], grace_seconds=0, uid=meta["uid"])
+                else:
+                    await self._start(pod)
 
     async def _start(self, pod: Obj) -> None:
         meta = pod["metadata"]
         await self._api.bind(meta["namespace"], meta["name"], meta.get("annotations", {}).get(names.ANNOTATION_NODE, "v6e-0"))
-        container = pod["spec"]["containers"][0]["name"]
-        state = {"running": {"startedAt": meta["creationTimestamp"]}}
-        status = {
-            "phase": "Running",
-            "podIP": "10.0.0.1",
-            "containerStatuses": [{"name": container, "ready": True, "restartCount": 0, "state": state}],
-            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": meta["creationTimestamp"]}],
-        }
+        status = running_status(pod, meta["creationTimestamp"])
         await self._api.patch(names.PODS, meta["namespace"], meta["name"], {"status": status}, type=PatchType.MERGE, subresource="status")
         key = (meta["namespace"], meta["labels"][names.LABEL_JOB])
         if meta["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
@@ -158,13 +133,13 @@ class SimulatedTelemetry:
             unit: UnitReport(unit=unit, attempt=attempt, phase=UnitPhase.CONTRIBUTING)
             for unit, attempt in self.kubelet.running.get(key, {}).values()
         }
-        return Report(received_at=time.time(), t=1, steps=100_000, seeded=True, units=units)
+        return Report(received_at=time.time(), t=1, steps=STEPS, seeded=True, units=units)
 
     async def close(self) -> None: ...
 
 
-class WatchedApi:
-    """A client that tells when the operator asks for a pod to be made."""
+class ObservedApi:
+    """A client that reports when the operator creates a pod."""
 
     def __init__(self, api: MemoryApi, on_create: Callable[[str, float], None]) -> None:
         self._api = api
@@ -183,13 +158,13 @@ class WatchedApi:
 async def operating(
     api: MemoryApi, *, kubelet: bool, on_create: Callable[[str, float], None] = lambda name, at: None
 ) -> AsyncIterator[InstantKubelet]:
-    """The operator at work on `api`, with or without a kubelet."""
+    """The operator at work on `api`, with or without a kubelet. It is up: it knows all nodes, and there is no job yet."""
     telemetry = SimulatedTelemetry()
     instant = InstantKubelet(api, telemetry.changed)
     telemetry.kubelet = instant
     rng = random.Random(2)
     operator = Operator(
-        WatchedApi(api, on_create),  # type: ignore[arg-type]
+        ObservedApi(api, on_create),
         config=OperatorConfig(),
         telemetry=telemetry,
         now=time.time,
@@ -200,6 +175,8 @@ async def operating(
     if kubelet:
         tasks += [asyncio.create_task(instant.pods.run()), asyncio.create_task(instant.work())]
     try:
+        while not operator.idle:  # noqa: ASYNC110 -- nothing reports the end of the first synchronization
+            await asyncio.sleep(0.01)
         yield instant
         if operator.counters.defects:
             raise RuntimeError(f"the operator had {operator.counters.defects} defects, see the log")

@@ -1,48 +1,60 @@
-"""[survivor-gap] SIGKILL one of four learners whose step is 50 ms: the largest gap between two steps of any survivor afterwards, over its
-largest gap in as long a time before. The time after the kill covers the loss, the end of the reconnect window and what follows."""
+"""[survivor-gap] What the loss of one learner costs the others.
+
+One of four learners, whose steps take 50 ms, gets SIGKILL. The longest step of any survivor afterwards over its longest step in as long a
+time before. The time after the kill covers the loss, the end of the reconnect window and what follows.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from benchmarks.exchange_rig import Rig, gaps, median_of
-from benchmarks.report import emit
+from benchmarks.exchange_rig import ExchangeRig, durations
+from benchmarks.figure import Figure, rounded
 
 LIMIT = 1.2
-RUNS = 5
-WINDOW = 8.0
-"""Seconds before and after the kill; longer than keepalive or the reconnect window."""
-WARM_UP_STEPS = 60
-SURVIVORS = ["u-1", "u-2", "u-3"]
+VICTIM = "u-0"
+SURVIVORS = ("u-1", "u-2", "u-3")
 
 
-def measure(directory: Path) -> float:
-    """The worst survivor's ratio of one run."""
-    with Rig(directory) as rig:
-        rig.syncer()
-        victim = rig.learner("u-0")
+@dataclass(frozen=True, slots=True)
+class Size:
+    runs: int
+    warm_up_steps: int
+    window: float
+    """Seconds before and after the kill. In full size longer than the keepalive and the reconnect window."""
+
+
+FULL = Size(runs=5, warm_up_steps=60, window=8.0)
+SMOKE = Size(runs=1, warm_up_steps=5, window=1.0)
+
+
+def worst_ratio(directory: Path, size: Size) -> float:
+    """Of one run: the ratio of the survivor that was delayed most."""
+    with ExchangeRig(directory) as rig:
+        rig.start_syncer()
+        victim = rig.start_learner(VICTIM)
         for unit in SURVIVORS:
-            rig.learner(unit)
-        rig.wait_for_steps(["u-0", *SURVIVORS], WARM_UP_STEPS)
-        time.sleep(WINDOW)
+            rig.start_learner(unit)
+        rig.wait_for_steps([VICTIM, *SURVIVORS], size.warm_up_steps)
+        time.sleep(size.window)
         killed = time.monotonic()
         victim.kill()
         victim.wait()
-        time.sleep(WINDOW)
+        time.sleep(size.window)
         end = time.monotonic()
-        before = {unit: max(gaps(rig.times(unit), killed - WINDOW, killed)) for unit in SURVIVORS}
-        after = {unit: max(gaps(rig.times(unit), killed, end)) for unit in SURVIVORS}
-        return max(after[unit] / before[unit] for unit in SURVIVORS)
+        steps = {unit: rig.step_ends(unit) for unit in SURVIVORS}
+    return max(max(durations(ends, killed, end)) / max(durations(ends, killed - size.window, killed)) for ends in steps.values())
 
 
-def main() -> bool:
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    """The median of the runs."""
+    size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
-        ratios = [measure(Path(directory) / str(run)) for run in range(RUNS)]
-    value = median_of(ratios)
-    return emit("survivor-gap", value, "ratio", LIMIT, value <= LIMIT, RUNS, ratios=[round(ratio, 4) for ratio in ratios])
-
-
-if __name__ == "__main__":
-    main()
+        ratios = [worst_ratio(Path(directory) / str(run), size) for run in range(size.runs)]
+    value = median(ratios)
+    yield Figure("survivor-gap", value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})

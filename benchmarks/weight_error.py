@@ -1,15 +1,16 @@
-"""[weight-error] Weights of the merges are proportional to tokens^2/steps within 1 %.
+"""[weight-error] The weights of the merges are proportional to tokens^2/steps within 1 %.
 
-Learners of different speeds and batches run on virtual time against the real core. Beside it, a count of their own is kept for
-each: the batches that it trained between adopting a fragment and being asked for it. For every merge, the shares that it really
-had, read off the merged value, and those that the core reports are compared with the shares of `steps * (tokens/step)^2` from
-that count. The value is the largest relative error of a run in percent, median over the runs.
+Learners of different speeds and batch sizes run on virtual time against the real core. The benchmark counts for each, independently, the
+batches that it trains between adopting a fragment and being asked for it. For every merge it compares the shares of
+`steps * (tokens/step)^2` by this count with the shares that the merge had, read from the merged value, and with those that the core
+reports. The value is the largest relative error of a run in percent, the median over the runs.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +21,10 @@ from diloco.algorithm.events import Broadcast, Merged, Metadata, Pull, Push
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Merge, OuterOptimizer, Training
 
-from benchmarks.report import emit
+from benchmarks.figure import Figure
 
 LIMIT_PERCENT = 1.0
 FRAGMENTS = 8
-SECONDS = 600.0
-RUNS = 5
 LEARNERS = {"v5p": (0.05, 4096), "v6e": (0.08, 4096), "h100": (0.06, 8192), "old": (0.21, 1024)}
 """Seconds a step, and mean tokens of a batch: batches vary around it by a tenth."""
 
@@ -41,14 +40,27 @@ class Learner:
     """Per fragment the tokens of each batch since it was adopted: the independent count."""
 
 
-def main() -> bool:
-    errors = [_largest_error(seed) for seed in range(RUNS)]
-    value = float(np.median(errors))
+@dataclass(frozen=True, slots=True)
+class Size:
+    runs: int
+    seconds: float
+    """Of virtual time in a run."""
+    least_compared: int
+    """Shares that a run must compare; with fewer, nothing was measured."""
+
+
+FULL = Size(runs=5, seconds=600.0, least_compared=1000)
+SMOKE = Size(runs=1, seconds=30.0, least_compared=1)
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    errors = [_largest_error(seed, size) for seed in range(size.runs)]
     worst = max(errors)
-    return emit("weight-error", value, "%", LIMIT_PERCENT, worst <= LIMIT_PERCENT, RUNS, worst=worst)
+    yield Figure("weight-error", float(np.median(errors)), "%", LIMIT_PERCENT, worst <= LIMIT_PERCENT, size.runs, {"worst": worst})
 
 
-def _largest_error(seed: int) -> float:
+def _largest_error(seed: int, size: Size) -> float:
     """Of one run on virtual time, in percent."""
     # One place for each learner in every tensor: it pushes the syncer's value, changed by 1 at its own place.
     layout = Layout(TensorSpec(f"w{p}", (len(LEARNERS),)) for p in range(FRAGMENTS))
@@ -65,9 +77,9 @@ def _largest_error(seed: int) -> float:
     core.seed([np.zeros(f.size, np.float32) for f in core.fragments])
     learners = {u: Learner(i, *of, np.random.default_rng([seed, i])) for i, (u, of) in enumerate(LEARNERS.items())}
     run = _Run(core, learners)
-    run.until(SECONDS)
-    if run.compared < 1000:
-        return float("nan")  # nothing was measured
+    run.until(size.seconds)
+    if run.compared < size.least_compared:
+        return float("nan")
     return 100 * run.worst
 
 
@@ -115,7 +127,7 @@ class _Run:
         if not batches:
             return
         value, place = self.core.value(pull.fragment).copy(), self.learners[unit].index
-        value[place] += -1.0 if value[place] > 0 else 1.0  # to and fro, so that float32 keeps its precision
+        value[place] += -1.0 if value[place] > 0 else 1.0  # back and forth, so that float32 keeps its precision
         payload = codec.encode(codec.Coding.FLOAT32, value)
         push = Push(pull.fragment, pull.t, codec.Coding.FLOAT32, -1, payload, len(batches), sum(batches))
         if self.core.push(unit, push, self.now) is None:

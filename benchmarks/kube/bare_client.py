@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from diloco_operator.api import names
@@ -19,7 +20,7 @@ async def main(kubeconfig: str, pods: list[Obj]) -> float:
     async with RestClient.connect(load_config(kubeconfig)) as client:
         await client.list(names.NODES, limit=1)  # connected, as the operator is
         begun = time.perf_counter()
-        await side_by_side([lambda pod=pod: client.create(names.PODS, pod) for pod in pods])
+        await side_by_side([partial(client.create, names.PODS, pod) for pod in pods])
         return time.perf_counter() - begun
 
 

@@ -1,4 +1,4 @@
-"""[blast-radius] 64 units of 4 hosts, one pod fails: how long until its unit's 4 successors exist, and whom else it touched.
+"""[blast-radius] One pod of a job with 64 units of 4 hosts fails: how long until its unit has 4 successors, and which other pods change.
 
 The time runs from the answer to the status write that marks the pod Failed. The other 252 pods must be the same pods, by uid, after the
 unit was made again.
@@ -8,34 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 
+from benchmarks.figure import Figure, percentile
 from benchmarks.kube.rig import PodWatch, Rig, failed, job, rig, running, shuffled, watching
-from benchmarks.report import emit, percentile
 
-BENCH = "blast-radius"
-UNITS = 64
 HOSTS = 4
-FAILURES = 20
 LIMIT = 1.0
 
 
-async def one_failure(bench: Rig, watch: PodWatch, victim: Obj) -> float:
+@dataclass(frozen=True, slots=True)
+class Size:
+    units: int
+    failures: int
+
+
+FULL = Size(units=64, failures=20)
+SMOKE = Size(units=4, failures=2)
+
+
+async def one_failure(bench: Rig, watch: PodWatch, victim: Obj, units: int) -> float:
     """Seconds until the unit was made again. Raises RuntimeError when any other pod was touched."""
     namespace = victim["metadata"]["namespace"]
     unit = victim["metadata"]["labels"][names.LABEL_UNIT]
     before = await bench.pods(namespace)
     others = {pod["metadata"]["uid"] for pod in before if pod["metadata"]["labels"][names.LABEL_UNIT] != unit}
-    assert len(others) == (UNITS - 1) * HOSTS
+    assert len(others) == (units - 1) * HOSTS
     known = set(watch.added)
     await bench.mark([victim], failed)
     begun = time.perf_counter()
     await watch.until(lambda: len(watch.added.keys() - known) >= HOSTS, "the unit's successors made")
     took = max(watch.added[name] for name in watch.added.keys() - known) - begun
     old = {pod["metadata"]["name"] for pod in before if pod["metadata"]["labels"][names.LABEL_UNIT] == unit}
-    await watch.until(lambda: old <= watch.removed, "the unit's old pods asked to go")
+    await watch.until(lambda: old <= watch.removed, "the unit's old pods deleted")
     fresh = [pod for pod in await bench.pods(namespace) if pod["metadata"]["name"] not in {each["metadata"]["name"] for each in before}]
     await bench.mark(fresh, running)
     after = {pod["metadata"]["uid"] for pod in await bench.pods(namespace) if "deletionTimestamp" not in pod["metadata"]}
@@ -44,23 +53,30 @@ async def one_failure(bench: Rig, watch: PodWatch, victim: Obj) -> float:
     return took
 
 
-async def measure() -> list[float]:
+async def replacement_times(size: Size) -> list[float]:
     async with rig() as bench:
-        await bench.add_slices(UNITS, hosts=HOSTS)
+        await bench.add_slices(size.units, hosts=HOSTS)
         namespace = await bench.namespace("blast")
         with bench.operator():
             async with watching(bench.client, namespace) as watch:
-                await bench.client.create(names.DILOCO_JOBS, job("blast", namespace, UNITS, hosts=HOSTS))
-                await watch.until(lambda: len(watch.added) == UNITS * HOSTS, "every learner pod made")
+                await bench.client.create(names.DILOCO_JOBS, job("blast", namespace, size.units, hosts=HOSTS))
+                await watch.until(lambda: len(watch.added) == size.units * HOSTS, "every learner pod made")
                 pods = await bench.pods(namespace)
                 await bench.mark(pods, running)
                 by_unit = {pod["metadata"]["labels"][names.LABEL_UNIT]: pod for pod in shuffled(pods, seed=1)}
-                return [await one_failure(bench, watch, pod) for pod in shuffled(by_unit.values(), seed=2)[:FAILURES]]
+                return [await one_failure(bench, watch, pod, size.units) for pod in shuffled(by_unit.values(), seed=2)[: size.failures]]
 
 
-def main() -> bool:
+def measure(*, smoke: bool) -> Iterator[Figure]:
     """The longest of all is the value."""
-    took = asyncio.run(measure())
+    size = SMOKE if smoke else FULL
+    took = asyncio.run(replacement_times(size))
     value = max(took)
-    extra = {"p50": round(percentile(took, 0.5), 4), "made_again": HOSTS, "untouched": (UNITS - 1) * HOSTS}
-    return emit(BENCH, value, "s", LIMIT, value < LIMIT, len(took), units=UNITS, hosts=HOSTS, **extra)
+    details = {
+        "p50": percentile(took, 0.5),
+        "made_again": HOSTS,
+        "untouched": (size.units - 1) * HOSTS,
+        "units": size.units,
+        "hosts": HOSTS,
+    }
+    yield Figure("blast-radius", value, "s", LIMIT, value < LIMIT, len(took), details)

@@ -8,59 +8,70 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from diloco_operator.api import names
 
+from benchmarks.figure import Figure, rounded
+from benchmarks.kube.failure_burst import FailureBurst, failure_burst
 from benchmarks.kube.rig import Rig, bare_seconds, job, rig, running, watching
-from benchmarks.kube.storm import Storm, storm
-from benchmarks.report import emit
 
-BENCH = "mass-failure"
-UNITS = 500
 LIMIT = 3.0
-RUNS = 5
-REPORTED_RUNS = 3
 
 
-async def one_run(bench: Rig, run: int, *, reported: bool) -> tuple[Storm, float]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    units: int
+    runs: int
+    reported_runs: int
+
+
+FULL = Size(units=500, runs=5, reported_runs=3)
+SMOKE = Size(units=8, runs=1, reported_runs=1)
+
+
+async def one_run(bench: Rig, run: int, units: int, *, reported: bool) -> tuple[FailureBurst, float]:
     """What happened, and the bare client's seconds."""
     namespace = await bench.namespace(f"failing-{run}")
     async with watching(bench.client, namespace) as watch:
-        await bench.client.create(names.DILOCO_JOBS, job("mass", namespace, UNITS))
-        await watch.until(lambda: len(watch.added) == UNITS, "every learner pod made")
+        await bench.client.create(names.DILOCO_JOBS, job("mass", namespace, units))
+        await watch.until(lambda: len(watch.added) == units, "every learner pod made")
     pods = await bench.pods(namespace)
     await bench.mark(pods, running)
-    async with storm(bench, namespace, reported=reported) as raging:
-        found = await raging
+    async with failure_burst(bench, namespace, reported=reported) as burst:
+        found = await burst
     bare_namespace = await bench.namespace(f"bare-{run}")
     bare = await asyncio.to_thread(bare_seconds, bench.plane, pods, bare_namespace)
     await bench.clear(bare_namespace, lambda: True)
     return found, bare
 
 
-async def measure() -> list[tuple[Storm, float]]:
+async def all_runs(size: Size) -> list[tuple[FailureBurst, float]]:
     found = []
     async with rig() as bench:
-        await bench.add_slices(UNITS)
+        await bench.add_slices(size.units)
         with bench.operator() as operator:
-            for run in range(RUNS + REPORTED_RUNS):
-                found.append(await one_run(bench, run, reported=run >= RUNS))
-                await bench.clear(f"failing-{run}", lambda: operator.metric("diloco_job_units") == 0)
+            for run in range(size.runs + size.reported_runs):
+                found.append(await one_run(bench, run, size.units, reported=run >= size.runs))
+                await bench.clear(f"failing-{run}", lambda: operator.total("diloco_job_units") == 0)
     return found
 
 
-def main() -> bool:
-    """Median of the runs' ratios."""
-    measured = asyncio.run(measure())
-    found = measured[:RUNS]
-    ratios = [(seen.last - seen.begun) / bare for seen, bare in found]
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    """The median of the runs' ratios."""
+    size = SMOKE if smoke else FULL
+    measured = asyncio.run(all_runs(size))
+    found, reported = measured[: size.runs], measured[size.runs :]
+    ratios = [burst.seconds / bare for burst, bare in found]
     value = statistics.median(ratios)
-    extra = {
-        "ratios": [round(each, 3) for each in ratios],
-        "operator_seconds": [round(seen.last - seen.begun, 3) for seen, _ in found],
-        "of_these_until_all_had_failed": [round(seen.all_failed - seen.begun, 3) for seen, _ in found],
-        "bare_seconds": [round(bare, 3) for _, bare in found],
-        "reported_ratios": [round((seen.last - seen.begun) / bare, 3) for seen, bare in measured[RUNS:]],
-        "reported_until_all_had_failed": [round(seen.all_failed - seen.begun, 3) for seen, _ in measured[RUNS:]],
+    details = {
+        "units": size.units,
+        "ratios": rounded(ratios, 3),
+        "operator_seconds": rounded([burst.seconds for burst, _ in found], 3),
+        "of_these_until_all_had_failed": rounded([burst.failing_seconds for burst, _ in found], 3),
+        "bare_seconds": rounded([bare for _, bare in found], 3),
+        "reported_ratios": rounded([burst.seconds / bare for burst, bare in reported], 3),
+        "reported_until_all_had_failed": rounded([burst.failing_seconds for burst, _ in reported], 3),
     }
-    return emit(BENCH, value, "ratio", LIMIT, value <= LIMIT, RUNS, units=UNITS, **extra)
+    yield Figure("mass-failure", value, "ratio", LIMIT, value <= LIMIT, size.runs, details)

@@ -1,57 +1,77 @@
 """[memory-per-1000-pods] What the operator's process holds: at rest, and for every 1,000 pods in its cache.
 
-4,000 pods of four jobs. The figure is that of an operator that starts and finds them; the one that made them, whose passes built 4,000
-manifests as well, is told beside it.
+4,000 pods of four jobs. The value is that of an operator that starts and finds them. `made_by_itself` is that of the operator that created
+them, whose passes also built 4,000 manifests.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from builders.operator_process import OperatorReplica
 from diloco_operator.api import names
 
-from benchmarks.kube.rig import OperatorProcess, job, rig, running, watching
-from benchmarks.report import emit
+from benchmarks.figure import Figure
+from benchmarks.kube.rig import job, rig, running, watching
 
-BENCH = "memory-per-1000-pods"
-JOBS = 4
-UNITS = 1000
 LIMIT = 5.0
 BASE_LIMIT = 150.0
-MIB = 1 << 20
+"""MiB."""
 
 
-async def at_rest(operator: OperatorProcess) -> float:
-    """MiB, once the operator has nothing to do for three looks in a row."""
-    quiet = 0
-    writes = -1
-    while quiet < 3:
-        await asyncio.sleep(1.0)
+@dataclass(frozen=True, slots=True)
+class Size:
+    jobs: int
+    units: int
+    """Of each job."""
+    quiet: float
+    """Seconds without a write after which the operator is at rest."""
+
+
+FULL = Size(jobs=4, units=1000, quiet=3.0)
+SMOKE = Size(jobs=1, units=8, quiet=0.5)
+
+
+async def at_rest(operator: OperatorReplica, quiet: float) -> float:
+    """MiB, once the operator has written nothing for so many seconds."""
+    checks, unchanged, writes = 3, 0, -1
+    while unchanged < checks:
+        await asyncio.sleep(quiet / checks)
         now = operator.writes
-        quiet = quiet + 1 if now == writes else 0
+        unchanged = unchanged + 1 if now == writes else 0
         writes = now
-    return operator.resident_bytes / MIB
+    return operator.resident_mib
 
 
-async def measure() -> tuple[float, float, float]:
+async def resident(size: Size) -> tuple[float, float, float]:
     """(base, with the pods it found, with the pods it made), MiB."""
     async with rig() as bench:
-        await bench.add_slices(JOBS * UNITS)
+        await bench.add_slices(size.jobs * size.units)
         with bench.operator() as operator:
-            base = await at_rest(operator)
+            base = await at_rest(operator, size.quiet)
             namespace = await bench.namespace("memory")
             async with watching(bench.client, namespace) as watch:
-                for index in range(JOBS):
-                    await bench.client.create(names.DILOCO_JOBS, job(f"memory-{index}", namespace, UNITS))
-                await watch.until(lambda: len(watch.added) == JOBS * UNITS, "every learner pod made")
+                for index in range(size.jobs):
+                    await bench.client.create(names.DILOCO_JOBS, job(f"memory-{index}", namespace, size.units))
+                await watch.until(lambda: len(watch.added) == size.jobs * size.units, "every learner pod made")
             await bench.mark(await bench.pods(namespace), running)
-            made = await at_rest(operator)
+            made = await at_rest(operator, size.quiet)
         with bench.operator() as operator:
-            return base, await at_rest(operator), made
+            return base, await at_rest(operator, size.quiet), made
 
 
-def main() -> bool:
-    base, found, made = asyncio.run(measure())
-    value = (found - base) / (JOBS * UNITS / 1000)
-    extra = {"base_mib": round(base, 1), "base_limit": BASE_LIMIT, "made_by_itself": round((made - base) / (JOBS * UNITS / 1000), 2)}
-    return emit(BENCH, value, "MiB", LIMIT, value <= LIMIT and base <= BASE_LIMIT, 1, pods=JOBS * UNITS, nodes=JOBS * UNITS, **extra)
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    base, found, made = asyncio.run(resident(size))
+    pods = size.jobs * size.units
+    value = (found - base) / (pods / 1000)
+    details = {
+        "base_mib": round(base, 1),
+        "base_limit": BASE_LIMIT,
+        "made_by_itself": round((made - base) / (pods / 1000), 2),
+        "pods": pods,
+        "nodes": pods,
+    }
+    yield Figure("memory-per-1000-pods", value, "MiB", LIMIT, value <= LIMIT and base <= BASE_LIMIT, 1, details)

@@ -1,32 +1,43 @@
 """[noisy-neighbour] While 1,000 units of one job fail at once, how long does another job wait for a successor?
 
 p99 of the other job's failure-to-successor time while the operator makes the 1,000 successors, against the same without any. The time
-runs from the answer to the status write that marks a pod Failed until a watch sees its successor. Failures are made, and their successors
-counted, by a process of its own, so that what is measured is not what it costs to measure. What waits before the first successor waits
-for an API server that takes in a thousand changed pods at once; it is told apart.
+runs from the answer to the status write that marks a pod Failed until a watch sees its successor. A process of its own makes the failures
+and counts their successors, so that the measuring process does not spend its time on it. A replacement that begins before the first
+successor waits for an API server that takes in a thousand changed pods at once; its figures stand apart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 
+from benchmarks.figure import Figure, percentile, rounded
+from benchmarks.kube.failure_burst import FailureBurst, failure_burst
 from benchmarks.kube.rig import PodWatch, Rig, failed, job, rig, running, watching
-from benchmarks.kube.storm import Storm, storm
-from benchmarks.report import emit, percentile
+from benchmarks.simulated_cluster import POOL
 
-BENCH = "noisy-neighbour"
-NOISY_UNITS = 1000
-QUIET_UNITS = 16
-STORMS = 5
-EVERY = 0.1
-"""Seconds between a successor and the next failure of the quiet job."""
-QUIET_FAILURES = 300
 LIMIT = 2.0
+INTERVAL = 0.1
+"""Seconds between a successor and the next failure of the quiet job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    noisy_units: int
+    quiet_units: int
+    bursts: int
+    quiet_failures: int
+    pause: float
+    """Seconds in which the operator comes to rest."""
+
+
+FULL = Size(noisy_units=1000, quiet_units=16, bursts=5, quiet_failures=300, pause=5.0)
+SMOKE = Size(noisy_units=32, quiet_units=2, bursts=1, quiet_failures=2, pause=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +55,10 @@ class Wait:
 class Neighbour:
     """The quiet job: fails one unit after the other and notes how long each waits."""
 
-    def __init__(self, bench: Rig, watch: PodWatch) -> None:
+    def __init__(self, bench: Rig, watch: PodWatch, units: int) -> None:
         self._bench = bench
         self._watch = watch
+        self._units = units
         self._current: dict[str, Obj] = {}
         self._turn = 0
 
@@ -56,7 +68,7 @@ class Neighbour:
         self._current = {pod["metadata"]["labels"][names.LABEL_UNIT]: pod for pod in pods}
 
     async def fail_one(self) -> Wait:
-        unit = f"v6e-{self._turn % QUIET_UNITS}"
+        unit = f"{POOL}-{self._turn % self._units}"
         self._turn += 1
         pod = self._current[unit]
         attempt = int(pod["metadata"]["labels"][names.LABEL_ATTEMPT])
@@ -67,52 +79,54 @@ class Neighbour:
         ended = self._watch.added[successor]
         self._current[unit] = await self._bench.client.get(names.PODS, "quiet", successor)
         await self._bench.mark([self._current[unit]], running)
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(INTERVAL)
         return Wait(begun, ended)
 
 
-async def measure() -> tuple[list[Wait], list[Wait], list[Storm]]:
-    """The quiet job's replacements without and with a storm, and the storms."""
+async def replacements(size: Size) -> tuple[list[Wait], list[Wait], list[FailureBurst]]:
+    """The quiet job's replacements without and with a burst of failures of the other job, and the bursts."""
     async with rig() as bench:
-        await bench.add_slices(NOISY_UNITS + QUIET_UNITS)
+        await bench.add_slices(size.noisy_units + size.quiet_units)
         for namespace in ("noisy", "quiet"):
             await bench.namespace(namespace)
         with bench.operator():
             async with watching(bench.client, "quiet") as watch:
-                await bench.client.create(names.DILOCO_JOBS, job("quiet", "quiet", QUIET_UNITS))
-                await watch.until(lambda: len(watch.added) == QUIET_UNITS, "the quiet job's pods made")
+                await bench.client.create(names.DILOCO_JOBS, job("quiet", "quiet", size.quiet_units))
+                await watch.until(lambda: len(watch.added) == size.quiet_units, "the quiet job's pods made")
                 async with watching(bench.client, "noisy") as noisy:
-                    await bench.client.create(names.DILOCO_JOBS, job("noisy", "noisy", NOISY_UNITS))
-                    await noisy.until(lambda: len(noisy.added) == NOISY_UNITS, "the noisy job's pods made")
-                neighbour = Neighbour(bench, watch)
+                    await bench.client.create(names.DILOCO_JOBS, job("noisy", "noisy", size.noisy_units))
+                    await noisy.until(lambda: len(noisy.added) == size.noisy_units, "the noisy job's pods made")
+                neighbour = Neighbour(bench, watch, size.quiet_units)
                 await neighbour.begin()
-                await asyncio.sleep(5)  # the operator comes to rest
-                calm = [await neighbour.fail_one() for _ in range(QUIET_FAILURES)]
-                waits, storms = [], []
-                for _ in range(STORMS):
-                    async with storm(bench, "noisy") as raging:
-                        while not raging.done():
+                await asyncio.sleep(size.pause)  # the operator comes to rest
+                calm = [await neighbour.fail_one() for _ in range(size.quiet_failures)]
+                waits, bursts = [], []
+                for _ in range(size.bursts):
+                    async with failure_burst(bench, "noisy") as burst:
+                        while not burst.done():
                             waits.append(await neighbour.fail_one())
-                    storms.append(raging.result())
-                    await asyncio.sleep(5)
-                return calm, waits, storms
+                    bursts.append(burst.result())
+                    await asyncio.sleep(size.pause)
+                return calm, waits, bursts
 
 
-def main() -> bool:
-    calm, waits, storms = asyncio.run(measure())
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    calm, waits, bursts = asyncio.run(replacements(size))
     quiet = [wait.ms for wait in calm]
-    making = [wait.ms for wait in waits if any(storm.first <= wait.begun <= storm.last for storm in storms)]
-    failing = [wait.ms for wait in waits if any(storm.begun <= wait.begun <= storm.first for storm in storms)]
+    making = [wait.ms for wait in waits if any(burst.first <= wait.begun <= burst.last for burst in bursts)]
+    failing = [wait.ms for wait in waits if any(burst.begun <= wait.begun <= burst.first for burst in bursts)]
     value = percentile(making, 0.99) / percentile(quiet, 0.99)
-    extra = {
-        "quiet_p50_ms": round(percentile(quiet, 0.5), 1),
-        "quiet_p99_ms": round(percentile(quiet, 0.99), 1),
-        "storm_p50_ms": round(percentile(making, 0.5), 1),
-        "storm_p90_ms": round(percentile(making, 0.9), 1),
-        "storm_p99_ms": round(percentile(making, 0.99), 1),
-        "storm_samples": len(making),
-        "before_the_first_successor_p50_ms": round(percentile(failing, 0.5), 1),
-        "before_the_first_successor_p99_ms": round(percentile(failing, 0.99), 1),
-        "storm_seconds": [round(storm.last - storm.begun, 2) for storm in storms],
+    details = {
+        "noisy_units": size.noisy_units,
+        "quiet_p50_ms": percentile(quiet, 0.5),
+        "quiet_p99_ms": percentile(quiet, 0.99),
+        "burst_p50_ms": percentile(making, 0.5),
+        "burst_p90_ms": percentile(making, 0.9),
+        "burst_p99_ms": percentile(making, 0.99),
+        "burst_samples": len(making),
+        "before_the_first_successor_p50_ms": percentile(failing, 0.5),
+        "before_the_first_successor_p99_ms": percentile(failing, 0.99),
+        "burst_seconds": rounded([burst.seconds for burst in bursts], 2),
     }
-    return emit(BENCH, value, "ratio", LIMIT, value <= LIMIT, STORMS, noisy_units=NOISY_UNITS, **extra)
+    yield Figure("noisy-neighbour", value, "ratio", LIMIT, value <= LIMIT, size.bursts, details)

@@ -10,41 +10,46 @@ import asyncio
 import json
 import os
 import random
-import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from builders.child_processes import die_with_parent
+from builders.control_plane import ControlPlane, start
+from builders.jobs import JobBuilder
+from builders.operator_process import OperatorReplica, replica
+from builders.pods import ended_status, running_status
 from diloco_operator.api import names
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, PatchType, Resource
 from diloco_operator.kube.rest import RestClient, load_config
 
-from benchmarks.offspring import die_with_parent
-from benchmarks.simulated_cluster import node
-from tests.builders.control_plane import ControlPlane, start
+from benchmarks import ROOT
+from benchmarks.simulated_cluster import POOL, STEPS, node
 
 CONCURRENCY = 64
 """Requests under way at once of the rig and of the bare client: as many as the operator's."""
 SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
-ROOT = Path(__file__).parents[2]
+TOPOLOGIES = {1: "2x2", 4: "4x4"}
+"""Of a v6e slice by its hosts."""
 
 
 class Rig:
     """One control plane. `client` is the administrator's."""
 
-    def __init__(self, plane: ControlPlane, client: Client) -> None:
+    def __init__(self, plane: ControlPlane, client: Client, folder: Path) -> None:
         self.plane = plane
         self.client = client
+        self._folder = folder
+        self._operators = 0
 
     async def namespace(self, name: str) -> str:
         """A namespace in which pods may be made."""
@@ -52,12 +57,11 @@ class Rig:
         await self.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default", "namespace": name}})
         return name
 
-    async def add_slices(self, count: int, *, hosts: int = 1, prefix: str = "v6e") -> None:
+    async def add_slices(self, count: int, *, hosts: int = 1, prefix: str = POOL) -> None:
         """Slices of v6e hosts with four chips each, every slice a node pool of its own."""
-        topology = "2x2" if hosts == 1 else "4x4"
         slices = [f"{prefix}-{index}" for index in range(count)]
-        nodes = [node(f"{each}-{host}", each, topology) for each in slices for host in range(hosts)]
-        await side_by_side([lambda made=made: self.client.create(names.NODES, made) for made in nodes])
+        nodes = [node(f"{each}-{host}", each, TOPOLOGIES[hosts]) for each in slices for host in range(hosts)]
+        await side_by_side([partial(self.client.create, names.NODES, made) for made in nodes])
 
     async def clear(self, namespace: str, settled: Callable[[], bool]) -> None:
         """Delete every job and pod of the namespace, as garbage collection would, and wait until `settled`."""
@@ -76,85 +80,16 @@ class Rig:
         await mark(self.client, pods, status)
 
     @contextmanager
-    def operator(self, namespaces: Sequence[str] = ()) -> Iterator[OperatorProcess]:
-        """`diloco-operator run`, ready."""
-        log = Path(tempfile.mkstemp(suffix=".log", prefix="diloco-operator-")[1])
-        metrics, health = free_port(), free_port()
-        command = [
-            str(Path(sys.executable).with_name("diloco-operator")),
-            "run",
-            f"--kubeconfig={self.plane.kubeconfig}",
-            "--no-leader-elect",
-            f"--metrics-address=127.0.0.1:{metrics}",
-            f"--health-address=127.0.0.1:{health}",
-            "--log-level=warning",
-            *(f"--watch-namespace={each}" for each in namespaces),
-        ]
-        with log.open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, preexec_fn=die_with_parent)
-        running = OperatorProcess(process, log, f"http://127.0.0.1:{metrics}/metrics", f"http://127.0.0.1:{health}/readyz")
-        try:
-            running.wait_ready()
-            yield running
-            if process.poll() is not None:
-                raise RuntimeError(f"the operator ended early:\n{running.tail()}")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            log.unlink()
-
-
-class OperatorProcess:
-    """The operator as seen from outside."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, metrics_url: str, ready_url: str) -> None:
-        self._process = process
-        self._log = log
-        self._metrics_url = metrics_url
-        self._ready_url = ready_url
-
-    def wait_ready(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(self._ready_url, timeout=5) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                pass
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the operator did not get ready:\n{self.tail()}")
-            time.sleep(0.1)
-
-    def tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
-
-    @property
-    def resident_bytes(self) -> int:
-        """Memory that is the process's, as the kernel counts it."""
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{self._process.pid}/status").read_text(), re.MULTILINE)
-        assert found
-        return int(found[1]) * 1024
-
-    def metric(self, name: str, **labels: str) -> float:
-        """Sum of the series of `name` that have these labels."""
-        with urllib.request.urlopen(self._metrics_url, timeout=30) as answer:
-            text = answer.read().decode()
-        total = 0.0
-        for line in text.splitlines():
-            found = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
-            if found and all(f'{key}="{value}"' in (found[1] or "") for key, value in labels.items()):
-                total += float(found[2])
-        return total
-
-    @property
-    def writes(self) -> int:
-        """Requests that changed something, or tried to."""
-        return int(sum(self.metric("rest_client_requests_total", method=method) for method in ("POST", "PUT", "PATCH", "DELETE")))
+    def operator(self) -> Iterator[OperatorReplica]:
+        """`diloco-operator run`, ready. Ends as a pod does: by SIGTERM."""
+        self._operators += 1
+        with replica(self._folder, f"operator-{self._operators}", self.plane.kubeconfig, "--no-leader-elect") as operator:
+            operator.wait_ready()
+            yield operator
+            if operator.ended:
+                raise RuntimeError(f"the operator ended early: {operator.lines()[-30:]}")
+            operator.send(signal.SIGTERM)
+            operator.wait()
 
 
 class PodWatch:
@@ -230,7 +165,7 @@ async def rig() -> AsyncIterator[Rig]:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
             plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
             async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:
-                yield Rig(plane, client)
+                yield Rig(plane, client, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -239,7 +174,8 @@ async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]
     """What a kubelet would report of each pod, all as fast as possible."""
     await side_by_side(
         [
-            lambda pod=pod: client.patch(
+            partial(
+                client.patch,
                 names.PODS,
                 pod["metadata"]["namespace"],
                 pod["metadata"]["name"],
@@ -266,60 +202,27 @@ async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:
 
 
 def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
-    """`units` units; a failed one is started again without a pause, and its failures are soon forgotten: a status in which every failure of
-    a benchmark is kept grows with each, and what is measured last would be measured on another job."""
-    container = {"name": names.LEARNER_CONTAINER, "image": "registry.example/train:1", "command": ["python", "train.py"]}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "learners": {
-                "min": 1,
-                "max": units,
-                "restart": {
-                    "limit": min(1000, MAX_FAILURES_ON_RECORD // units),
-                    "window": "10s",
-                    "backoff": {"initial": "0s", "max": "0s"},
-                },
-            },
-            "pools": [
-                {
-                    "name": "v6e",
-                    "accelerator": "tpu-v6e",
-                    "topology": "2x2" if hosts == 1 else "4x4",
-                    "learners": {"min": 0, "max": units},
-                    "template": {"spec": {"containers": [container]}},
-                }
-            ],
-            "training": {"steps": 100_000},
-        },
-    }
+    """`units` units. A failed unit starts again without a delay. Its failures are soon forgotten: if the status kept every failure of a
+    benchmark, the last measurement would be of a larger job than the first."""
+    return (
+        JobBuilder(name)
+        .in_namespace(namespace)
+        .with_learners(1, units)
+        .with_restarts(min(1000, MAX_FAILURES_ON_RECORD // units), initial="0s", max="0s", window="10s")
+        .with_pool(POOL, accelerator="tpu-v6e", topology=TOPOLOGIES[hosts], max=units)
+        .with_training(steps=STEPS)
+        .build()
+    )
 
 
 def running(pod: Obj) -> Obj:
     """Status of a pod whose container runs."""
-    state = {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}}
-    return _status(pod, "Running", state) | {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
+    return running_status(pod, pod["metadata"]["creationTimestamp"])
 
 
 def failed(pod: Obj) -> Obj:
     """Status of a pod whose container ended with status 1."""
-    at = pod["metadata"]["creationTimestamp"]
-    return _status(pod, "Failed", {"terminated": {"exitCode": 1, "reason": "Error", "startedAt": at, "finishedAt": at}})
-
-
-def _status(pod: Obj, phase: str, state: Obj) -> Obj:
-    container = pod["spec"]["containers"][0]
-    one = {
-        "name": container["name"],
-        "image": container["image"],
-        "imageID": "",
-        "ready": phase == "Running",
-        "restartCount": 0,
-        "state": state,
-    }
-    return {"phase": phase, "containerStatuses": [one]}
+    return ended_status(pod, 1, pod["metadata"]["creationTimestamp"])
 
 
 def bare_seconds(plane: ControlPlane, pods: list[Obj], namespace: str) -> float:
@@ -345,12 +248,6 @@ def bare_copy(pod: Obj, namespace: str) -> Obj:
     meta = pod["metadata"]
     kept = {key: meta[key] for key in ("name", "labels", "annotations", "ownerReferences") if key in meta}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "namespace": namespace}, "spec": pod["spec"]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def shuffled[T](items: Iterable[T], seed: int) -> list[T]:

@@ -1,4 +1,4 @@
-"""A syncer that says of every unit that it contributes, with the certificate that the operator made for the job's real one."""
+"""A syncer that reports every unit as contributing. It serves with the certificate that the operator made for the real one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from diloco_operator.api import names
 from benchmarks.kube.rig import Rig, running
 
 
-class _Contented(SyncerServicer):
+class _AllContribute(SyncerServicer):  # type: ignore[misc]  # generated without types
     def __init__(self, attempts: Mapping[str, int], steps: int) -> None:
         units = [
             diloco_pb2.UnitReport(unit=unit, attempt=attempt, state=diloco_pb2.UnitReport.CONTRIBUTING)
             for unit, attempt in attempts.items()
         ]
-        self._report = diloco_pb2.Report(epoch=b"bench", t=1, steps=steps, seeded=True, units=units)
+        self._report = diloco_pb2.Report(incarnation=b"bench", t=1, steps=steps, seeded=True, units=units)
 
     async def Watch(  # noqa: N802 -- the wire's name
         self, request: diloco_pb2.WatchRequest, context: grpc.aio.ServicerContext[diloco_pb2.WatchRequest, diloco_pb2.Report]
@@ -48,7 +48,7 @@ async def simulated_syncer(bench: Rig, namespace: str, job: str, address: str) -
         for name in (TLS_ROOTS_FILE, TLS_IDENTITY_FILE):
             (Path(folder) / name).write_bytes(base64.b64decode(secret["data"][name]))
         server = grpc.aio.server()
-        add_SyncerServicer_to_server(_Contented(attempts, found["spec"]["training"]["steps"]), server)
+        add_SyncerServicer_to_server(_AllContribute(attempts, found["spec"]["training"]["steps"]), server)
         server.add_secure_port(f"{address}:{SYNCER_PORT}", server_credentials(TlsFiles(Path(folder))))
         await server.start()
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from builders.jobs import Obj
 from diloco_operator.fleet import DisruptionSignals, Inventory, project_node
 from diloco_operator.reconcile import OperatorConfig
 
@@ -20,11 +22,13 @@ def a_node(
     heard: bool = False,
     taints: list[dict[str, str]] | None = None,
     cordoned: bool = False,
-) -> dict[str, Any]:
-    """A node that is not `ready` reports that itself (`heard`), or its readiness is unknown."""
+    resources: Mapping[str, str] | None = None,
+) -> Obj:
+    """A node that is not `ready` reports that itself (`heard`), or its readiness is unknown. `resources`: what it has besides devices."""
     status = "True" if ready else "False" if heard else "Unknown"
     condition = {"type": "Ready", "status": status, "lastTransitionTime": ready_since}
-    spec: dict[str, Any] = {"taints": taints} if taints else {}
+    has = {**(resources or {}), **(devices or {})}
+    spec: Obj = {"taints": taints} if taints else {}
     if cordoned:
         spec["unschedulable"] = True
     return {
@@ -32,13 +36,11 @@ def a_node(
         "kind": "Node",
         "metadata": {"name": name, "uid": f"uid-{name}", "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
         "spec": spec,
-        "status": {"capacity": devices or {}, "allocatable": devices or {}, "conditions": [condition]},
+        "status": {"capacity": has, "allocatable": dict(has), "conditions": [condition]},
     }
 
 
-def a_tpu_node(
-    name: str, *, kind: str = "tpu-v5p-slice", topology: str = "2x2x1", chips: int = 4, pool: str = "", **fields: Any
-) -> dict[str, Any]:
+def a_tpu_node(name: str, *, kind: str = "tpu-v5p-slice", topology: str = "2x2x1", chips: int = 4, pool: str = "", **fields: Any) -> Obj:
     labels = {
         "cloud.google.com/gke-tpu-accelerator": kind,
         "cloud.google.com/gke-tpu-topology": topology,
@@ -49,12 +51,12 @@ def a_tpu_node(
     return a_node(name, labels=labels, devices={"google.com/tpu": str(chips)}, **fields)
 
 
-def a_tpu_slice(pool: str, hosts: int, *, topology: str = "2x2x2", **fields: Any) -> list[dict[str, Any]]:
+def a_tpu_slice(pool: str, hosts: int, *, topology: str = "2x2x2", **fields: Any) -> list[Obj]:
     """A multi-host slice: one node pool."""
     return [a_tpu_node(f"{pool}-{index}", topology=topology, pool=pool, **fields) for index in range(hosts)]
 
 
-def a_gpu_node(name: str, *, kind: str = "nvidia-h100-80gb", gpus: int = 8, pool: str = "gpus", **fields: Any) -> dict[str, Any]:
+def a_gpu_node(name: str, *, kind: str = "nvidia-h100-80gb", gpus: int = 8, pool: str = "gpus", **fields: Any) -> Obj:
     labels = {
         "cloud.google.com/gke-accelerator": kind,
         "cloud.google.com/gke-nodepool": pool,
@@ -67,7 +69,7 @@ def signals() -> DisruptionSignals:
     return OperatorConfig().disruption_signals
 
 
-def an_inventory(*nodes: dict[str, Any]) -> Inventory:
+def an_inventory(*nodes: Obj) -> Inventory:
     inventory = Inventory(signals())
     for node in nodes:
         inventory.update_node(project_node(node))

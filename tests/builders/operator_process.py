@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -20,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
+from builders.child_processes import Launcher
+
 WAIT_SECONDS = 60.0
 """How long anything is waited for. A limit for defects, not an expectation."""
 
@@ -36,19 +34,14 @@ class OperatorReplica:
             *(sys.executable, "-m", "diloco_operator.cli.operator_main", "run", "--kubeconfig", str(kubeconfig)),
             *("--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0", "--leader-elect-namespace", "default", *options),
         ]
-        # The signal of PR_SET_PDEATHSIG comes when the thread that forked ends: it is one that lives as long as the replica.
-        self._launcher = concurrent.futures.ThreadPoolExecutor(1)
-        self._process = self._launcher.submit(self._start, command, environment or {}, os.getpid()).result()
+        self._launcher = Launcher()
+        self._process = self._launcher.start(lambda prepare: self._start(command, environment or {}, prepare))
+        self._addresses: dict[str, str] = {}
 
-    def _start(self, command: Sequence[str], environment: Mapping[str, str], parent: int) -> subprocess.Popen[bytes]:
-        def die_with_parent() -> None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-
+    def _start(self, command: Sequence[str], environment: Mapping[str, str], prepare: Callable[[], None]) -> subprocess.Popen[bytes]:
         with self._log.open("wb") as log:
             env = {**os.environ, **environment}
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, preexec_fn=die_with_parent)
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, preexec_fn=prepare)
 
     @property
     def pid(self) -> int:
@@ -68,7 +61,7 @@ class OperatorReplica:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._launcher.shutdown()
+        self._launcher.close()
 
     # --- what it says ---
     def lines(self) -> list[dict[str, Any]]:
@@ -106,16 +99,30 @@ class OperatorReplica:
     # --- what it serves ---
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of an endpoint."""
-        address = self.wait_said(rf"^serving .*{re.escape(path)}.* at (\S+)")[1]
+        if path not in self._addresses:
+            self._addresses[path] = self.wait_said(rf"^serving .*{re.escape(path)}.* at (\S+)")[1]
         try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=WAIT_SECONDS) as answer:
+            with urllib.request.urlopen(f"http://{self._addresses[path]}{path}", timeout=WAIT_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def wait_ready(self) -> None:
+        wait_for(lambda: self.get("/readyz")[0] == 200, f"{self.name} to be ready", self)
+
     def metric(self, series_name: str, /, **labels: str) -> float | None:
         """The value of one series of /metrics; None: there is none."""
         return series(self.get("/metrics")[1]).get((series_name, frozenset(labels.items())))
+
+    def total(self, series_name: str, /, **labels: str) -> float:
+        """The sum of the series of this name that have these labels, whatever others they have."""
+        found = series(self.get("/metrics")[1]).items()
+        return sum(value for (name, has), value in found if name == series_name and labels.items() <= dict(has).items())
+
+    @property
+    def writes(self) -> int:
+        """Requests that changed something, or tried to."""
+        return int(sum(self.total("rest_client_requests_total", method=method) for method in ("POST", "PUT", "PATCH", "DELETE")))
 
     @property
     def resident_mib(self) -> float:

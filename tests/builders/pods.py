@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders.jobs import JOB_UID
+from builders.jobs import JOB_UID, Obj
 from diloco_operator.kube.timestamps import format_timestamp
 
 
-def a_learner_pod(
-    unit: str = "v5p-0", attempt: int = 1, host: int = 0, *, node: str = "tpu-0", job: str = "bytes-lm", **meta: Any
-) -> dict[str, Any]:
+def a_learner_pod(unit: str = "v5p-0", attempt: int = 1, host: int = 0, *, node: str = "tpu-0", job: str = "bytes-lm", **meta: Any) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -36,47 +34,56 @@ def a_learner_pod(
     }
 
 
-def main_container(pod: dict[str, Any]) -> str:
+def main_container(pod: Obj) -> str:
     return str(pod["metadata"]["labels"]["diloco.dev/component"])
 
 
-def starts(pod: dict[str, Any], now: float) -> None:
-    pod["status"] = {
-        "phase": "Running",
-        "podIP": "10.0.0.1",
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [{"name": main_container(pod), "restartCount": 0, "state": {"running": {"startedAt": format_timestamp(now)}}}],
-    }
+# --- what a kubelet reports of it -------------------------------------------------------------------------------------
+def running_status(pod: Obj, at: str, *, ip: str = "10.0.0.1") -> Obj:
+    """The status of a pod whose containers run since `at`, a timestamp."""
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": at}
+    container = _container_status(pod, {"running": {"startedAt": at}})
+    return {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [ready], "containerStatuses": [container]}
+
+
+def ended_status(pod: Obj, code: int, at: str, *, reason: str = "", message: str = "") -> Obj:
+    """The status of a pod whose main container exited with `code`."""
+    ended = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"), "startedAt": at, "finishedAt": at}
+    container = _container_status(pod, {"terminated": {**ended, **({"message": message} if message else {})}})
+    return {"phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [container]}
+
+
+def _container_status(pod: Obj, state: Obj) -> Obj:
+    image = next((each["image"] for each in pod["spec"].get("containers", ())), "")
+    ready = "running" in state
+    return {"name": main_container(pod), "image": image, "imageID": "", "ready": ready, "restartCount": 0, "state": state}
+
+
+def starts(pod: Obj, now: float) -> None:
+    pod["status"] = running_status(pod, format_timestamp(now))
     pod["spec"]["nodeName"] = pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")
 
 
-def exits(pod: dict[str, Any], code: int, now: float, *, reason: str = "", message: str = "") -> None:
-    ended = {
-        "exitCode": code,
-        "reason": reason or ("Completed" if code == 0 else "Error"),
-        "message": message,
-        "finishedAt": format_timestamp(now),
-    }
-    pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
-    pod["status"]["containerStatuses"] = [{"name": main_container(pod), "restartCount": 0, "state": {"terminated": ended}}]
+def exits(pod: Obj, code: int, now: float, *, reason: str = "", message: str = "") -> None:
+    pod["status"] |= ended_status(pod, code, format_timestamp(now), reason=reason, message=message)
 
 
-def main_container_exits(pod: dict[str, Any], code: int, now: float, message: str = "") -> None:
+def main_container_exits(pod: Obj, code: int, now: float, message: str = "") -> None:
     """While a sidecar runs on, so that the pod does not end."""
     exits(pod, code, now, message=message)
     pod["status"]["phase"] = "Running"
 
 
-def is_disrupted(pod: dict[str, Any], reason: str = "PreemptionByScheduler") -> None:
+def is_disrupted(pod: Obj, reason: str = "PreemptionByScheduler") -> None:
     pod["status"].setdefault("conditions", []).append(
-        {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "somebody more important came"}
+        {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "a pod of higher priority needs the node"}
     )
 
 
-def is_deleted(pod: dict[str, Any], now: float, grace: int = 30) -> None:
+def is_deleted(pod: Obj, now: float, grace: int = 30) -> None:
     pod["metadata"]["deletionTimestamp"] = format_timestamp(now + grace)
     pod["metadata"]["deletionGracePeriodSeconds"] = grace
 
 
-def phase(pod: dict[str, Any]) -> str:
+def phase(pod: Obj) -> str:
     return str(pod["status"].get("phase", "Pending"))

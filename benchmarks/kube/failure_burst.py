@@ -1,8 +1,8 @@
-"""Failures by the hundred, at once.
+"""Hundreds of failures at once.
 
 A thousand kubelets that report a thousand failures keep the API server of such a machine busy for two seconds, whatever an operator does.
-So failures are written into etcd itself, one after the other as fast as it takes them, which is some 0.2 s for 500: what follows is
-the operator's doing. It happens in a process of its own, which costs whoever measures nothing.
+So failures are written into etcd itself, one after the other as fast as it takes them, which is some 0.2 s for 500: the time after that is
+the operator's. They are written by a process of its own, so that the measuring process does not spend its time on it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 
+from builders.child_processes import die_with_parent
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.rest import RestClient, load_config
 
-from benchmarks.kube.rig import ROOT, Rig, failed, mark, watching
-from benchmarks.offspring import die_with_parent
+from benchmarks import ROOT
+from benchmarks.kube.rig import Rig, failed, mark, watching
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
+class FailureBurst:
     """When what happened, on `time.perf_counter`'s clock, which all processes of a machine share."""
 
     begun: float
@@ -39,26 +40,36 @@ class Storm:
     last: float
     """And the last."""
 
+    @property
+    def seconds(self) -> float:
+        """From the first failure to the last successor."""
+        return self.last - self.begun
+
+    @property
+    def failing_seconds(self) -> float:
+        """From the first failure to the last."""
+        return self.all_failed - self.begun
+
 
 @asynccontextmanager
-async def storm(bench: Rig, namespace: str, *, reported: bool = False) -> AsyncIterator[asyncio.Task[Storm]]:
-    """Every living learner pod of the namespace fails at once; the task ends when all have successors. `reported`: through the API
-    server instead, as kubelets would, as fast as it goes."""
+async def failure_burst(bench: Rig, namespace: str, *, reported: bool = False) -> AsyncIterator[asyncio.Task[FailureBurst]]:
+    """Every learner pod of the namespace that has not failed fails at once; the task ends when all have successors. `reported`: through the
+    API server instead, as kubelets report it, as fast as it goes."""
     way = "" if reported else bench.plane.etcd_url
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.kube.storm", str(bench.plane.kubeconfig), way, namespace),
+        *(sys.executable, "-m", "benchmarks.kube.failure_burst", str(bench.plane.kubeconfig), way, namespace),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         preexec_fn=die_with_parent,
     )
 
-    async def over() -> Storm:
+    async def result() -> FailureBurst:
         out, _ = await process.communicate()
         if process.returncode != 0:
             raise RuntimeError("the process that fails pods failed")
-        return Storm(**json.loads(out))
+        return FailureBurst(**json.loads(out))
 
-    task = asyncio.create_task(over())
+    task = asyncio.create_task(result())
     try:
         yield task
         await task
@@ -99,7 +110,7 @@ def send(etcd: str, requests: bytes, count: int) -> None:
         sending.join()
 
 
-async def rage(kubeconfig: str, etcd: str, namespace: str) -> Storm:
+async def fail_all(kubeconfig: str, etcd: str, namespace: str) -> FailureBurst:
     async with RestClient.connect(load_config(kubeconfig)) as client, watching(client, namespace) as watch:
         selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
         found = await client.list(names.PODS, namespace, label_selector=selector)
@@ -112,8 +123,8 @@ async def rage(kubeconfig: str, etcd: str, namespace: str) -> Storm:
             await mark(client, pods, failed)
         all_failed = time.perf_counter()
         await watch.until(lambda: len(watch.added) == len(pods), f"{len(pods)} successors made")
-        return Storm(begun, all_failed, min(watch.added.values()), max(watch.added.values()))
+        return FailureBurst(begun, all_failed, min(watch.added.values()), max(watch.added.values()))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asdict(asyncio.run(rage(*sys.argv[1:4])))))
+    sys.stdout.write(json.dumps(asdict(asyncio.run(fail_all(*sys.argv[1:4])))))
