@@ -11,7 +11,9 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has, or had a moment ago, processes."""
-
+UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness")
+"""Fields of status.units[] that come from the syncer's report and change with every outer step. Each is also a field of the wire's
+UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.job.UnitStatus`: tests/unit/diloco_operator/test_unit_figures.py."""
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 

@@ -12,10 +12,8 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import ApplyStatus, Event
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import ObservedState
-from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
 from diloco_operator.reconcile.status.events import condition_events, unit_events
-
-_UNIT_FIGURES = ("tokensPerSecond", "weight", "staleness", "tokens", "steps", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +83,5 @@ def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """Without the figures that move with every outer step."""
-    units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
+    units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
     return {**{k: v for k, v in status.items() if k != "progress"}, "units": units}
