@@ -9,6 +9,7 @@ from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inven
 from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
 from diloco_operator.fleet.devices import is_extended_resource, requested_devices
 from diloco_operator.fleet.inventory import natural_sort_key
+from diloco_operator.fleet.slice_kinds import kind_of
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 PAIR = Shape("tpu-v5p", "2x2x2", 4, 2)
@@ -150,6 +151,12 @@ def test_only_pods_of_an_accelerator_tolerate_its_taint_by_default() -> None:
     (gpu,) = inventory.free(H100)
     assert [each.key for each in plain.taints] == ["nvidia.com/gpu"]
     assert gpu.taints == ()
+
+
+def test_a_slice_without_accelerators_counts_no_chips() -> None:
+    kind = kind_of(project_node(a_node("plain")))
+    assert kind is not None
+    assert (kind.accelerator, kind.topology, kind.chips_per_host) == ("cpu", "", 0)
 
 
 def test_a_taint_that_only_prefers_other_pods_needs_no_toleration() -> None:
