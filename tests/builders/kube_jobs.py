@@ -10,14 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from builders.chart import CHART, NAMESPACE, RELEASE
 from builders.control_plane import ControlPlane
-from builders.local import WAIT_SECONDS, Cluster
+from builders.local import WAIT_SECONDS, Cluster, Holds
 from builders.operator_process import OperatorReplica, replica
 from diloco_operator.api.names import LABEL_SERVER
 from diloco_operator.kube.client import Unavailable
@@ -145,9 +145,7 @@ class KubeCluster(Cluster):
         await self.kubectl("patch", "dlj", name, "--type=merge", "-p", json.dumps({"spec": spec}))
         return spec
 
-    async def job(
-        self, name: str, holds: Callable[[Obj | None], bool] = lambda job: job is not None, *, timeout: float = WAIT_SECONDS
-    ) -> Obj:
+    async def job(self, name: str, holds: Holds = lambda job: job is not None, *, timeout: float = WAIT_SECONDS) -> Obj:
         """The job, as soon as it is so; an API server that is away is waited for."""
         async with asyncio.timeout(2 * timeout):
             while True:

@@ -74,9 +74,13 @@ def a_pod(name: str = "pod", *command: str, node: str = "", policy: str = "Never
     }
 
 
+type Holds = Callable[[Any], object]
+"""Whether an object is as a test waits for it; called with None while there is no object."""
+
+
 # --- waiting ----------------------------------------------------------------------------------------------------------
 async def wait_for(
-    client: Client, resource: Resource, namespace: str, name: str, holds: Callable[[Obj | None], bool], *, timeout: float = WAIT_SECONDS
+    client: Client, resource: Resource, namespace: str, name: str, holds: Holds, *, timeout: float = WAIT_SECONDS
 ) -> Obj | None:
     """The object (None: there is none) as soon as `holds` says so of it. Follows a watch; fails with the object's last state."""
     last: Obj | None = None
@@ -120,6 +124,17 @@ def is_gone(obj: Obj | None) -> bool:
     return obj is None
 
 
+def is_gone_after(seen: list[Obj]) -> Holds:
+    """For `wait_for`: there is no object; `seen` gets every state that it had before."""
+
+    def holds(obj: Obj | None) -> bool:
+        if obj is not None:
+            seen.append(obj)
+        return obj is None
+
+    return holds
+
+
 def unit_of(job: Obj | None, unit: str) -> Obj:
     """A unit in the job's status; empty if it is not there."""
     units = ((job or {}).get("status") or {}).get("units") or ()
@@ -136,16 +151,14 @@ class LocalNodes:
     async def create(self, resource: Resource, obj: Obj) -> Obj:
         return await self.client.create(resource, obj)
 
-    async def pod(self, name: str, holds: Callable[[Obj | None], bool], *, timeout: float = WAIT_SECONDS) -> Obj | None:
-        """The pod, as soon as it is so."""
-        return await wait_for(self.client, PODS, "default", name, holds, timeout=timeout)
+    async def pod(self, name: str, holds: Holds, *, timeout: float = WAIT_SECONDS) -> Obj:
+        """The pod, as soon as it is so; empty once it is gone."""
+        return await wait_for(self.client, PODS, "default", name, holds, timeout=timeout) or {}
 
     async def run(self, pod: Obj) -> Obj:
         """Create a pod and wait for its end; gives the pod."""
         await self.client.create(PODS, pod)
-        ended = await self.pod(pod["metadata"]["name"], has_phase("Succeeded", "Failed"))
-        assert ended is not None
-        return ended
+        return await self.pod(pod["metadata"]["name"], has_phase("Succeeded", "Failed"))
 
     def log(self, name: str) -> str:
         """What the pod has written, all containers and restarts."""
@@ -197,9 +210,7 @@ class Cluster:
         """Merge into a job's spec."""
         return await self.client.patch(DILOCO_JOBS, "default", name, {"spec": spec}, type=PatchType.MERGE)
 
-    async def job(
-        self, name: str, holds: Callable[[Obj | None], bool] = lambda job: job is not None, *, timeout: float = WAIT_SECONDS
-    ) -> Obj:
+    async def job(self, name: str, holds: Holds = lambda job: job is not None, *, timeout: float = WAIT_SECONDS) -> Obj:
         """The job, as soon as it is so."""
         found: Obj | None = await self._unless_failed(wait_for(self.client, DILOCO_JOBS, "default", name, holds, timeout=timeout))
         assert found is not None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders.local import Cluster, NodeFailure, Obj, condition, is_true, local_control_plane, unit_of
+from builders.local import Cluster, NodeFailure, condition, is_true, local_control_plane, unit_of
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
 from diloco.contract import ENV_UNIT, Exit
+from diloco_operator.kube.client import Obj
 from diloco_operator.local.control_plane import LocalTiming
 from diloco_operator.local.supervisor import descendants
 from diloco_operator.reconcile import OperatorConfig
@@ -21,12 +23,12 @@ PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_
 COMPLETE = is_true("Complete")
 
 
-def on_attempt(number: int) -> object:
-    return lambda unit: unit.get("state") == "Training" and unit["attempt"] == number
+def on_attempt(number: int) -> Callable[[Obj], bool]:
+    return lambda unit: bool(unit.get("state") == "Training" and unit["attempt"] == number)
 
 
 def all_train(job: Obj | None, count: int) -> bool:
-    return ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count
+    return bool(((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count)
 
 
 async def completed(cluster: Cluster, name: str = "quad") -> Obj:

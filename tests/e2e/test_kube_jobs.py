@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import signal
@@ -150,7 +151,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
                 pod = await cluster.pod_of("quad", fault.unit)
                 assert pod["metadata"]["labels"]["diloco.dev/attempt"] == str(fault.attempt - 1), "the fault before it is over"
                 await fault.strike(cluster, pod)
-                unit = await cluster.unit("quad", fault.unit, lambda unit, fault=fault: trains(unit, fault.attempt))
+                unit = await cluster.unit("quad", fault.unit, functools.partial(trains, attempt=fault.attempt))
                 assert unit["failures"] == [], "a disruption is not the unit's fault"
             await cluster.step("quad", 500)
             first.send(signal.SIGKILL)
@@ -202,6 +203,10 @@ async def test_units_train_on_while_no_kubelet_is_heard_and_when_all_are_heard_a
             assert attempts(after["status"]) == attempts(before)
 
 
+def mentions(job: Obj | None, what: str) -> bool:
+    return what in str((job or {}).get("status"))
+
+
 async def until_untainted(cluster: KubeCluster) -> None:
     """Until the controllers have taken the taints away, which they do some time after a node is Ready again."""
     async with asyncio.timeout(60):
@@ -210,7 +215,7 @@ async def until_untainted(cluster: KubeCluster) -> None:
 
 
 def all_train(job: Obj | None, count: int) -> bool:
-    return ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count
+    return bool(((job or {}).get("status") or {}).get("learners", {}).get("contributing") == count)
 
 
 def attempts(status: Obj) -> dict[str, int]:
@@ -301,7 +306,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
                 await cluster.apply(a_quadratic_job(name, units={"h100": 1}))
             await cluster.job("quad", lambda job: all_train(job, 2))
             for name, what in (("taken", "Secret taken-ca"), ("busy", "Pod busy-syncer")):
-                await cluster.job(name, lambda job, what=what: what in str((job or {}).get("status")))
+                await cluster.job(name, functools.partial(mentions, what=what))
                 await cluster.kubectl("delete", "dlj", name)
         with operator(plane, tmp_path, "second"):
             await cluster.kubectl("patch", "secret", "quad-ca", "--type=merge", "-p", json.dumps({"data": {"ca.key": ""}}))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.local import a_node, a_pod, condition, has_phase, is_gone, is_true, wait_for
+from builders.local import Holds, a_node, a_pod, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
 from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PERSISTENT_VOLUMES, PODS, SECRETS, STORAGE_CLASSES, VOLUME_CLAIMS
 from diloco_operator.kube.client import NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
@@ -57,7 +57,7 @@ class Joined:
         pod["metadata"]["name"] = name
         return await self.create(PODS, pod)
 
-    async def pod(self, name: str, holds: Callable[[Obj | None], bool]) -> Obj:
+    async def pod(self, name: str, holds: Holds) -> Obj:
         found = await wait_for(self.client, PODS, self.namespace, name, holds)
         return found or {}
 
@@ -110,11 +110,11 @@ async def test_a_pod_that_the_scheduler_binds_runs_and_ends_as_kubectl_expects(j
         assert pod["spec"]["nodeName"] == "sim-two", "the one with the accelerators"
         assert pod["status"]["qosClass"] == "BestEffort"
         seen: list[Obj] = []
-        ending = asyncio.create_task(joined.pod("worker", lambda pod: seen.append(pod or {}) or pod is None))
+        ending = asyncio.create_task(joined.pod("worker", is_gone_after(seen)))
         await joined.kubectl("delete", "pod", "worker", "--timeout=30s")
         await ending
         assert joined.log("worker") == f"at {pod['status']['podIP']}\ndrained\n"
-        last = [pod for pod in seen if pod][-1]
+        last = seen[-1]
         assert last["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
 

@@ -130,21 +130,21 @@ def scene(control_plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRe
         plane.kubectl("delete", "clusterrolebinding", namespace)
 
 
-def test_a_standby_is_ready_and_writes_nothing(scene: Scene):
+def test_a_standby_is_ready_and_writes_nothing(scene: Scene) -> None:
     assert scene.second.get("/readyz") == (200, "ok\n")
     assert scene.second.metric("leader_election_master_status", name="diloco-operator") == 0
     assert scene.first.metric("leader_election_master_status", name="diloco-operator") == 1
     assert scene.work("second") == []
 
 
-def test_a_leader_that_is_killed_is_followed_by_the_standby(scene: Scene):
+def test_a_leader_that_is_killed_is_followed_by_the_standby(scene: Scene) -> None:
     scene.first.send(signal.SIGKILL)
     scene.first.wait()
     scene.wait_second_works()
     scene.check_order()
 
 
-def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(scene: Scene):
+def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(scene: Scene) -> None:
     scene.first.send(signal.SIGSTOP)
     scene.wait_second_works()
     scene.first.send(signal.SIGCONT)
@@ -153,7 +153,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(scene: Scene):
     scene.check_order()
 
 
-def test_a_leader_that_loses_the_api_server_ends_before_another_leads(scene: Scene):
+def test_a_leader_that_loses_the_api_server_ends_before_another_leads(scene: Scene) -> None:
     scene.proxy.cut()
     assert scene.first.wait() == 3
     assert not scene.second.leads
@@ -161,7 +161,7 @@ def test_a_leader_that_loses_the_api_server_ends_before_another_leads(scene: Sce
     scene.check_order()
 
 
-def test_a_leader_that_is_told_to_stop_ends_its_writes_and_gives_the_lease_back(scene: Scene):
+def test_a_leader_that_is_told_to_stop_ends_its_writes_and_gives_the_lease_back(scene: Scene) -> None:
     scene.first.send(signal.SIGTERM)
     assert scene.first.wait() == 0
     last = scene.requests("first")[-1]
@@ -171,7 +171,7 @@ def test_a_leader_that_is_told_to_stop_ends_its_writes_and_gives_the_lease_back(
     scene.check_order()
 
 
-def test_a_second_signal_ends_it_at_once(scene: Scene):
+def test_a_second_signal_ends_it_at_once(scene: Scene) -> None:
     scene.proxy.cut()  # an orderly end would take a while
     scene.first.send(signal.SIGTERM)
     scene.first.wait_said("^stopping:")

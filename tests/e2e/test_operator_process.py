@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import signal
@@ -84,7 +85,7 @@ def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
         plane.kubectl("delete", "clusterrolebinding", namespace)
 
 
-def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path):
+def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> None:
     """Missing, then of an older version, then right: one process, that says what is wrong and goes on by itself."""
     with (
         start(tmp_path / "plane", controllers=False, scheduler=False) as plane,
@@ -113,7 +114,7 @@ def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path):
         assert operator.wait() == 0
 
 
-def test_a_job_at_rest_costs_no_write(scene: Scene):
+def test_a_job_at_rest_costs_no_write(scene: Scene) -> None:
     scene.apply("lm")
     wait_for(lambda: scene.exists("pod", "lm-syncer"), "the syncer's pod", scene.operator)
     scene.wait_settled()
@@ -123,7 +124,7 @@ def test_a_job_at_rest_costs_no_write(scene: Scene):
     assert scene.writes(since) == []
 
 
-def test_what_a_user_adds_stays(scene: Scene):
+def test_what_a_user_adds_stays(scene: Scene) -> None:
     scene.apply("lm")
     wait_for(lambda: scene.exists("pod", "lm-syncer"), "the syncer's pod", scene.operator)
     scene.wait_settled()
@@ -152,7 +153,7 @@ def test_what_a_user_adds_stays(scene: Scene):
     assert managers <= {"diloco-operator", "kubectl-label", "kubectl-annotate"}
 
 
-def test_events_read_well_and_repeat_as_a_count(scene: Scene):
+def test_events_read_well_and_repeat_as_a_count(scene: Scene) -> None:
     scene.plane.kubectl("create", "quota", "none", "--hard=pods=0", "-n", scene.namespace)
     scene.apply("lm")
     described = ""
@@ -172,7 +173,7 @@ def test_events_read_well_and_repeat_as_a_count(scene: Scene):
     assert "DiLoCoJob/lm" in line
 
 
-def test_a_namespace_that_is_deleted_under_it_costs_nothing_else(scene: Scene):
+def test_a_namespace_that_is_deleted_under_it_costs_nothing_else(scene: Scene) -> None:
     scene.apply("lm")
     wait_for(lambda: scene.exists("pod", "lm-syncer"), "the syncer's pod", scene.operator)
     scene.plane.kubectl("delete", "namespace", scene.namespace, "--wait=false")
@@ -183,10 +184,10 @@ def test_a_namespace_that_is_deleted_under_it_costs_nothing_else(scene: Scene):
     assert scene.operator.get("/healthz")[0] == 200
 
 
-def test_what_belongs_to_nobody_or_somebody_else_is_left_as_it_is_and_said(scene: Scene):
+def test_what_belongs_to_nobody_or_somebody_else_is_left_as_it_is_and_said(scene: Scene) -> None:
     """Under the name of every object that a job makes first, something that is not the job's."""
     scene.operator.wait_leads()
-    someone = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "00000000-0000-4000-8000-000000000000"}
+    someone: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "00000000-0000-4000-8000-000000000000"}
     scene.plane.kubectl("create", "configmap", "other", "-n", scene.namespace)
     someone["uid"] = scene.get("configmap", "other")["metadata"]["uid"]
     container = {"name": "syncer", "image": "somebody.example/else:1"}
@@ -212,11 +213,14 @@ def test_what_belongs_to_nobody_or_somebody_else_is_left_as_it_is_and_said(scene
         conditions = scene.get("dilocojob", job_name).get("status", {}).get("conditions", ())
         return " ".join(each["message"] for each in conditions if each["status"] == "False")
 
+    def says(job_name: str, words: str) -> bool:
+        return re.search(words, said(job_name)) is not None
+
     for job_name, (kind, obj) in taken.items():
         words = (
             rf"{kind} \S*{obj['metadata']['name']} exists and (does not belong to this job; delete or rename|is not this job's: delete it)"
         )
-        wait_for(lambda job_name=job_name, words=words: re.search(words, said(job_name)), f"job {job_name} to say {words}", scene.operator)
+        wait_for(functools.partial(says, job_name, words), f"job {job_name} to say {words}", scene.operator)
     for job_name, (kind, obj) in taken.items():
         after = scene.get(kind, obj["metadata"]["name"])
         for each in ("data", "spec"):
@@ -232,7 +236,7 @@ def test_what_belongs_to_nobody_or_somebody_else_is_left_as_it_is_and_said(scene
     wait_for(lambda: scene.exists("pod", names.syncer_pod_name("a")), "the syncer's pod of job a", scene.operator)
 
 
-def test_a_job_of_another_controller_is_left_alone_with_all_that_carries_our_labels(scene: Scene):
+def test_a_job_of_another_controller_is_left_alone_with_all_that_carries_our_labels(scene: Scene) -> None:
     scene.operator.wait_leads()
     scene.apply("theirs", managedBy="kueue.x-k8s.io/multikueue")
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "theirs", "controller": True}
@@ -243,7 +247,7 @@ def test_a_job_of_another_controller_is_left_alone_with_all_that_carries_our_lab
         names.LABEL_UNIT: "cpu-0",
         names.LABEL_ATTEMPT: "1",
     }
-    meta = {"name": "theirs-cpu-0-a1-0", "labels": labels, "ownerReferences": [owner]}
+    meta: dict[str, Any] = {"name": "theirs-cpu-0-a1-0", "labels": labels, "ownerReferences": [owner]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [{"name": "learner", "image": "i"}]}}
     scene.plane.kubectl("create", "-n", scene.namespace, "-f", "-", input=json.dumps(pod))
     # One of its own, applied later: when that has its pod, the other has had its turn as well.
@@ -257,6 +261,6 @@ def test_a_job_of_another_controller_is_left_alone_with_all_that_carries_our_lab
     assert [e["objectRef"] for e in events if e["verb"] in _WRITES and e["objectRef"].get("name", "").startswith("theirs")] == []
 
 
-def test_memory_stays_small_at_rest(scene: Scene):
+def test_memory_stays_small_at_rest(scene: Scene) -> None:
     scene.operator.wait_leads()
     assert scene.operator.resident_mib <= 150

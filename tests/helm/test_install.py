@@ -177,7 +177,8 @@ def test_controllers_write_no_field_that_the_chart_sets(plane: ControlPlane, spa
         obj["kind"] for obj in listed
     }
     for obj in listed:
-        ours, others = set(), set()
+        ours: set[Any] = set()
+        others: set[Any] = set()
         for entry in obj["metadata"]["managedFields"]:
             (ours if entry["manager"].startswith("helm") else others).update(fields(entry["fieldsV1"]))
         assert ours, f"{obj['kind']} {obj['metadata']['name']} is not Helm's"

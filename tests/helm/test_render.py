@@ -341,9 +341,10 @@ def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> N
     assert set(described) == fields - {"syncerImage"}
     duration = SCHEMA["definitions"]["duration"]
     assert (duration["pattern"], duration["maxLength"]) == (DURATION_PATTERN, DURATION_MAX_LENGTH)
-    defaults = {to_camel(each.name): each.default for each in dataclasses.fields(OperatorConfig)}
+    defaults: dict[str, Any] = {to_camel(each.name): each.default for each in dataclasses.fields(OperatorConfig)}
     examples: dict[str, Any] = {"integer": 7, "string": "2"}
     for field, schema in described.items():
+        value: object
         if "$ref" in schema:
             assert schema["$ref"] == "#/definitions/duration"
             value = format_duration(defaults[field] + 3600)

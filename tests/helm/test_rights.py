@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ from builders.control_plane import ROOT, ControlPlane
 
 pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them
 
+type Rules = dict[tuple[str, ...], str]
+"""Verbs by (group, resource) or (group, resource, name)."""
+
 ALL = "get list watch"
 # Verbs on namespaced objects, by (API group, resource). delete of jobs: ttlSecondsAfterFinished. That each is needed: e2e/test_kube_jobs.
-NAMESPACED = {
+NAMESPACED: Rules = {
     ("diloco.dev", "dilocojobs"): "list watch delete",
     ("diloco.dev", "dilocojobs/status"): "patch",
     ("", "pods"): f"{ALL} create delete",
@@ -25,12 +29,12 @@ NAMESPACED = {
     ("", "persistentvolumeclaims"): f"{ALL} create",
     ("", "events"): "create patch",
 }
-CLUSTER = {
+CLUSTER: Rules = {
     ("", "nodes"): "list watch",
     ("scheduling.k8s.io", "priorityclasses"): "list watch",
     ("apiextensions.k8s.io", "customresourcedefinitions", "dilocojobs.diloco.dev"): "get",
 }
-LEASES = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
+LEASES: Rules = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
 
 
 def test_the_documented_rights_are_those_of_the_chart() -> None:
@@ -45,8 +49,8 @@ def test_the_documented_rights_are_those_of_the_chart() -> None:
     assert documented == tested
 
 
-def granted(rules: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
-    """Verbs by (group, resource) or (group, resource, name)."""
+def granted(rules: list[dict[str, Any]]) -> Rules:
+    """What a review of rules says, as one table."""
     found: dict[tuple[str, ...], set[str]] = {}
     for rule in rules:
         assert set(rule) <= {"apiGroups", "resources", "resourceNames", "verbs"}, f"no rule of another kind: {rule}"
@@ -57,7 +61,7 @@ def granted(rules: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
     return {key: " ".join(sorted(verbs)) for key, verbs in found.items()}
 
 
-def expected(*tables: dict[tuple[str, ...], str]) -> dict[tuple[str, ...], str]:
+def expected(*tables: Rules) -> Rules:
     return {key: " ".join(sorted(verbs.split())) for table in tables for key, verbs in table.items()}
 
 
@@ -191,7 +195,7 @@ def test_users_of_the_clusters_own_roles_see_or_edit_jobs(cluster: ControlPlane,
     )
     # The controller manager aggregates; nothing tells when it has, but the roles themselves.
     for role, verb in (("view", "watch"), ("edit", "create"), ("admin", "create")):
-        cluster.wait_for(lambda role=role, verb=verb: aggregated(cluster, role, verb), f"the role {role} to hold {verb} of DiLoCoJobs")
+        cluster.wait_for(functools.partial(aggregated, cluster, role, verb), f"the role {role} to hold {verb} of DiLoCoJobs")
 
     def allowed(role: str) -> set[str]:
         verbs = ("get", "list", "watch", "create", "update", "patch", "delete")

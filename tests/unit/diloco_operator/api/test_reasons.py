@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +12,23 @@ from pathlib import Path
 import diloco_operator
 import pytest
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, TRUE, UNKNOWN, EventReason, PoolReason, Severity, UnitReason, all_reasons
+from diloco_operator.api.reasons import (
+    CONDITION_REASONS,
+    FALSE,
+    TRUE,
+    UNKNOWN,
+    ConditionReason,
+    EventReason,
+    PoolReason,
+    Severity,
+    UnitReason,
+    all_reasons,
+)
 from diloco_operator.plan import Event
 
 PACKAGE = Path(diloco_operator.__file__).parent
-GROUPS = {each.__name__: each for each in (*CONDITION_REASONS.values(), EventReason, UnitReason, PoolReason)}
+CONDITION_AND_EVENT: list[type[ConditionReason | EventReason]] = [*CONDITION_REASONS.values(), EventReason]
+GROUPS: dict[str, type[enum.StrEnum]] = {each.__name__: each for each in (*CONDITION_AND_EVENT, UnitReason, PoolReason)}
 TABLE = "api/reasons.py"
 KUBERNETES = {("api/conditions.py", "Suspended"), ("reconcile/units/attempt_end.py", "NodeLost")}
 """Literals that are no reasons of ours: condition types, and why a kubelet ended a pod."""
@@ -74,8 +87,8 @@ def test_reasons_are_unique_within_their_subject_and_keep_the_form_of_kubernetes
     assert {row.status for row in rows if row.subject in CONDITION_REASONS} == {TRUE, FALSE, UNKNOWN}
 
 
-@pytest.mark.parametrize("reason", [reason for group in (*CONDITION_REASONS.values(), EventReason) for reason in group])
-def test_the_type_of_an_event_is_the_severity_of_its_reason(reason: EventReason) -> None:
+@pytest.mark.parametrize("reason", [reason for group in CONDITION_AND_EVENT for reason in group])
+def test_the_type_of_an_event_is_the_severity_of_its_reason(reason: ConditionReason | EventReason) -> None:
     event = Event.of(reason, "text")
     assert (event.type, event.reason) == (reason.severity.value, reason.value)
     assert reason.severity in Severity

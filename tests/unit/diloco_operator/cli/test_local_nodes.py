@@ -31,14 +31,14 @@ def kubeconfig(folder: Path, server: str) -> str:
     return str(folder / "kubeconfig")
 
 
-def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):
+def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path) -> None:
     code, said = run("--fleet", str(FLEET), HOME=str(tmp_path), KUBECONFIG="", KUBERNETES_SERVICE_HOST="")
     assert code == 2
     assert "no Kubernetes cluster is configured" in said
     assert "--kubeconfig" in said
 
 
-def test_a_context_that_the_kubeconfig_does_not_have_is_refused(tmp_path: Path):
+def test_a_context_that_the_kubeconfig_does_not_have_is_refused(tmp_path: Path) -> None:
     code, said = run("--kubeconfig", kubeconfig(tmp_path, "https://127.0.0.1:1"), "--context", "other")
     assert code == 2
     assert "other" in said
@@ -51,7 +51,7 @@ def test_a_context_that_the_kubeconfig_does_not_have_is_refused(tmp_path: Path):
         ("kind: Node\nmetadata: {name: x, annotations: {local.diloco.dev/relative-speed: '7'}}", "relative-speed"),
     ],
 )
-def test_a_fleet_that_cannot_be_is_refused_with_its_file(tmp_path: Path, text: str, message: str):
+def test_a_fleet_that_cannot_be_is_refused_with_its_file(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "fleet.yaml").write_text(text)
     code, said = run("--fleet", str(tmp_path / "fleet.yaml"), "--kubeconfig", kubeconfig(tmp_path, "https://127.0.0.1:1"))
     assert code == 2
@@ -59,7 +59,7 @@ def test_a_fleet_that_cannot_be_is_refused_with_its_file(tmp_path: Path, text: s
     assert message in said
 
 
-def test_an_api_server_that_is_not_there_is_named(tmp_path: Path):
+def test_an_api_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound and not listening: nobody answers, and nobody else gets the port
         taken.bind(("127.0.0.1", 0))
         url = f"https://127.0.0.1:{taken.getsockname()[1]}"

@@ -24,15 +24,15 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["run", *arguments])
 
 
-def test_without_a_file_everything_is_the_default():
+def test_without_a_file_everything_is_the_default() -> None:
     assert load_configuration(None) == (OperatorConfig(), RunConfig())
 
 
-def test_an_empty_configuration_is_the_default(tmp_path: Path):
+def test_an_empty_configuration_is_the_default(tmp_path: Path) -> None:
     assert load(tmp_path, HEAD) == (OperatorConfig(), RunConfig())
 
 
-def test_fields_are_in_camel_case_and_durations_as_in_a_job(tmp_path: Path):
+def test_fields_are_in_camel_case_and_durations_as_in_a_job(tmp_path: Path) -> None:
     text = HEAD + 'progressInterval: 1m30s\nreportStaleAfter: 45\nsyncerImage: "x/y:1"\nlearnerGrace: 20\nworkers: 3\njobConcurrency: 8\n'
     config, run_config = load(tmp_path, text + "disruptionTaints: [a, b]\ndisruptionLabels: [[k, v]]\n")
     assert (config.progress_interval, config.report_stale_after) == (90.0, 45.0)
@@ -58,19 +58,19 @@ def test_fields_are_in_camel_case_and_durations_as_in_a_job(tmp_path: Path):
         ("a: [\n", "cannot be read"),
     ],
 )
-def test_a_bad_configuration_is_refused_with_the_path_of_the_field(tmp_path: Path, text: str, problem: str):
+def test_a_bad_configuration_is_refused_with_the_path_of_the_field(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(BadConfiguration) as refused:
         load(tmp_path, text)
     assert problem in str(refused.value)
     assert "config.yaml" in str(refused.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path):
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="cannot be read"):
         load_configuration(tmp_path / "none.yaml")
 
 
-def test_the_command_ends_with_2_for_a_bad_configuration(tmp_path: Path):
+def test_the_command_ends_with_2_for_a_bad_configuration(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(HEAD + "typo: 1\n")
     assert run("--config", str(file)).exit_code == 2
@@ -80,11 +80,11 @@ def test_the_command_ends_with_2_for_a_bad_configuration(tmp_path: Path):
     "arguments",
     [("--lease-duration", "soon"), ("--metrics-address", "8080"), ("--log-format", "xml"), ("--watch-namespace",), ("--no-such-option",)],
 )
-def test_wrong_options_are_refused(arguments: tuple[str, ...]):
+def test_wrong_options_are_refused(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_terms_under_which_two_could_lead_are_refused(tmp_path: Path):
+def test_terms_under_which_two_could_lead_are_refused(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text(
         "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"
@@ -93,7 +93,7 @@ def test_terms_under_which_two_could_lead_are_refused(tmp_path: Path):
     assert run("--kubeconfig", str(kubeconfig), "--lease-duration", "5s").exit_code == 2
 
 
-def test_the_version():
+def test_the_version() -> None:
     result = CliRunner().invoke(main, ["version"])
     assert result.exit_code == 0
     assert result.output.startswith("diloco-operator 0.")

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from builders.jobs import a_manifest, cpu_pool, tpu_pool
 from builders.local import a_node, tpu_node
 from click.testing import CliRunner
 from diloco_operator.cli.up import hints, up
+from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import complete
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.local.supervisor import processes
@@ -20,7 +22,7 @@ from diloco_operator.local.supervisor import processes
 MAIN = "from diloco_operator.cli.main import main; main()"
 
 
-def write(path: Path, *objs) -> str:
+def write(path: Path, *objs: Obj) -> str:
     path.write_text(yaml.safe_dump_all(objs))
     return str(path)
 
@@ -45,7 +47,7 @@ def refused(*arguments: str) -> str:
     return outcome.output
 
 
-def test_wrong_jobs_are_refused_with_every_error(tmp_path: Path):
+def test_wrong_jobs_are_refused_with_every_error(tmp_path: Path) -> None:
     wrong = a_manifest("wrong", pools=[tpu_pool(topology="9x9x9")])
     wrong["spec"]["training"]["setps"] = 1
     text = refused(write(tmp_path / "job.yaml", wrong))
@@ -53,7 +55,7 @@ def test_wrong_jobs_are_refused_with_every_error(tmp_path: Path):
     assert "did you mean steps?" in text
 
 
-def test_fleet_that_is_not_nodes_is_refused(unplaced, tmp_path: Path):
+def test_fleet_that_is_not_nodes_is_refused(unplaced: str, tmp_path: Path) -> None:
     assert "must be Node" in refused(unplaced, "--fleet", unplaced)
     slow = write(tmp_path / "fleet.yaml", tpu_node("a", speed="7"))
     assert "node a: metadata.annotations[local.diloco.dev/relative-speed] is '7'" in refused(unplaced, "--fleet", slow)
@@ -67,16 +69,16 @@ def test_fleet_that_is_not_nodes_is_refused(unplaced, tmp_path: Path):
         ("--timeout", "10", "write numbers with a unit"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(unplaced, option, value, message):
+def test_options_that_make_no_sense_are_refused(unplaced: str, option: str, value: str, message: str) -> None:
     assert message in refused(unplaced, option, value)
 
 
-def test_second_up_on_a_state_directory_is_refused(unplaced, tmp_path: Path):
+def test_second_up_on_a_state_directory_is_refused(unplaced: str, tmp_path: Path) -> None:
     with StateDir(tmp_path / "state"):
         assert "another command" in refused(unplaced, "--state-dir", str(tmp_path / "state"))
 
 
-def test_hardware_that_the_fleet_lacks_is_said_before_the_wait():
+def test_hardware_that_the_fleet_lacks_is_said_before_the_wait() -> None:
     nodes = [complete(a_node("cpu", cpu=2))]
     wanted = a_manifest("j", pools=[tpu_pool("v5p", topology="2x2x1"), cpu_pool()])
     (hint,) = hints([wanted], nodes, None)
@@ -89,15 +91,16 @@ class Up:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.lines: list[dict] = []
+        self.lines: list[Obj] = []
 
     @classmethod
     async def start(cls, *arguments: str) -> "Up":
         argv = [sys.executable, "-c", MAIN, "up", *arguments, "-o", "json"]
         return cls(await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE, limit=1 << 24))
 
-    async def until(self, holds) -> dict:
+    async def until(self, holds: Callable[[Obj], bool]) -> Obj:
         """The first line for which it holds."""
+        assert self.process.stdout is not None
         async with asyncio.timeout(60):
             while line := await self.process.stdout.readline():
                 self.lines.append(json.loads(line))
@@ -105,18 +108,18 @@ class Up:
                     return self.lines[-1]
         raise AssertionError(f"it ended before; its last lines: {self.lines[-3:]}")
 
-    async def end(self) -> tuple[int, dict]:
+    async def end(self) -> tuple[int, Obj]:
         """Exit status and the final object."""
         final = await self.until(lambda line: line["type"] == "result")
         return await self.process.wait(), final
 
 
-def joining(line):
+def joining(line: Obj) -> bool:
     return line["type"] == "unit" and "Joining" in line["message"]
 
 
 @pytest.mark.slow
-async def test_time_up_says_which_condition_was_not_reached(unplaced, tmp_path: Path):
+async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_path: Path) -> None:
     running = await Up.start(unplaced, "--state-dir", str(tmp_path / "state"), "--timeout", "500ms", "--fault", "unit=v5p-0,step=1")
     status, final = await running.end()
     assert (status, final["ending"], final["exitStatus"]) == (1, "TimedOut", 1)
@@ -125,7 +128,7 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced, tmp_path: 
 
 
 @pytest.mark.slow
-async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
+async def test_interrupt_drains_and_says_how_to_go_on(sleeping: str, tmp_path: Path) -> None:
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
     running.process.send_signal(signal.SIGINT)
@@ -137,7 +140,7 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping, tmp_path: Path):
 
 
 @pytest.mark.slow
-async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
+async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path) -> None:
     pool = cpu_pool(max=1)
     deaf = tmp_path / "deaf"
     script = f"trap '' TERM; touch {deaf}; while true; do sleep 0.05; done"
@@ -156,7 +159,7 @@ async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path):
 
 
 @pytest.mark.slow
-async def test_nothing_outlives_a_killed_up(sleeping, tmp_path: Path):
+async def test_nothing_outlives_a_killed_up(sleeping: str, tmp_path: Path) -> None:
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
     started = below(running.process.pid)

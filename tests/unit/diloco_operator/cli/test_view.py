@@ -3,6 +3,8 @@
 import io
 import itertools
 import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from diloco_operator.cli.view_model import (
@@ -18,24 +20,33 @@ from diloco_operator.cli.view_model import (
     with_figures,
 )
 from diloco_operator.cli.view_text import count, duration, screen, summary
-from rich.console import Console
+from diloco_operator.kube.client import Obj
+from rich.console import Console, RenderableType
 
 SINCE = "2026-11-20T21:00:00Z"
 NOW = 1_795_208_460.0  # 2026-11-20T21:01:00Z
 
 
-def unit(name="v5p-0", state="Training", **fields):
+def unit(name: str = "v5p-0", state: str = "Training", **fields: Any) -> Obj:
     return {"name": name, "pool": name.rpartition("-")[0], "state": state, "since": SINCE, **fields}
 
 
-def conditions(**status):
+def conditions(**status: str) -> list[Obj]:
     return [
         {"type": name, "status": value, "reason": f"{name}Reason", "message": f"about {name}", "lastTransitionTime": SINCE}
         for name, value in status.items()
     ]
 
 
-def view(step=0, steps=400, units=(), pools=(), suspend=False, progress=None, **status):
+def view(
+    step: int = 0,
+    steps: int = 400,
+    units: Sequence[Obj] = (),
+    pools: Sequence[Obj] = (),
+    suspend: bool = False,
+    progress: Obj | None = None,
+    **status: str,
+) -> JobView:
     obj = {
         "metadata": {"name": "bytes-lm", "namespace": "default"},
         "spec": {"suspend": suspend},
@@ -49,17 +60,18 @@ def view(step=0, steps=400, units=(), pools=(), suspend=False, progress=None, **
     return JobView.of(obj)
 
 
-def texts(lines):
+def texts(lines: Iterable[Line]) -> list[str]:
     return [line.text for line in lines]
 
 
-def rendered(renderable, width=160):
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+def rendered(renderable: RenderableType, width: int = 160) -> str:
+    shown = io.StringIO()
+    console = Console(file=shown, width=width, color_system=None)
     console.print(renderable)
-    return console.file.getvalue()
+    return shown.getvalue()
 
 
-def test_job_without_a_status_yet_is_shown_too():
+def test_job_without_a_status_yet_is_shown_too() -> None:
     obj = {"metadata": {"name": "j", "namespace": "n"}, "spec": {}}
     fresh = JobView.of(obj)
     assert not fresh.over
@@ -67,7 +79,7 @@ def test_job_without_a_status_yet_is_shown_too():
     assert "not started" in rendered(screen([fresh], [], NOW, "footer"))
 
 
-def test_conditions_are_told_when_they_change_and_not_for_how_every_job_begins():
+def test_conditions_are_told_when_they_change_and_not_for_how_every_job_begins() -> None:
     first = view(Accepted="True", Placed="False", Degraded="False", Complete="False", Failed="False", Suspended="False")
     assert texts(changes(None, first)) == ["Accepted=True AcceptedReason: about Accepted", "Placed=False PlacedReason: about Placed"]
     assert changes(first, first) == []
@@ -78,7 +90,7 @@ def test_conditions_are_told_when_they_change_and_not_for_how_every_job_begins()
     assert not line.warning
 
 
-def test_unit_that_fails_and_recovers_is_followed():
+def test_unit_that_fails_and_recovers_is_followed() -> None:
     training = view(units=[unit(slice="np-1", attempt=1)])
     ended = view(units=[unit(state="BackingOff", slice="np-1", attempt=1, reason="Crashed", message="exit 137")])
     again = view(units=[unit(slice="np-2", attempt=2, recoverSeconds=3.25)])
@@ -88,7 +100,7 @@ def test_unit_that_fails_and_recovers_is_followed():
     assert texts(changes(again, view())) == ["v5p-0 is no longer desired"]
 
 
-def test_progress_is_told_in_twentieths_and_at_the_end():
+def test_progress_is_told_in_twentieths_and_at_the_end() -> None:
     steps = [0, 5, 19, 20, 21, 39, 45, 399, 400]
     told = [
         new
@@ -100,13 +112,13 @@ def test_progress_is_told_in_twentieths_and_at_the_end():
     assert line.text == "step 20/400, loss 2.500, 51,200 tokens/s, 40,960 tokens"
 
 
-def test_pool_says_why_it_has_not_more_unless_it_has_all():
+def test_pool_says_why_it_has_not_more_unless_it_has_all() -> None:
     pool = {"name": "v5p", "placed": 0, "contributing": 0, "message": "m"}
     assert texts(changes(None, view(pools=[{**pool, "reason": "NoFreeSlice"}]))) == ["pool v5p NoFreeSlice: m"]
     assert changes(None, view(pools=[{**pool, "reason": "AtMaximum"}])) == []
 
 
-def test_logs_are_wanted_of_attempts_that_ended_badly_just_now():
+def test_logs_are_wanted_of_attempts_that_ended_badly_just_now() -> None:
     before = view(units=[unit(attempt=1)])
     after = view(units=[unit(state="BackingOff", attempt=1, endedAttempt=1)])
     assert [pod for _, pod in failed_attempts(before, after)] == ["bytes-lm-v5p-0-a1-0"]
@@ -123,19 +135,19 @@ def test_logs_are_wanted_of_attempts_that_ended_badly_just_now():
         ({"Accepted": "True", "Placed": "True", "Training": "True", "Complete": "False"}, "Complete=False CompleteReason: about Complete"),
     ],
 )
-def test_first_condition_on_the_way_that_does_not_hold_is_why_a_job_is_late(status, why):
+def test_first_condition_on_the_way_that_does_not_hold_is_why_a_job_is_late(status: dict[str, Any], why: str) -> None:
     assert view(**status).missing_condition() == why
 
 
-def test_speed_at_the_end_is_that_of_the_last_training():
+def test_speed_at_the_end_is_that_of_the_last_training() -> None:
     figures = remember({}, view(step=10, units=[unit(tokensPerSecond=500.0, weight=0.4)]))
     figures = remember(figures, view(step=400, units=[unit(tokensPerSecond=3.0, weight=0.4)]))  # after the last step
     ended = with_figures(view(step=400, units=[unit(state="Completed", tokensPerSecond=0.0), unit("v6e-0", "Completed")]), figures)
     assert [(u.tokens_per_second, u.weight) for u in ended.status.units] == [(500.0, 0.4), (0.0, 0.0)]
 
 
-def test_events_about_units_and_conditions_are_said_once():
-    def event(reason, message):
+def test_events_about_units_and_conditions_are_said_once() -> None:
+    def event(reason: str, message: str) -> Line:
         return event_line({"reason": reason, "message": message, "type": "Normal", "involvedObject": {"name": "j"}})
 
     assert repeats_status(event("UnitStarted", "v5p-0: attempt 1 starts"))
@@ -143,7 +155,7 @@ def test_events_about_units_and_conditions_are_said_once():
     assert not repeats_status(event("SnapshotFailed", "the volume is full"))
 
 
-def test_time_left_is_not_known_before_there_is_a_speed_nor_after_the_end():
+def test_time_left_is_not_known_before_there_is_a_speed_nor_after_the_end() -> None:
     assert seconds_left(view(), NOW) is None
     known = {"estimatedCompletion": "2026-11-20T21:03:20Z"}
     assert seconds_left(view(progress=known), NOW) == 140.0
@@ -153,18 +165,18 @@ def test_time_left_is_not_known_before_there_is_a_speed_nor_after_the_end():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (59.4, "59s"), (59.6, "1m00s"), (200, "3m20s"), (3900, "1h05m"), (183600, "2d03h")]
 )
-def test_durations(seconds, text):
+def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0"), (812, "812"), (1500, "1.50k"), (41574, "41.6k"), (415740, "416k"), (1.31e6, "1.31M"), (7e16, "70000T")]
 )
-def test_counts(number, text):
+def test_counts(number: float, text: str) -> None:
     assert count(number) == text
 
 
-def test_screen_shows_where_the_job_is_and_how_each_unit_fares():
+def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     units = [
         unit(slice="np-1", attempt=1, tokensPerSecond=14100, weight=0.31, staleness=3),
         unit("h100-1", "BackingOff", attempt=2, restarts=1, reason="Crashed", message="exit 1"),
@@ -179,7 +191,7 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares():
     assert "Ctrl-C drains" in text
 
 
-def test_summary_has_conditions_losses_and_a_row_for_each_unit():
+def test_summary_has_conditions_losses_and_a_row_for_each_unit() -> None:
     units = [unit(state="Completed", tokens=270336, tokensPerSecond=2878.7, weight=0.195, restarts=1, recoverSeconds=2.5)]
     progress = {"tokens": 270336, "loss": 2.7049, "heldOutLoss": 2.6739}
     text = rendered(summary(view(step=400, units=units, progress=progress, Complete="True")))
@@ -188,7 +200,7 @@ def test_summary_has_conditions_losses_and_a_row_for_each_unit():
     assert ["v5p-0", "Completed", "270,336", "2,879", "19.5%", "1", "2.5", "s"] in [line.split() for line in text.splitlines()]
 
 
-def test_result_is_json_in_the_apis_words():
+def test_result_is_json_in_the_apis_words() -> None:
     (job,) = json.loads(json.dumps(result([view(step=400, units=[unit(recoverSeconds=2.5)], Complete="True")])))
     assert job["conditions"][0]["type"] == "Complete"
     assert job["units"][0]["recoverSeconds"] == 2.5

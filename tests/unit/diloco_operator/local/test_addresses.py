@@ -7,7 +7,7 @@ import pytest
 from diloco_operator.local.addresses import Addresses, Network, NoAddressLeft
 
 
-def test_addresses_are_distinct_and_in_their_network():
+def test_addresses_are_distinct_and_in_their_network() -> None:
     addresses = Addresses(77)
     taken = [addresses.of_owner(f"pod-{i}") for i in range(1000)]
     assert len(set(taken)) == 1000
@@ -15,7 +15,7 @@ def test_addresses_are_distinct_and_in_their_network():
     assert taken[:2] == ["127.77.0.2", "127.77.0.3"]
 
 
-def test_owner_keeps_its_address_until_it_is_released_and_then_it_is_used_last():
+def test_owner_keeps_its_address_until_it_is_released_and_then_it_is_used_last() -> None:
     addresses = Addresses(77)
     first = addresses.of_owner("a")
     assert addresses.of_owner("a") == first
@@ -23,7 +23,7 @@ def test_owner_keeps_its_address_until_it_is_released_and_then_it_is_used_last()
     assert addresses.of_owner("b") != first
 
 
-def test_released_addresses_come_round_again_when_the_network_is_used_up():
+def test_released_addresses_come_round_again_when_the_network_is_used_up() -> None:
     addresses = Addresses(77)
     for number in range(0xFFFE - 2 + 1):
         addresses.of_owner(str(number))
@@ -47,17 +47,17 @@ def test_released_addresses_come_round_again_when_the_network_is_used_up():
         ("diloco.trainers.byte_lm", "diloco.trainers.byte_lm"),
     ],
 )
-def test_names_of_pods_become_addresses_and_nothing_else_does(text, expected):
+def test_names_of_pods_become_addresses_and_nothing_else_does(text: str, expected: str) -> None:
     assert Addresses(3).resolve(text) == expected
 
 
-def test_a_name_has_one_address_whoever_mentions_it_first():
+def test_a_name_has_one_address_whoever_mentions_it_first() -> None:
     addresses = Addresses(3)
     mentioned = addresses.resolve("syncer.job.default.svc")
     assert addresses.of_name("syncer", "job", "default") == mentioned
 
 
-def test_two_control_planes_get_different_networks_and_never_the_first(tmp_path: Path):
+def test_two_control_planes_get_different_networks_and_never_the_first(tmp_path: Path) -> None:
     rng = random.Random(1)
     networks = [Network.reserve(rng, tmp_path) for _ in range(254)]
     assert sorted(network.second for network in networks) == list(range(1, 255))

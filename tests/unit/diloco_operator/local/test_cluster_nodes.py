@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from builders.local import a_node, a_pod, condition, has_phase, is_true, wait_for
 from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PODS, VOLUME_CLAIMS
-from diloco_operator.kube.client import NotFound
+from diloco_operator.kube.client import NotFound, Obj
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.cluster_nodes import ClusterNodes, ForeignNodes, registration
@@ -22,7 +23,7 @@ from diloco_operator.local.provisioner import volume
 
 
 @contextlib.asynccontextmanager
-async def serving(client: MemoryApi, state_dir: Path, *fleet: dict, server: str = "me"):
+async def serving(client: MemoryApi, state_dir: Path, *fleet: Obj, server: str = "me") -> AsyncIterator[ClusterNodes]:
     network = Network.reserve(random.Random())
     async with Supervisor() as supervisor:
         context = KubeletContext(client, supervisor, Addresses(network.second), state_dir, state_dir, volume_sync=0.05)
@@ -41,10 +42,11 @@ async def serving(client: MemoryApi, state_dir: Path, *fleet: dict, server: str 
     assert not failures, failures
 
 
-async def test_a_node_that_was_written_off_posts_its_status_again(tmp_path: Path):
+async def test_a_node_that_was_written_off_posts_its_status_again(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path):
         node = await wait_for(client, NODES, "", "one", is_true("Ready"))
+        assert node is not None
         ready = condition(node, "Ready")
         others = [each for each in node["status"]["conditions"] if each["type"] != "Ready"]
         node["status"]["conditions"] = [*others, {**ready, "status": "Unknown", "reason": "NodeStatusUnknown"}]
@@ -55,7 +57,7 @@ async def test_a_node_that_was_written_off_posts_its_status_again(tmp_path: Path
         )  # fmt: skip
 
 
-async def test_nodes_of_another_state_directory_are_refused_before_anything_is_written(tmp_path: Path):
+async def test_nodes_of_another_state_directory_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     client = MemoryApi()
     await client.create(NODES, registration(a_node("two"), "somebody"))
     with pytest.raises(ForeignNodes, match="two"):
@@ -65,7 +67,7 @@ async def test_nodes_of_another_state_directory_are_refused_before_anything_is_w
         await client.get(NODES, "", "one")
 
 
-async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp_path: Path):
+async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path, a_node("one", labels={"zone": "a"})):
         before = await client.get(NODES, "", "one")
@@ -76,7 +78,7 @@ async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp
         assert node["status"]["allocatable"]["google.com/tpu"] == "4"
 
 
-async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path, a_node("one"), a_node("two")) as nodes:
         await client.delete(NODES, "", "one")
@@ -90,7 +92,7 @@ async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, ca
             await client.get(NODES, "", "two")
 
 
-async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path):
+async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path) as nodes:
         running = a_pod("running", "sh", "-c", "trap 'exit 143' TERM; while true; do sleep 0.02; done", node="one")
@@ -104,7 +106,7 @@ async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path):
     assert await client.get(PODS, "default", "over") == over, "what was over before stays as it was"
 
 
-async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     client = MemoryApi()
     odd = a_node("one")
     odd["metadata"]["annotations"] = {"local.diloco.dev/simulate": "dead"}
@@ -115,7 +117,7 @@ async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Pa
                 await asyncio.sleep(0.01)
 
 
-def test_registration_fills_in_a_machine_like_this_one_and_keeps_what_is_said():
+def test_registration_fills_in_a_machine_like_this_one_and_keeps_what_is_said() -> None:
     node = registration(a_node("one", cpu=1, tpu=4), "me")
     assert node["metadata"]["labels"][LABEL_SERVER] == "me"
     assert node["status"]["capacity"]["cpu"] == "1"
@@ -124,7 +126,7 @@ def test_registration_fills_in_a_machine_like_this_one_and_keeps_what_is_said():
         registration({"metadata": {}}, "me")
 
 
-def test_a_volume_is_for_one_claim_and_fits_every_node_of_its_server():
+def test_a_volume_is_for_one_claim_and_fits_every_node_of_its_server() -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "diloco-local"}
     claim = {"kind": VOLUME_CLAIMS.kind, "metadata": {"namespace": "default", "name": "state", "uid": "u"}, "spec": spec}
     made = volume(claim, Path("/state/volumes/default/pvc-u"), "me")

@@ -1,28 +1,31 @@
 """The operator over the in-memory API with pods as processes: everything but training. Learners here only sleep."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.jobs import a_manifest, cpu_pool, tpu_pool
 from builders.local import a_node, condition, is_true, local_control_plane, tpu_node
+from diloco_operator.kube.client import Obj
 from diloco_operator.local.faults import Fault
 from diloco_operator.local.nodes import BadNode
 from diloco_operator.local.state_dir import StateDirBusy
 from diloco_operator.reconcile import OperatorConfig
 
 
-def sleeping(name="sleeps", max=1, backoff="1ms", **fields):
+def sleeping(name: str = "sleeps", max: int = 1, backoff: str = "1ms", **fields: Any) -> Obj:
     pool = cpu_pool(max=max)
     pool["template"]["spec"]["containers"][0]["command"] = ["sleep", "1000"]
     learners = {"min": 1, "max": max, "restart": {"limit": 5, "window": "1h", "backoff": {"initial": backoff, "max": "1s"}}}
     return a_manifest(name, pools=[pool], spec={"learners": learners, **fields}, steps=10)
 
 
-def in_state(state, attempt=1):
-    return lambda unit: unit.get("state") == state and unit.get("attempt") == attempt
+def in_state(state: str, attempt: int = 1) -> Callable[[Obj], bool]:
+    return lambda unit: (unit.get("state"), unit.get("attempt")) == (state, attempt)
 
 
-async def test_killed_learner_is_started_again(tmp_path: Path):
+async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_node("a"), a_node("b")]) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
@@ -31,7 +34,7 @@ async def test_killed_learner_is_started_again(tmp_path: Path):
     assert unit["restarts"] == 1
 
 
-async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path):
+async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path) -> None:
     home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which nobody may declare dead
     prompt = OperatorConfig(unheard_tolerance=0.2)
     async with local_control_plane(tmp_path, [a_node("a"), a_node("b"), a_node("home")], config=prompt) as cluster:
@@ -43,7 +46,7 @@ async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path):
     assert unit["slice"] == "b"
 
 
-async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them(tmp_path: Path):
+async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them(tmp_path: Path) -> None:
     """Placement and scheduler read it the same way, or the unit would wait for ever on a node that its pod may not have."""
     slow = {"key": "disk", "operator": "NotIn", "values": ["slow"]}
     named = {"key": "metadata.name", "operator": "In", "values": ["b", "c", "d"]}
@@ -63,8 +66,9 @@ async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them
         assert placed.endswith("3 free, but not fitting: the pool asks for the node affinity of its template")
 
 
-async def test_node_with_unknown_devices_runs_only_units_whose_template_requests_them(tmp_path: Path):
-    async with local_control_plane(tmp_path, [a_node("npu-node", **{"example.com/npu": 4})]) as cluster:
+async def test_node_with_unknown_devices_runs_only_units_whose_template_requests_them(tmp_path: Path) -> None:
+    devices: dict[str, Any] = {"example.com/npu": 4}
+    async with local_control_plane(tmp_path, [a_node("npu-node", **devices)]) as cluster:
         await cluster.apply(sleeping("plain"))
         waiting = await cluster.job("plain", lambda obj: condition(obj, "Placed").get("status") == "False")
         assert "1 host has other devices than the template requests: example.com/npu" in condition(waiting, "Placed")["message"]
@@ -75,7 +79,7 @@ async def test_node_with_unknown_devices_runs_only_units_whose_template_requests
         assert await cluster.node_of("npu", "cpu-0") == "npu-node"
 
 
-async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path):
+async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_node("cpu"), tpu_node("tpu")]) as cluster:
         await cluster.remove_node("tpu")
         await cluster.apply(a_manifest("waits", min=1, pools=[tpu_pool(topology="2x2x1", max=1)], steps=10))
@@ -85,7 +89,7 @@ async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: P
         await cluster.job("waits", is_true("Placed"))
 
 
-async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_path: Path):
+async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_node("a")]) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
@@ -98,9 +102,9 @@ async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_pat
         assert await cluster.pods("sleeps") == []
 
 
-async def test_fault_fires_once_and_is_remembered(tmp_path: Path):
+async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
     fault = Fault("cpu-0", 0)
-    on_fired = []
+    on_fired: list[Any] = []
     async with local_control_plane(tmp_path, [a_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=on_fired.append) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
@@ -110,7 +114,7 @@ async def test_fault_fires_once_and_is_remembered(tmp_path: Path):
     assert on_fired == injector.fired
 
 
-async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path):
+async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_node("a")]):
         with pytest.raises(StateDirBusy):
             async with local_control_plane(tmp_path, [a_node("a")]):
@@ -119,7 +123,7 @@ async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Pa
         pass
 
 
-async def test_bad_node_leaves_the_state_directory_free(tmp_path: Path):
+async def test_bad_node_leaves_the_state_directory_free(tmp_path: Path) -> None:
     with pytest.raises(BadNode):
         async with local_control_plane(tmp_path, [a_node("a", speed="7")]):
             pass

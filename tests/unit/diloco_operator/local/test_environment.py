@@ -2,6 +2,7 @@
 
 import pytest
 from builders.local import a_pod
+from diloco_operator.kube.client import Obj
 from diloco_operator.local.addresses import Addresses
 from diloco_operator.local.environment import ConfigError, Mount, Sources, command, declared_environment, expand, field_value, translate
 from hypothesis import given
@@ -11,7 +12,7 @@ NOTHING = Sources({}, {})
 MOUNTS = [Mount("/etc/diloco/job", "/state/job"), Mount("/etc/diloco", "/state/etc"), Mount("/dev/termination-log", "/state/term/main")]
 
 
-def as_is(text):
+def as_is(text: str) -> str:
     return text
 
 
@@ -31,17 +32,17 @@ def as_is(text):
         ("s3://etc/diloco", "s3://etc/diloco"),
     ],
 )
-def test_paths_under_a_mount_become_the_folder_that_stands_for_it(text, expected):
+def test_paths_under_a_mount_become_the_folder_that_stands_for_it(text: str, expected: str) -> None:
     assert translate(text, MOUNTS, as_is) == expected
 
 
-def test_mount_that_lies_in_the_folder_of_another_is_not_translated_twice():
+def test_mount_that_lies_in_the_folder_of_another_is_not_translated_twice() -> None:
     mounts = [Mount("/a", "/b/x"), Mount("/b", "/c")]
     assert translate("/a/file /b/file", mounts, as_is) == "/b/x/file /c/file"
 
 
 @given(st.text(alphabet="abc/.-_ :=", max_size=40))
-def test_text_without_a_mount_path_stays_as_it_is(text):
+def test_text_without_a_mount_path_stays_as_it_is(text: str) -> None:
     assert translate(text, [Mount("/mnt/volume", "/elsewhere")], as_is) == text
 
 
@@ -49,16 +50,16 @@ def test_text_without_a_mount_path_stays_as_it_is(text):
     ("text", "expected"),
     [("$(A)-$(B)", "1-$(B)"), ("$$(A)", "$(A)"), ("$$$(A)", "$1"), ("$A ${A}", "$A ${A}"), ("$(", "$("), ("a$", "a$")],
 )
-def test_references_expand_as_in_kubernetes(text, expected):
+def test_references_expand_as_in_kubernetes(text: str, expected: str) -> None:
     assert expand(text, {"A": "1"}) == expected
 
 
-def test_a_variable_sees_only_those_before_it():
+def test_a_variable_sees_only_those_before_it() -> None:
     env = [{"name": "FIRST", "value": "$(SECOND)"}, {"name": "SECOND", "value": "2"}, {"name": "THIRD", "value": "$(SECOND)"}]
     assert declared_environment(a_pod(), {"env": env}, NOTHING) == {"FIRST": "$(SECOND)", "SECOND": "2", "THIRD": "2"}
 
 
-def test_env_from_takes_all_keys_with_a_prefix_and_env_wins():
+def test_env_from_takes_all_keys_with_a_prefix_and_env_wins() -> None:
     sources = Sources({"c": {"A": b"1", "B": b"2"}}, {"s": {"T": b"3"}})
     container = {
         "envFrom": [{"configMapRef": {"name": "c"}, "prefix": "P_"}, {"secretRef": {"name": "s"}}],
@@ -76,17 +77,17 @@ def test_env_from_takes_all_keys_with_a_prefix_and_env_wins():
         ({"resourceFieldRef": {"resource": "limits.cpu"}}, "valueFrom resourceFieldRef is not supported"),
     ],
 )
-def test_missing_references_are_named(source, message):
+def test_missing_references_are_named(source: Obj, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         declared_environment(a_pod(), {"env": [{"name": "X", "valueFrom": source}]}, Sources({}, {"s": {}}))
 
 
-def test_optional_references_may_be_missing():
+def test_optional_references_may_be_missing() -> None:
     env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "k", "optional": True}}}]
     assert declared_environment(a_pod(), {"env": env}, NOTHING) == {}
 
 
-def test_downward_fields():
+def test_downward_fields() -> None:
     pod = a_pod("p", node="n", metadata={"uid": "u", "labels": {"a": "1", "b": "2"}, "annotations": {"x/y": "z"}})
     pod["status"] = {"podIP": "127.5.0.2", "hostIP": "127.5.0.1"}
     paths = {"metadata.name": "p", "metadata.namespace": "default", "metadata.uid": "u", "spec.nodeName": "n", "status.podIP": "127.5.0.2"}
@@ -95,7 +96,7 @@ def test_downward_fields():
     assert field_value(pod, "metadata.labels") == 'a="1"\nb="2"'
 
 
-def test_pod_wins_over_defaults_and_defaults_over_the_machine():
+def test_pod_wins_over_defaults_and_defaults_over_the_machine() -> None:
     container = {"name": "main", "command": ["run"], "env": [{"name": "A", "value": "pod"}]}
     found = command(
         a_pod(), container, base={"A": "m", "B": "m", "C": "m"}, defaults={"A": "d", "B": "d"}, sources=NOTHING, mounts=[], resolve=as_is
@@ -103,12 +104,12 @@ def test_pod_wins_over_defaults_and_defaults_over_the_machine():
     assert found.env == {"A": "pod", "B": "d", "C": "m"}
 
 
-def test_container_without_a_command_says_what_to_do():
+def test_container_without_a_command_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match="set command"):
         command(a_pod(), {"name": "main"}, base={}, defaults={}, sources=NOTHING, mounts=[], resolve=as_is)
 
 
-def test_arguments_are_expanded_with_the_values_that_kubernetes_would_see_and_then_translated():
+def test_arguments_are_expanded_with_the_values_that_kubernetes_would_see_and_then_translated() -> None:
     container = {
         "name": "main",
         "command": ["run", "--file", "$(FILE)"],

@@ -4,45 +4,50 @@ import asyncio
 import os
 import signal
 import uuid
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from builders.local import LocalNodes, a_node, a_pod, condition, has_phase, is_gone, is_true, local_nodes
+from builders.local import Holds, LocalNodes, a_node, a_pod, condition, has_phase, is_gone, is_gone_after, is_true, local_nodes
 from diloco_operator.api.names import CONFIG_MAPS, PODS, SECRETS, VOLUME_CLAIMS
+from diloco_operator.kube.client import Obj
 from diloco_operator.local.supervisor import processes
 
 
 @pytest.fixture
-async def local(tmp_path: Path):
+async def local(tmp_path: Path) -> AsyncIterator[LocalNodes]:
     async with local_nodes(tmp_path) as nodes:
         yield nodes
 
 
-def state(pod, name="main"):
-    return next(s for s in pod["status"]["containerStatuses"] if s["name"] == name)
+def state(pod: Obj, name: str = "main") -> Obj:
+    found: Obj = next(s for s in pod["status"]["containerStatuses"] if s["name"] == name)
+    return found
 
 
-def ended(pod, name="main"):
-    return state(pod, name)["state"]["terminated"]
+def ended(pod: Obj, name: str = "main") -> Obj:
+    terminated: Obj = state(pod, name)["state"]["terminated"]
+    return terminated
 
 
-def sh(script, name="pod", **spec):
+def sh(script: str, name: str = "pod", **spec: Any) -> Obj:
     """A pod that runs a shell script; `$$` of the shell is written as Kubernetes wants it."""
     return a_pod(name, "sh", "-c", script.replace("$$", "$$$$"), **spec)
 
 
-def waits_for(reason):
+def waits_for(reason: str) -> Holds:
     """The first container waits for this reason."""
 
-    def holds(pod):
+    def holds(pod: Obj) -> bool:
         statuses = pod["status"].get("containerStatuses") or [{"state": {}}]
-        return statuses[0]["state"].get("waiting", {}).get("reason") == reason
+        return bool(statuses[0]["state"].get("waiting", {}).get("reason") == reason)
 
     return holds
 
 
-async def nothing_runs(text):
+async def nothing_runs(text: str) -> None:
     """Returns when no process has `text` in its command line."""
     async with asyncio.timeout(20):
         while any(text in command_line(p.pid) for p in processes() if p.alive):  # noqa: ASYNC110 - the end of a foreign process has no event
@@ -56,14 +61,14 @@ async def logged(local: LocalNodes, text: str) -> None:
             await asyncio.sleep(0.005)
 
 
-def command_line(pid):
+def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
 
 
-async def test_pod_that_ends_well_succeeds(local: LocalNodes):
+async def test_pod_that_ends_well_succeeds(local: LocalNodes) -> None:
     pod = await local.run(sh("echo hello"))
     assert pod["status"]["phase"] == "Succeeded"
     terminated = ended(pod)
@@ -74,19 +79,19 @@ async def test_pod_that_ends_well_succeeds(local: LocalNodes):
 
 
 @pytest.mark.parametrize(("script", "code", "number"), [("exit 66", 66, None), ("kill -KILL $$", 137, 9), ("kill -TERM $$", 143, 15)])
-async def test_pod_that_ends_badly_fails_with_its_exit_status(local: LocalNodes, script, code, number):
+async def test_pod_that_ends_badly_fails_with_its_exit_status(local: LocalNodes, script: str, code: int, number: int | None) -> None:
     pod = await local.run(sh(script))
     assert pod["status"]["phase"] == "Failed"
     assert (ended(pod)["exitCode"], ended(pod)["reason"], ended(pod).get("signal")) == (code, "Error", number)
 
 
-async def test_program_that_does_not_exist_is_a_start_error(local: LocalNodes):
+async def test_program_that_does_not_exist_is_a_start_error(local: LocalNodes) -> None:
     pod = await local.run(a_pod("pod", "no-such-program"))
     assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "StartError")
     assert "no-such-program" in ended(pod)["message"]
 
 
-async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNodes):
+async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNodes) -> None:
     for name in ("one", "two"):
         await local.create(PODS, sh("exec sleep 100", name))
     one, two = [await local.pod(name, is_true("Ready")) for name in ("one", "two")]
@@ -98,7 +103,7 @@ async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNo
     assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
 
 
-async def test_two_pods_listen_on_the_same_port(local: LocalNodes):
+async def test_two_pods_listen_on_the_same_port(local: LocalNodes) -> None:
     script = (
         "import os, socket, time\n"
         "listening = socket.create_server((os.environ['POD_IP'], 7077))\n"
@@ -122,7 +127,7 @@ async def test_two_pods_listen_on_the_same_port(local: LocalNodes):
         assert (await local.pod(name, has_phase("Succeeded", "Failed")))["status"]["phase"] == "Succeeded"
 
 
-async def test_environment_config_and_volumes_arrive(local: LocalNodes):
+async def test_environment_config_and_volumes_arrive(local: LocalNodes) -> None:
     meta = {"namespace": "default"}
     await local.create(CONFIG_MAPS, {"metadata": {"name": "job", **meta}, "data": {"job.json": "{}", "level": "high"}})
     await local.create(SECRETS, {"metadata": {"name": "identity", **meta}, "data": {"token": "czNjcjN0"}})
@@ -160,20 +165,20 @@ async def test_environment_config_and_volumes_arrive(local: LocalNodes):
     assert (local.context.state_dir / "volumes/default/state/result").read_text() == "done\n"
 
 
-async def test_termination_message_is_cut_at_4096_bytes(local: LocalNodes):
+async def test_termination_message_is_cut_at_4096_bytes(local: LocalNodes) -> None:
     pod = await local.run(sh("head -c 5000 /dev/zero | tr '\\0' x > /dev/termination-log"))
     assert ended(pod)["message"] == "x" * 4096
 
 
-async def test_fallback_message_is_the_end_of_the_log(local: LocalNodes):
+async def test_fallback_message_is_the_end_of_the_log(local: LocalNodes) -> None:
     pod = await local.run(sh("echo why; exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"}))
     assert ended(pod)["message"] == "why"
 
 
-async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path):
-    retries = []
+async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path) -> None:
+    retries: list[float] = []
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         retries.append(seconds)
         if len(retries) == 2:
             await nodes.create(CONFIG_MAPS, {"metadata": {"name": "late", "namespace": "default"}, "data": {"key": "value"}})
@@ -186,7 +191,7 @@ async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path):
     assert retries[:2] == [1.0, 2.0]
 
 
-async def test_missing_secret_is_a_config_error_with_its_name(tmp_path: Path):
+async def test_missing_secret_is_a_config_error_with_its_name(tmp_path: Path) -> None:
     async with local_nodes(tmp_path, sleep=lambda _: asyncio.Event().wait()) as nodes:
         volumes = [{"name": "v", "secret": {"secretName": "absent"}}]
         await nodes.create(PODS, sh("true", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}))
@@ -195,10 +200,10 @@ async def test_missing_secret_is_a_config_error_with_its_name(tmp_path: Path):
         assert pod["status"]["phase"] == "Pending"
 
 
-async def test_container_restarts_at_once_and_then_backs_off_until_it_succeeds(tmp_path: Path):
-    delays = []
+async def test_container_restarts_at_once_and_then_backs_off_until_it_succeeds(tmp_path: Path) -> None:
+    delays: list[float] = []
 
-    async def sleep(seconds):
+    async def sleep(seconds: float) -> None:
         delays.append(seconds)
 
     script = f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 4"
@@ -210,8 +215,8 @@ async def test_container_restarts_at_once_and_then_backs_off_until_it_succeeds(t
     assert pod["status"]["phase"] == "Succeeded"
 
 
-async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path):
-    async def sleep(seconds):
+async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path) -> None:
+    async def sleep(seconds: float) -> None:
         if seconds:
             await asyncio.Event().wait()
 
@@ -224,30 +229,30 @@ async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path):
         await nodes.pod("pod", is_gone)
 
 
-async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone(local: LocalNodes):
+async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone(local: LocalNodes) -> None:
     await local.create(PODS, sh("trap 'echo drained; exit 143' TERM; echo ready; while true; do sleep 0.02; done"))
     await local.pod("pod", is_true("Ready"))
     await logged(local, "ready\n")
-    seen = []
+    seen: list[Obj] = []
     await local.client.delete(PODS, "default", "pod")
-    await local.pod("pod", lambda pod: seen.append(pod) or pod is None)
-    last = [pod for pod in seen if pod][-1]
+    await local.pod("pod", is_gone_after(seen))
+    last = seen[-1]
     assert ended(last)["exitCode"] == 143
     assert last["status"]["phase"] == "Failed"
 
 
-async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: LocalNodes):
+async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: LocalNodes) -> None:
     deaf = local.context.state_dir / "deaf"
     os.mkfifo(deaf)
     await local.create(PODS, sh(f"trap '' TERM; : > {deaf}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=1))
     await asyncio.to_thread(deaf.read_bytes)  # opens as soon as the pod ignores the signal
-    seen = []
+    seen: list[Obj] = []
     await local.client.delete(PODS, "default", "pod")
-    await local.pod("pod", lambda pod: seen.append(pod) or pod is None)
-    assert ended([pod for pod in seen if pod][-1])["exitCode"] == 137
+    await local.pod("pod", is_gone_after(seen))
+    assert ended(seen[-1])["exitCode"] == 137
 
 
-async def test_grace_period_can_be_cut_short(local: LocalNodes):
+async def test_grace_period_can_be_cut_short(local: LocalNodes) -> None:
     mark = f"stubborn in {local.context.state_dir}"
     await local.create(PODS, sh(f"trap '' TERM; echo deaf; : {mark}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=3600))
     await local.pod("pod", is_true("Ready"))
@@ -259,7 +264,7 @@ async def test_grace_period_can_be_cut_short(local: LocalNodes):
     await nothing_runs(mark)
 
 
-async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(local: LocalNodes):
+async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(local: LocalNodes) -> None:
     container = {"env": [{"name": "SYNCER", "value": "job-syncer.job.default.svc:7077"}]}
     await local.run(sh("echo $SYNCER", "early", container=container))
     await local.create(PODS, sh("exec sleep 100", "job-syncer", hostname="job-syncer", subdomain="job"))
@@ -272,7 +277,7 @@ async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(
     assert again["status"]["podIP"] == syncer["status"]["podIP"]
 
 
-async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path):
+async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path) -> None:
     async with local_nodes(tmp_path, a_node("slow", speed="0.5")) as nodes:
         script = "echo ${DILOCO_RELATIVE_SPEED-none}"
         learner, other = [{"name": name, "image": "none", "command": ["sh", "-c", script]} for name in ("learner", "other")]
@@ -283,7 +288,7 @@ async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path):
     assert logs == {"learner-0.log": "0.5\n", "other-0.log": "none\n"}
 
 
-async def test_init_containers_run_first_and_one_that_fails_fails_the_pod(local: LocalNodes):
+async def test_init_containers_run_first_and_one_that_fails_fails_the_pod(local: LocalNodes) -> None:
     good, bad = [{"name": name, "image": "none", "command": ["sh", "-c", f"echo {name}; {name}"]} for name in ("true", "false")]
     pod = await local.run(sh("echo main", "fine", initContainers=[good]))
     assert pod["status"]["phase"] == "Succeeded"
@@ -293,7 +298,7 @@ async def test_init_containers_run_first_and_one_that_fails_fails_the_pod(local:
     assert "main" not in local.log("broken")
 
 
-async def test_signal_from_outside_counts_as_an_error_of_the_program(local: LocalNodes):
+async def test_signal_from_outside_counts_as_an_error_of_the_program(local: LocalNodes) -> None:
     await local.create(PODS, sh("exec sleep 100"))
     await local.pod("pod", is_true("Ready"))
     assert await local.kubelet.signal("default", "pod", signal.SIGKILL)
@@ -302,7 +307,7 @@ async def test_signal_from_outside_counts_as_an_error_of_the_program(local: Loca
     assert not await local.kubelet.signal("default", "pod", signal.SIGKILL)
 
 
-async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes):
+async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes) -> None:
     await local.create(PODS, sh("exec sleep 100"))
     pod = await local.pod("pod", is_true("Ready"))
     mark = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -314,7 +319,7 @@ async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes
     assert condition(pod, "Ready")["status"] == "False"
 
 
-async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_gone(local: LocalNodes):
+async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_gone(local: LocalNodes) -> None:
     mark = f"PREDECESSOR={uuid.uuid4()}"  # other runs of this test may be under way on this machine
     container = {"env": [{"name": mark.split("=")[0], "value": mark.split("=")[1]}]}
     await local.create(PODS, sh("exec sleep 100", hostname="pod", subdomain="job", container=container))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -22,7 +23,7 @@ from diloco_operator.local.log_server import LogServer, _start_of_last_lines
         ("x" * 70000 + "\n" + "y" * 70000 + "\n", 1, "y" * 70000 + "\n"),  # lines longer than a block
     ],
 )
-def test_the_last_lines_begin_where_they_begin(tmp_path: Path, text: str, lines: int, expected: str):
+def test_the_last_lines_begin_where_they_begin(tmp_path: Path, text: str, lines: int, expected: str) -> None:
     file = tmp_path / "log"
     file.write_text(text)
     assert text[_start_of_last_lines(file, lines) :] == expected
@@ -34,7 +35,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-async def port(tmp_path: Path):
+async def port(tmp_path: Path) -> AsyncIterator[int]:
     first, second, other = (tmp_path / name for name in ("main-0.log", "main-1.log", "other-0.log"))
     first.write_text("of a pod of this name before\nfirst run\n")
     second.write_text("second run\nmore\n")
@@ -55,7 +56,7 @@ async def port(tmp_path: Path):
         ("/containerLogs/default/pod/other?tailLines=5", (200, "another container\n")),
     ],
 )
-async def test_a_container_shows_its_newest_run_or_the_one_before(port: int, path: str, expected: tuple[int, str]):
+async def test_a_container_shows_its_newest_run_or_the_one_before(port: int, path: str, expected: tuple[int, str]) -> None:
     assert await get(port, path) == expected
 
 
@@ -69,6 +70,6 @@ async def test_a_container_shows_its_newest_run_or_the_one_before(port: int, pat
         ("/run/default/pod/main", 404),
     ],
 )
-async def test_what_there_is_not_is_refused(port: int, path: str, status: int):
+async def test_what_there_is_not_is_refused(port: int, path: str, status: int) -> None:
     code, _ = await get(port, path)
     assert code == status

@@ -1,53 +1,57 @@
 """Which node a pod may run on, and why not another."""
 
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from builders.local import a_node, a_pod, gpu_node, tpu_node
+from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import complete
 from diloco_operator.local.quantities import quantity
-from diloco_operator.local.scheduling import choose, requests, tolerates, used_resources
+from diloco_operator.local.scheduling import Choice, choose, requests, tolerates, used_resources
 
 TPU = {"key": "google.com/tpu", "operator": "Exists"}
 
 
-def ready(node, status="True"):
+def ready(node: Obj, status: str = "True") -> Obj:
     node = complete(node)
     return {**node, "status": {**node["status"], "conditions": [{"type": "Ready", "status": status}]}}
 
 
-def wanting(name="pod", node="", **resources):
+def wanting(name: str = "pod", node: str = "", **resources: Any) -> Obj:
     return a_pod(
         name, "true", node=node, container={"resources": {"limits": {key.replace("_", "/"): value for key, value in resources.items()}}}
     )
 
 
-def placed(pod, *nodes, others=()):
+def placed(pod: Obj, *nodes: Obj, others: Sequence[Obj] = ()) -> Choice:
     return choose(pod, [ready(node) for node in nodes], used_resources(others))
 
 
-def test_pod_goes_to_the_emptiest_feasible_node_and_by_name_among_equals():
+def test_pod_goes_to_the_emptiest_feasible_node_and_by_name_among_equals() -> None:
     nodes = [a_node("c"), a_node("b"), a_node("a")]
     assert placed(a_pod(), *nodes).node == "a"
     assert placed(a_pod(), *nodes, others=[a_pod("x", node="a")]).node == "b"
 
 
-def test_ended_pods_hold_no_room():
+def test_ended_pods_hold_no_room() -> None:
     ended = a_pod("x", node="a")
     ended["status"] = {"phase": "Succeeded"}
     assert placed(a_pod(), a_node("a"), a_node("b"), others=[ended]).node == "a"
 
 
-def test_node_selector_matches_labels_and_the_host_name():
+def test_node_selector_matches_labels_and_the_host_name() -> None:
     pod = {**a_pod(), "spec": {**a_pod()["spec"], "nodeSelector": {"kubernetes.io/hostname": "b"}}}
     assert placed(pod, a_node("a"), a_node("b")).node == "b"
     assert placed(pod, a_node("a")).message == "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
 
-def test_every_node_that_was_passed_over_gets_its_reason():
+def test_every_node_that_was_passed_over_gets_its_reason() -> None:
+    one_gpu: Obj = {"nvidia.com_gpu": 1}
     cordoned = a_node("cordoned")
     cordoned["spec"]["unschedulable"] = True
-    choice = placed(wanting(**{"nvidia.com_gpu": 1}), tpu_node("tpu"), a_node("cpu-1"), a_node("cpu-2"), cordoned)
+    choice = placed(wanting(**one_gpu), tpu_node("tpu"), a_node("cpu-1"), a_node("cpu-2"), cordoned)
     assert choice.node is None
     assert choice.message == (
         "0/4 nodes are available: 2 Insufficient nvidia.com/gpu, "
@@ -55,29 +59,30 @@ def test_every_node_that_was_passed_over_gets_its_reason():
     )
 
 
-def test_device_that_is_taken_is_not_given_twice():
-    gpu = {"nvidia.com_gpu": 8}
+def test_device_that_is_taken_is_not_given_twice() -> None:
+    gpu: Obj = {"nvidia.com_gpu": 8}
     pod = wanting(**gpu)
     pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     assert placed(pod, gpu_node("h")).node == "h"
     assert "Insufficient nvidia.com/gpu" in placed(pod, gpu_node("h"), others=[wanting("x", "h", **gpu)]).message
 
 
-def test_cpu_counts_only_where_the_node_says_how_much_it_has():
+def test_cpu_counts_only_where_the_node_says_how_much_it_has() -> None:
     assert placed(wanting(cpu="64"), a_node("silent")).node == "silent"
     assert placed(wanting(cpu="64"), a_node("small", cpu=2)).message == "0/1 nodes are available: 1 Insufficient cpu."
     assert placed(wanting(cpu="1500m"), a_node("small", cpu=2)).node == "small"
 
 
-def test_device_that_the_node_does_not_list_is_not_there():
-    assert placed(wanting(**{"google.com_tpu": 4}), a_node("silent")).node is None
+def test_device_that_the_node_does_not_list_is_not_there() -> None:
+    four_tpus: Obj = {"google.com_tpu": 4}
+    assert placed(wanting(**four_tpus), a_node("silent")).node is None
 
 
-def test_node_that_is_not_ready_gets_nothing():
+def test_node_that_is_not_ready_gets_nothing() -> None:
     assert choose(a_pod(), [ready(a_node("a"), "Unknown")], {}).message == "0/1 nodes are available: 1 node(s) were not ready."
 
 
-def test_no_nodes_at_all_has_its_own_words():
+def test_no_nodes_at_all_has_its_own_words() -> None:
     assert choose(a_pod(), [], {}).message == "no nodes available to schedule pods"
 
 
@@ -85,7 +90,7 @@ def test_no_nodes_at_all_has_its_own_words():
     ("operator", "values", "node"),
     [("In", ["a", "b"], "one"), ("NotIn", ["a"], "two"), ("Exists", [], "one"), ("DoesNotExist", [], "two")],
 )
-def test_required_node_affinity(operator, values, node):
+def test_required_node_affinity(operator: str, values: list[str], node: str) -> None:
     expression = {"key": "zone", "operator": operator, "values": values}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     pod = a_pod()
@@ -105,11 +110,11 @@ def test_required_node_affinity(operator, values, node):
         ({"value": "v"}, False),  # without a key only Exists is valid
     ],
 )
-def test_tolerations_match_taints_as_kubernetes_has_it(toleration, expected):
+def test_tolerations_match_taints_as_kubernetes_has_it(toleration: Obj, expected: bool) -> None:
     assert tolerates([toleration], {"key": "k", "value": "v", "effect": "NoSchedule"}) is expected
 
 
-def test_init_containers_count_by_their_largest_and_containers_by_their_sum():
+def test_init_containers_count_by_their_largest_and_containers_by_their_sum() -> None:
     pod = wanting(cpu="1")
     pod["spec"]["containers"].append({"name": "b", "resources": {"requests": {"cpu": "500m"}}})
     pod["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "2"}}}]
@@ -119,11 +124,11 @@ def test_init_containers_count_by_their_largest_and_containers_by_their_sum():
 @pytest.mark.parametrize(
     ("text", "value"), [("4", 4), ("500m", "1/2"), ("96Gi", 96 * 2**30), ("1k", 1000), ("2e3", 2000), (".5", "1/2"), (3, 3)]
 )
-def test_quantities(text, value):
+def test_quantities(text: str, value: str) -> None:
     assert quantity(text) == Fraction(value)
 
 
 @pytest.mark.parametrize("text", ["", "4 Gi", "Gi", "1KiB", "one"])
-def test_what_is_no_quantity_is_refused(text):
+def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity(text)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from diloco_operator.local.processes import Exited, StartFailed, Supervisor
+from diloco_operator.local.processes import Exited, Process, StartFailed, Supervisor
 from diloco_operator.local.supervisor import processes
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -81,34 +81,34 @@ async def gone(*pids: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def daemonising(supervisor: Supervisor, folder: Path):
+async def daemonising(supervisor: Supervisor, folder: Path) -> tuple[Process, int]:
     argv = [sys.executable, "-c", DAEMONISE, str(folder / "pid.new"), str(folder / "daemon.pid")]
     process = await supervisor.spawn(argv, env=ENV, cwd=folder, log=folder / "log")
     return process, int(await appears(folder / "daemon.pid"))
 
 
-async def sh(supervisor: Supervisor, folder: Path, script: str):
+async def sh(supervisor: Supervisor, folder: Path, script: str) -> Process:
     return await supervisor.spawn(["sh", "-c", script], env=ENV, cwd=folder, log=folder / "log")
 
 
-async def test_exit_status_and_output_are_those_of_the_program(supervisor, tmp_path):
+async def test_exit_status_and_output_are_those_of_the_program(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "echo out; echo err >&2; exit 7")
     assert await process.wait() == Exited(7)
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
 
 
-async def test_death_by_signal_is_128_plus_its_number(supervisor, tmp_path):
+async def test_death_by_signal_is_128_plus_its_number(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "kill -KILL $$")
     assert await process.wait() == Exited(137, 9)
 
 
-async def test_environment_is_exactly_what_was_given(supervisor, tmp_path):
+async def test_environment_is_exactly_what_was_given(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await supervisor.spawn(["/usr/bin/env"], env={"ONLY": "this"}, cwd=tmp_path, log=tmp_path / "log")
     await process.wait()
     assert {line.partition("=")[0] for line in (tmp_path / "log").read_text().splitlines()} == {"ONLY", "DILOCO_LOCAL_CONTAINER"}
 
 
-async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_program(supervisor, tmp_path):
+async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_program(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "grep SigIgn /proc/self/status")
     await process.wait()
     # Only what Python itself ignores: a test run may have been started with other signals ignored, which are passed on as they are.
@@ -120,19 +120,21 @@ async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_pro
     ("argv", "cwd", "why"),
     [(["no-such-program"], ".", "No such file"), (["/etc/passwd"], ".", "Permission denied"), (["true"], "absent", "No such file")],
 )
-async def test_a_program_that_cannot_be_started_says_why(supervisor, tmp_path, argv, cwd, why):
+async def test_a_program_that_cannot_be_started_says_why(
+    supervisor: Supervisor, tmp_path: Path, argv: list[str], cwd: str, why: str
+) -> None:
     with pytest.raises(StartFailed, match=why):
         await supervisor.spawn(argv, env=ENV, cwd=tmp_path / cwd, log=tmp_path / "log")
 
 
-async def test_a_group_signal_reaches_children_too(supervisor, tmp_path):
+async def test_a_group_signal_reaches_children_too(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
     await supervisor.signal(process, signal.SIGKILL, group=True)
     assert await process.wait() == Exited(137, 9)
     await gone(daemon)
 
 
-async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(supervisor, tmp_path):
+async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
     await supervisor.signal(process, signal.SIGTERM)
     assert await process.wait() == Exited(143, 15)
@@ -140,14 +142,14 @@ async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(sup
     await gone(daemon)
 
 
-async def test_a_stopped_process_can_still_be_ended(supervisor, tmp_path):
+async def test_a_stopped_process_can_still_be_ended(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "while true; do sleep 100; done")
     await supervisor.signal(process, signal.SIGSTOP, group=True)
     await supervisor.end(process)
     assert await process.wait() == Exited(137, 9)
 
 
-async def test_one_container_ends_and_its_neighbour_lives(supervisor, tmp_path):
+async def test_one_container_ends_and_its_neighbour_lives(supervisor: Supervisor, tmp_path: Path) -> None:
     first, second = [await sh(supervisor, tmp_path, "sleep 100") for _ in range(2)]
     await supervisor.end(first)
     await first.wait_gone()
@@ -155,7 +157,9 @@ async def test_one_container_ends_and_its_neighbour_lives(supervisor, tmp_path):
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_behind(supervisor, tmp_path, turns):
+async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_behind(
+    supervisor: Supervisor, tmp_path: Path, turns: int
+) -> None:
     """The answer is there when the start is cancelled; how far the event loop got with it differs by turn."""
     starting = asyncio.create_task(sh(supervisor, tmp_path, "echo $$ > pid.new; mv pid.new pid; sleep 100"))
     while not (tmp_path / "log").exists():  # noqa: ASYNC110 - until the request was sent
@@ -172,7 +176,7 @@ async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_b
     assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
 
 
-async def test_a_start_that_is_cancelled_before_it_is_refused_harms_nobody(supervisor, tmp_path):
+async def test_a_start_that_is_cancelled_before_it_is_refused_harms_nobody(supervisor: Supervisor, tmp_path: Path) -> None:
     starting = asyncio.create_task(supervisor.spawn(["no-such-program"], env=ENV, cwd=tmp_path, log=tmp_path / "log"))
     await asyncio.sleep(0)
     starting.cancel()
@@ -180,16 +184,18 @@ async def test_a_start_that_is_cancelled_before_it_is_refused_harms_nobody(super
     assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
 
 
-async def test_closing_kills_everything(tmp_path):
+async def test_closing_kills_everything(tmp_path: Path) -> None:
     async with Supervisor() as supervisor:
         process, daemon = await daemonising(supervisor, tmp_path)
         helper = supervisor.pid
+    assert helper is not None
     await gone(helper, process.pid, daemon)
     assert await process.wait() == Exited(137, 9)
 
 
-async def test_killed_supervisor_takes_everything_along_and_a_new_one_takes_over(supervisor, tmp_path):
+async def test_killed_supervisor_takes_everything_along_and_a_new_one_takes_over(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
+    assert supervisor.pid is not None
     os.kill(supervisor.pid, signal.SIGKILL)
     assert await process.wait() == Exited(137, 9)
     await gone(process.pid, daemon)
@@ -197,23 +203,24 @@ async def test_killed_supervisor_takes_everything_along_and_a_new_one_takes_over
     assert await again.wait() == Exited(3)
 
 
-async def command(folder: Path):
+async def command(folder: Path) -> tuple[asyncio.subprocess.Process, int, int, int]:
     """A command of its own process with a supervisor and a container that daemonised; gives the pids of all four."""
     (folder / "daemonise.py").write_text(DAEMONISE)
     started = await asyncio.create_subprocess_exec(sys.executable, "-c", COMMAND, str(folder), stdout=asyncio.subprocess.PIPE)
-    pids = [int(word) for word in (await started.stdout.readline()).split()]
-    return started, *pids[1:], int(await appears(folder / "daemon.pid"))
+    assert started.stdout is not None
+    _, helper, main = map(int, (await started.stdout.readline()).split())
+    return started, helper, main, int(await appears(folder / "daemon.pid"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-async def test_nothing_outlives_the_command_however_it_dies(tmp_path, number):
+async def test_nothing_outlives_the_command_however_it_dies(tmp_path: Path, number: signal.Signals) -> None:
     started, helper, main, daemon = await command(tmp_path)
     started.send_signal(number)
     await started.wait()
     await gone(helper, main, daemon)
 
 
-async def test_nothing_outlives_a_command_that_dies_together_with_its_stopped_processes(tmp_path):
+async def test_nothing_outlives_a_command_that_dies_together_with_its_stopped_processes(tmp_path: Path) -> None:
     started, helper, main, daemon = await command(tmp_path)
     for pid in (main, daemon):
         os.kill(pid, signal.SIGSTOP)
@@ -222,7 +229,7 @@ async def test_nothing_outlives_a_command_that_dies_together_with_its_stopped_pr
     await gone(helper, main, daemon)
 
 
-async def test_processes_that_keep_forking_are_outrun(tmp_path):
+async def test_processes_that_keep_forking_are_outrun(tmp_path: Path) -> None:
     """Each child forks the next and dies, so that no list of processes is ever current."""
     relay = (
         "import os, pathlib, time\n"
@@ -240,9 +247,10 @@ async def test_processes_that_keep_forking_are_outrun(tmp_path):
     assert not [process for process in processes() if process.alive and has_mark(process.pid, mark)]
 
 
-async def test_the_supervisor_is_small(supervisor):
+async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
     """It lives beside every run: below 32 MB, where the operator's own process takes several times that."""
     status = text_of(Path(f"/proc/{supervisor.pid}/status"))
+    assert status is not None
     assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
 
 
