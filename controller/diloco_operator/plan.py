@@ -1,15 +1,15 @@
-"""The whole desired change of one pass, as data. Pure: reconcile makes it, `operator.executor` carries it out.
+"""All changes that one reconcile wants, as data. Pure: reconcile makes the plan, `operator.executor` carries it out.
 
-The stages run in order and every action may be repeated:
+The stages run in this order, and every action may be repeated:
 
-1. `creates` and `certificates`, wave after wave, those of one wave concurrently; a wave is begun only if all before it succeeded. A name
-   that is taken by an object of the same job is success; by a stranger it is an error. Certificates are made by
-   `operator.certificate_writes` while others are written already; a pod is made after the Secret that holds its own.
-2. `status`, one server-side apply, only if every create succeeded, so that status never tells of pods that nobody made. One that
-   may wait is left, and all that follows it, to the next pass if that is due already and a write costs much.
-3. `deletes`, concurrently, each with the uid it was decided on. What is gone already, or has another uid, is success. A pod is
-   deleted only after its end is on record in status: a crash between the two leaves the pod, not a hole in the account.
-4. `events`, best effort, beside the next pass.
+1. `creates` and `certificates`, wave after wave. The actions of one wave run concurrently; a wave begins only if all earlier ones
+   succeeded. If the name exists already, an object of the same job is success, and a foreign object is an error. While
+   `operator.certificate_writes` makes certificates, earlier ones are written. A pod is created after the Secret with its certificate.
+2. `status`, one server-side apply, only if every create succeeded: status never shows pods that do not exist. A status that may wait is
+   left to the next reconcile, with everything after it, if that is due already and the write is expensive.
+3. `deletes`, concurrently, each with the uid that the decision was made for. An object that is gone or has another uid is success. A pod is
+   deleted only after its end is recorded in status: a crash between the two leaves the pod, and no end is lost.
+4. `events`, best effort, in the background.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.placement.matching import SliceRequirements
 
 WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
-"""An authority belongs to the configuration: it must be the stored one before anything is signed by it."""
+"""The authority belongs to the configuration wave: it must be stored before it signs anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Create:
     resource: Resource
     obj: Obj
     wave: int = WAVE_CONFIGURATION
-    """Not before everything of a lower wave has succeeded."""
+    """Created after every action of the lower waves succeeded."""
     after: str = ""
-    """Nor, if a Secret of this name is among the plan's certificates, before that is written."""
+    """Also created after the Secret of this name, if that is among the plan's certificates."""
     fresh: bool = False
-    """What is in it was made for this plan alone: an object of the same job under this name is not as good, but a reason to look again."""
+    """Its content was made for this plan alone. If the job already has an object of this name, the job must be reconciled again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class IssueCertificates:
-    """One Secret of the job in which certificates must be made: a new Secret, or one patch of it however many they are."""
+    """Issue certificates in one Secret of the job: one create or one patch, however many certificates there are."""
 
     obj: Obj
     """The Secret without its data."""
     job_uid: str
     uid: str = ""
     version: str = ""
-    """Of the Secret as it is; empty: there is none."""
+    """uid and resourceVersion of the existing Secret; empty: there is none."""
     create_authority: bool = False
-    """Make the job's authority itself. Comes before everything that it signs."""
+    """Create the job's authority itself. Comes before everything that it signs."""
     authority: Authority | None = field(default=None, repr=False)
-    """Who signs; None: the one that this plan makes."""
+    """The authority that signs; None: the one that this plan creates."""
     leaves: tuple[Leaf, ...] = ()
     drop: tuple[str, ...] = ()
-    """Keys of certificates that nobody needs any more."""
+    """Keys of certificates that are no longer needed."""
     roots: tuple[str, ...] = field(default=(), repr=False)
-    """Certificates of earlier authorities that are to be trusted a while longer, PEM."""
+    """Certificates of earlier authorities that stay trusted for a while, PEM."""
     wave: int = WAVE_CERTIFICATES
 
 
@@ -93,7 +93,7 @@ class ApplyStatus:
     uid: str
     status: dict[str, Any]
     may_wait: bool = False
-    """A later pass can tell all of this as well, from what is there then: every end that it puts on record can be read again."""
+    """A later reconcile can write all of this too: every end that this status records can still be read then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class UnitRestart:
-    """An attempt of a unit ended, and it is to start again. For the count."""
+    """An attempt of a unit ended, and the unit will start again. For the metrics."""
 
     unit: str
     reason: str
@@ -130,16 +130,16 @@ class Plan:
     deletes: tuple[Delete, ...] = ()
     events: tuple[Event, ...] = ()
     restarts: tuple[UnitRestart, ...] = ()
-    """What the status of this plan puts on record as restarts."""
+    """The restarts that the status of this plan records."""
     requeue_after: float | None = None
-    """Seconds until the job must be looked at again although nothing changed; None: not before something changes."""
+    """Seconds until the job must be reconciled again although nothing changed; None: only when something changes."""
     demand: Mapping[SliceRequirements, int] = field(default_factory=dict)
-    """Slices that units of the job found none of, and that scavengers should give back for them."""
+    """Slices that units of the job need and did not find. Scavenged pools of other jobs should give them back."""
     reclaimable: tuple[Slice, ...] = ()
-    """Slices on which units of Scavenged pools are, those included that are about to leave."""
+    """Slices that units of Scavenged pools use, including those that they are leaving."""
     reservations: frozenset[str] = frozenset()
-    """Names of the nodes that the job holds from now on. The operator notes them in the inventory (`Inventory.set_reservations`)
-    in the same breath as it called reconcile, before anything is awaited, so that two jobs never choose one host."""
+    """Names of the nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
+    after the decision and before it awaits anything, so that two jobs never choose the same host."""
 
     @property
     def empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a job's syncer says of it, as plain data. `telemetry` makes it from the wire; reconcile reads it. Pure."""
+"""The report of a job's syncer as plain data. `telemetry` makes it from the wire; reconcile reads it. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class UnitPhase(enum.StrEnum):
-    """How the syncer sees the newest attempt of a unit."""
+    """The newest attempt of a unit, as the syncer sees it."""
 
     JOINING = "Joining"
     CONTRIBUTING = "Contributing"
@@ -28,12 +28,12 @@ class UnitReport:
     """Committed tokens, all attempts."""
     tokens_per_second: float = 0.0
     weight: float = 0.0
-    """Share of the merges it took part in lately, 0..1."""
+    """Share of the recent merges that it took part in, 0..1."""
     staleness: int = 0
     """Outer steps since its last contribution."""
     contributions: int = 0
     seconds_since_heard: float = 0.0
-    """At the time the report was made."""
+    """When the report was made."""
     loss: float | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
     message: str = ""
@@ -44,7 +44,7 @@ class UnitReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`received_at` is on the operator's clock, seconds; a report older than a minute says nothing about now."""
+    """`received_at` is on the operator's clock, in seconds. A report older than a minute says nothing about now."""
 
     received_at: float
     t: int

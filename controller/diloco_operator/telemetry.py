@@ -1,7 +1,7 @@
-"""What the jobs' syncers say, as it comes: one `Watch` stream for each job whose syncer runs.
+"""Reports from the jobs' syncers: one `Watch` stream for each job whose syncer runs.
 
-The operator tells where each job's syncer is (`Telemetry.follow`), and is told when a report says something that it should look at.
-Nothing is decided here, and a report that is missing is missing: what its age means is reconcile's to say.
+The operator says where each job's syncer is (`Telemetry.follow`), and is notified when a report contains something that it should handle.
+Nothing is decided here. Reconcile decides what a missing or an old report means.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ type ChannelFactory = Callable[[Endpoint, float], grpc.aio.Channel]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a job's syncer listens, and what it wants to be told."""
+    """Where a job's syncer listens, and what a connection to it needs."""
 
     pod_uid: str
-    """Another syncer pod may come up on the same address."""
+    """Another syncer pod may get the same address."""
     host: str
     job_uid: str
     host_name: str
-    """What the syncer's certificate must say, whatever its address is."""
+    """The name that the syncer's certificate must have, whatever its address is."""
     authority: Authority
-    """Who signs for the job."""
+    """It signs the operator's certificate."""
     roots: str = ""
-    """Authorities that the syncer's certificate may come from, PEM; "": only the one that signs now."""
+    """Certificates of the authorities that may have signed the syncer's certificate, PEM; "": only `authority`."""
     port: int = SYNCER_PORT
 
     @property
@@ -55,14 +55,14 @@ class Endpoint:
 
 
 class Telemetry(Protocol):
-    """Where the operator has its reports from."""
+    """The operator's source of reports."""
 
     def on_change(self, notify: Callable[[JobKey], None]) -> None:
-        """Call `notify` with the key of a job whose report changed."""
+        """Call `notify` with a job's key when its report changed."""
         ...
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
-        """The job's syncer is at `endpoint` from now on; None: it does not run. Idempotent, to be called at every pass."""
+        """The job's syncer is at `endpoint` from now on; None: it does not run. Idempotent: called at every reconcile."""
         ...
 
     def forget(self, key: JobKey) -> None:
@@ -70,7 +70,7 @@ class Telemetry(Protocol):
         ...
 
     def latest(self, key: JobKey) -> Report | None:
-        """The newest report of the job's syncer, however old it is; None: none since this operator started."""
+        """The last report of the job's syncer, however old; None: none since this operator started."""
         ...
 
     async def close(self) -> None:
@@ -79,8 +79,8 @@ class Telemetry(Protocol):
 
 
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
-    """A channel of its own to each syncer, with a fresh certificate: reconnects are paced by us, and a proxy in the environment must not
-    see them."""
+    """A separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects, and a proxy from the
+    environment must not be used."""
     issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
     pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
     roots = (endpoint.roots or endpoint.authority.root.pem).encode()
@@ -150,7 +150,7 @@ class SyncerWatcher:
             stream.task.add_done_callback(self._ending.discard)
 
     async def _run(self, key: JobKey, endpoint: Endpoint) -> None:
-        """Follow one syncer until cancelled, whatever becomes of its connections."""
+        """Follow one syncer until cancelled, over any number of connections."""
         failures = 0
         while True:
             try:
@@ -160,17 +160,17 @@ class SyncerWatcher:
                         self._take(key, report)
                 why = "the stream ended"
             except TimeoutError:
-                why = f"nothing heard for {self._timeouts.read:.0f} s"
+                why = f"no report for {self._timeouts.read:.0f} s"
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {error.details()}"
             except UnreadableReport as error:
                 why = str(error)
             failures += 1
             delay = self._timeouts.backoff.delay(failures, self._rng())
-            # A syncer that starts refuses connections for a while: worth a word only when it goes on.
+            # A starting syncer refuses connections for a while, so only repeated failures are worth a warning.
             log.log(
                 logging.WARNING if failures == 5 else logging.DEBUG,
-                "the syncer of %s/%s at %s: %s; asking again in %.1f s",
+                "the syncer of %s/%s at %s: %s; next attempt in %.1f s",
                 *key,
                 endpoint.address,
                 why,
@@ -205,15 +205,15 @@ class _Stream:
     endpoint: Endpoint
     task: asyncio.Task[None]
     notified: float = float("-inf")
-    """When the operator was last told to look, on the event loop's clock."""
+    """When the operator was last notified, on the event loop's clock."""
 
 
 class UnreadableReport(ValueError):
-    """The syncer said something that this operator does not know, e.g. because it is newer."""
+    """The report contains something that this operator does not know, for example because the syncer is newer."""
 
 
 def matters(report: Report) -> object:
-    """What of a report reconcile must see at once; the rest is progress, which can wait for a moment."""
+    """The part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
     units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message) for u in report.units.values())
     return units, report.seeded, report.done, report.draining, report.snapshot_error, report.message
 
@@ -228,7 +228,7 @@ _PHASES = {
 
 
 def report_of(wire: diloco_pb2.Report, received_at: float) -> Report:
-    """The wire's report as plain data. Raises `UnreadableReport`."""
+    """A report from the wire as plain data. Raises `UnreadableReport`."""
     return Report(
         received_at=received_at,
         t=wire.t,

@@ -1,13 +1,13 @@
-"""A job's certificate authority, as text. Plain data, so that a plan can carry it from the snapshot to whoever signs."""
+"""A job's certificate authority as plain data, so that a plan can carry it to the code that signs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 BACKDATE = 3600.0
-"""A certificate begins to hold this long before it is made, seconds: the clocks of those who check it differ."""
+"""Seconds. A certificate is valid from so long before its creation: the clocks of its readers differ."""
 AUTHORITY_LIFETIME = 10 * 365 * 86400.0
-"""Seconds. No job lives as long; all the same it is renewed in time (reconcile.certificates)."""
+"""Seconds. No job runs so long; even so the authority is renewed in time (reconcile.children.certificates)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who signs for a job."""
+    """The certificate authority of a job: it signs the certificates of the job's pods."""
 
     root: Root
     key: str = field(repr=False)
@@ -32,11 +32,11 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One certificate to be made."""
+    """One certificate to be issued."""
 
     key: str
-    """Under which key of the Secret it is kept, with its private key."""
+    """The key of the Secret for the certificate and its private key."""
     identity: str
-    """The URI in it (diloco.contract)."""
+    """The URI in the certificate (diloco.contract)."""
     host_names: tuple[str, ...] = ()
-    """Not empty: it is a server's. A client's has none."""
+    """Not empty: the certificate of a server. A client's has no host names."""

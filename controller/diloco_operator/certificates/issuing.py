@@ -26,7 +26,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 class Issuer:
-    """Signs for every job. `now` is the wall clock in seconds since the epoch, `lifetime` how long a pod's certificate holds, seconds."""
+    """Issues certificates for all jobs. `now`: the wall clock in seconds since the epoch. `lifetime`: of a pod's certificate, seconds."""
 
     def __init__(self, now: Callable[[], float], lifetime: float, new_key: NewKey = new_key) -> None:
         self._now = now
@@ -45,7 +45,7 @@ class Issuer:
             .sign(key, hashes.SHA256())
         )
         root = root_of(certificate.public_bytes(Encoding.PEM).decode())
-        assert root is not None, "what was just made can be read"
+        assert root is not None, "a new certificate can be read"
         return Authority(root, _pem(key))
 
     def sign(self, authority: Authority, leaf: Leaf) -> str:
@@ -57,23 +57,23 @@ class Issuer:
         if not leaves:
             return {}
         signer = load_pem_private_key(authority.key.encode(), password=None)
-        assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities are ours, and on P-256"
+        assert isinstance(signer, ec.EllipticCurvePrivateKey), "our authorities use P-256"
         issuer = x509.load_pem_x509_certificate(authority.root.pem.encode())
-        alike = (
+        template = (
             self._issued_by(issuer.subject, self._lifetime)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         )
-        return {leaf.key: self._leaf(alike, signer, leaf) for leaf in leaves}
+        return {leaf.key: self._leaf(template, signer, leaf) for leaf in leaves}
 
-    def _leaf(self, alike: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
-        """`alike`: what the certificates of one signer have in common; to say it for each would take half as long again."""
+    def _leaf(self, template: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
+        """`template`: what all certificates of one signer share. To set it for each of them would take half as long again."""
         key = self._new_key()
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if leaf.host_names else ExtendedKeyUsageOID.CLIENT_AUTH
         uri = x509.UniformResourceIdentifier(leaf.identity)
         certificate = (
-            _of(alike, _name(leaf.identity), key)
+            _of(template, _name(leaf.identity), key)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(x509.SubjectAlternativeName([uri, *map(x509.DNSName, leaf.host_names)]), critical=False)
             .sign(signer, hashes.SHA256())

@@ -1,4 +1,4 @@
-"""What Secrets hold of certificates. Pure: text in, data out; what cannot be read counts as not there, and is made anew."""
+"""Reads the certificates in Secrets. Pure: text in, data out. A certificate that cannot be read counts as missing and is issued again."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Of one pod or one unit, as much of it as decides whether it must be renewed."""
+    """The certificate of one pod or one unit: the fields that decide whether it must be renewed."""
 
     identity: str
     """Its URI."""
     host_names: tuple[str, ...]
     authority: str
-    """`Root.id` of who signed it."""
+    """`Root.id` of its issuer."""
     expires: float
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateSecret:
-    """A Secret of the job that holds certificates."""
+    """A Secret of a job that contains certificates."""
 
     name: str
     uid: str
@@ -43,11 +43,11 @@ class CertificateSecret:
     version: str
     """resourceVersion."""
     roots: tuple[Root, ...] = ()
-    """What its pods trust, in the order of the file."""
+    """The certificates that its pods trust, in the order of the file."""
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
     """By key of the Secret's data."""
     authority: Authority | None = field(default=None, repr=False)
-    """Of the Secret with the authority: None if it cannot sign."""
+    """The authority, if this Secret contains it; None if it cannot sign."""
 
 
 def project_certificates(obj: Obj) -> CertificateSecret:
@@ -105,7 +105,7 @@ def _roots(text: str) -> tuple[Root, ...]:
 
 
 def root_of(text: str) -> Root | None:
-    """An authority's certificate; None if it is none that can be read."""
+    """An authority's certificate; None if it cannot be read."""
     loaded = _load(text)
     if loaded is None:
         return None

@@ -24,7 +24,7 @@ def certificate_writes(issuer: Issuer, to_issue: Iterable[IssueCertificates]) ->
             yield _create(wanted, {AUTHORITY_CERTIFICATE: fresh.root.pem, AUTHORITY_KEY: fresh.key})
             continue
         authority = wanted.authority or fresh
-        assert authority is not None, "a plan founds an authority before it needs it"
+        assert authority is not None, "a plan creates an authority before it needs it"
         data: dict[str, str | None] = dict.fromkeys(wanted.drop)
         data |= issuer.sign_all(authority, wanted.leaves)
         data[TLS_ROOTS_FILE] = authority.root.pem + "".join(wanted.roots)
