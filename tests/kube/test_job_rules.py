@@ -72,7 +72,7 @@ async def _causes(client: Client, obj: Obj, *, old: Obj | None = None) -> list[C
 def _foretold(obj: Obj, old: Obj | None = None) -> list[Cause]:
     """What the compiled schema of the definition says, without a server."""
     before = kube_schema.apply_defaults(job_schema(), old) if old is not None else None
-    return _SCHEMA.refusal(kube_schema.apply_defaults(job_schema(), obj), before)
+    return _SCHEMA.violations(kube_schema.apply_defaults(job_schema(), obj), before)
 
 
 async def test_every_wrong_job_is_refused_for_the_fields_that_are_to_blame(client: Client, namespace: str) -> None:

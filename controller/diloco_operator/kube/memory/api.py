@@ -1,4 +1,4 @@
-"""`MemoryApi`: the verbs. What they promise is in kube/client.py and, executable, in tests/kube."""
+"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/kube tests it."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class MemoryApi:
 
     Objects handed out are the caller's own, except for metadata.managedFields[].fieldsV1, which must not be edited.
 
-    `clock` gives the (aware) time of every timestamp; time-outs and bookmarks of watches go by the event loop's clock.
-    `random` makes uids and generated names; a seeded one makes them repeat. `window`: changes of each kind that watches can
-    begin at. `before` and `after` are called around every request, reads too: an error from `before` refuses the request, one
-    from `after` loses the answer of a request that was carried out (not called for watch). `writes` counts the writes carried out.
+    `clock` gives the time of every timestamp, timezone-aware. Time-outs and bookmarks of watches use the event loop's clock.
+    `random` makes uids and generated names; with a seed they repeat. `window`: the number of changes of each kind at which watches can
+    begin. `before` and `after` are called around every request, also around reads. An error from `before` rejects the request. An error
+    from `after` loses the answer of a request that took effect (not called for watch). `writes` counts the writes that took effect.
     """
 
     def __init__(
@@ -150,14 +150,14 @@ class MemoryApi:
 
     # --- writes -------------------------------------------------------------------------------------------------------
     async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
-        mine, namespace, name = _received_whole(obj, nulls=self._server.has_nulls(resource))
+        mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("create", resource, namespace, name)
         stored = self._server.create(kind, mine, field_manager)
         answer = _metadata_of(stored) if metadata_only else _handed_out(stored)
         return self._answer("create", resource, namespace, stored["metadata"]["name"], answer)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
-        mine, namespace, name = _received_whole(obj, nulls=self._server.has_nulls(resource))
+        mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("update", resource, namespace, name, subresource)
         old = self._server.existing(kind, namespace, name)
         if subresource == "scale":
@@ -179,7 +179,7 @@ class MemoryApi:
         force: bool = False,
         metadata_only: bool = False,
     ) -> Obj:
-        mine = _received(patch, nulls=type is PatchType.MERGE or self._server.has_nulls(resource))
+        mine = _received(patch, nulls=type is PatchType.MERGE or self._server.keeps_nulls(resource))
         kind = await self._begin("patch", resource, namespace, name, subresource)
         if type is PatchType.APPLY:
             stored = self._server.apply(kind, namespace, name, mine, subresource, field_manager, force=force)
@@ -216,19 +216,19 @@ class MemoryApi:
         self._answer("bind", _PODS, namespace, name, {})
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
-        """There are no PodDisruptionBudgets here: never refused for one."""
+        """There are no PodDisruptionBudgets here, so none can block an eviction."""
         kind = await self._begin("evict", _PODS, namespace, name)
         self._server.evict(kind, self._server.existing(kind, namespace, name), grace=grace_seconds, uid=uid)
         self._answer("evict", _PODS, namespace, name, {})
 
     # --- for tests and the embedded default ---------------------------------------------------------------------------
     def compact(self) -> None:
-        """Forget all history, as etcd does after a while: older versions and continue tokens are `Gone`."""
+        """Compact all history, as etcd does after a while: older versions and continue tokens are `Gone`."""
         self._server.store.compact()
         self._continued.clear()
 
     def interrupt_watches(self) -> None:
-        """Break every open watch, as a restart of the server does: each raises `Unavailable`."""
+        """End every open watch, as a restart of the server does: each raises `Unavailable`."""
         self._interruptions += 1
         self._server.store.wake()
 
@@ -248,7 +248,7 @@ class MemoryApi:
         before: Hook | None = None,
         after: Hook | None = None,
     ) -> MemoryApi:
-        """A server that goes on from a `dump()`. Its history is compacted: watches list again."""
+        """A server that continues from a `dump()`. Its history is compacted: watches list again."""
         api = cls(clock=clock, random=random, before=before, after=after)
         server, store = api._server, api._server.store
         namespaces = store.tables["", "namespaces"]
@@ -268,7 +268,7 @@ class MemoryApi:
 
     # --- around every request -----------------------------------------------------------------------------------------
     async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Kind:
-        """Before a write: others get their turn, as they do while a request travels; from here on it is one atomic step."""
+        """Before a write: let other tasks run, as they do while a request travels. The write itself is one atomic step."""
         await asyncio.sleep(0)
         self._enter(verb, resource, namespace, name)
         return self._server.kind(resource, subresource)
@@ -306,12 +306,12 @@ def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
 
 
 def _metadata_of(obj: Obj) -> Obj:
-    """What a server answers to those who want no more."""
+    """What a server answers to a request for metadata only."""
     return _handed_out({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]})
 
 
 def _handed_out(obj: Obj) -> Obj:
-    """The caller's copy of a stored object, but for fieldsV1, which nobody edits: copying it would double the cost of every answer."""
+    """A copy of a stored object for the caller. fieldsV1 is shared, since no caller edits it: its copy would double the cost of answers."""
     meta = obj["metadata"]
     managed = meta.get("managedFields")
     if not managed:

@@ -1,4 +1,4 @@
-"""The built-in kinds that the operator and the embedded default touch."""
+"""The built-in kinds that the operator and the embedded control plane use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from diloco_operator.kube.client import Cause, Obj, Resource
 from diloco_operator.kube.memory.kinds import Kind
 from diloco_operator.kube.memory.meta import LABEL, SERVICE, config_key_problem, name_problem, string_map_causes
-from diloco_operator.kube.memory.pods import POD, SELECTABLE, begin_pod, default_pod, pod_causes
+from diloco_operator.kube.memory.pods import POD, SELECTABLE, default_pod, initialize_pod, pod_causes
 from diloco_operator.kube.memory.structural import ANY, Node
 from diloco_operator.kube.memory.values import parse_bytes, show
 
@@ -27,7 +27,7 @@ def _default_secret(obj: Obj) -> None:
     if isinstance(text, dict) and all(isinstance(value, str) for value in text.values()):
         obj["data"] = {**(obj.get("data") or {}), **{key: base64.b64encode(value.encode()).decode() for key, value in text.items()}}
     elif text is not None:
-        obj["stringData"] = text  # left for the check to refuse
+        obj["stringData"] = text  # the check rejects it
 
 
 def _frozen(obj: Obj, old: Obj | None, fields: tuple[str, ...]) -> list[Cause]:
@@ -160,14 +160,14 @@ def _event_causes(obj: Obj, old: Obj | None) -> list[Cause]:
     return []
 
 
-def _begin(phase: str) -> Callable[[Obj], None]:
+def _initialize(phase: str) -> Callable[[Obj], None]:
     def begin(obj: Obj) -> None:
         obj["status"] = {"phase": phase}
 
     return begin
 
 
-def _begin_namespace(obj: Obj) -> None:
+def _initialize_namespace(obj: Obj) -> None:
     obj["spec"] = {"finalizers": ["kubernetes"]}
     obj["status"] = {"phase": "Active"}
     labels = obj["metadata"].setdefault("labels", {})
@@ -175,7 +175,7 @@ def _begin_namespace(obj: Obj) -> None:
 
 
 def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
-    """All but CustomResourceDefinition, which `crds` makes. `addresses` gives cluster IPs."""
+    """All kinds except CustomResourceDefinition, which `crds` makes. `addresses` gives cluster IPs."""
 
     def core(kind: str, plural: str, *, namespaced: bool = True) -> Resource:
         return Resource("", "v1", kind, plural, namespaced=namespaced)
@@ -205,7 +205,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
             _WITH_CONDITIONS,
             status=True,
             name_rule=LABEL,
-            begin=_begin_namespace,
+            initialize=_initialize_namespace,
             selectable={"status.phase": ("status", "phase")},
         ),
         Kind(
@@ -216,7 +216,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
             graceful=True,
             selectable=SELECTABLE,
             default=default_pod,
-            begin=begin_pod,
+            initialize=initialize_pod,
             validate=pod_causes,
         ),
         Kind(
@@ -243,7 +243,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
             _WITH_CONDITIONS,
             status=True,
             default=_default_claim,
-            begin=_begin("Pending"),
+            initialize=_initialize("Pending"),
             validate=_claim_causes,
         ),
         Kind(

@@ -1,7 +1,7 @@
 """CEL rules of a schema (`x-kubernetes-validations`): compiled once, evaluated on plain JSON. Pure.
 
-What the library lacks of Kubernetes' functions and an expression needs is given to it here. Types are not checked ahead of time,
-as the library cannot: an unknown field shows as an evaluation error, which refuses the object as in Kubernetes.
+This module adds Kubernetes' functions that the library lacks. The library cannot check types ahead of time, so an unknown field shows as an
+evaluation error, which rejects the object as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _CORE = _words(
     "hasValue value orValue or getFullYear getMonth getDate getDayOfMonth getDayOfWeek getDayOfYear getHours getMinutes getSeconds "
     "getMilliseconds"
 )
-"""Functions that the library has without being given them."""
+"""The library's own functions."""
 
 
 class CelError(ValueError):
-    """An expression that does not compile, or does not evaluate to what is needed."""
+    """An expression does not compile, or its result has the wrong type."""
 
 
 def _index_of(value: Any, wanted: Any, start: int = 0) -> int:
@@ -94,7 +94,7 @@ class Expression:
     functions: Mapping[str, Callable[..., Any]]
     uses_old: bool
     fields: frozenset[str] | None
-    """The top-level fields of self and oldSelf it reads; None: cannot be told, or all of it."""
+    """The top-level fields of self and oldSelf that it reads; None: unknown, or all of them."""
 
     def run(self, value: Any, old: Any = None, *, with_old: bool = False) -> Any:
         """Evaluate. Raises `CelError`."""
@@ -109,13 +109,13 @@ class Expression:
 
 
 def compile_expression(source: str) -> Expression:
-    """Compile. Raises `CelError` with what the parser said."""
+    """Compile. Raises `CelError` with the parser's message."""
     try:
         program = cel.compile(source)
     except ValueError as error:
         raise CelError(str(error)) from error
     code = _STRING.sub("''", source)
-    if "?." in code or ".?" in code or "[?" in code:  # pragma: no cover - the parser refuses them; a newer one may not
+    if "?." in code or ".?" in code or "[?" in code:  # pragma: no cover - the parser rejects them; a newer one may not
         raise CelError(f"{source!r}: optional field selection is not supported")
     available = _functions()
     spaces = {name for name in program.variables() if any(function.startswith(f"{name}.") for function in available)}

@@ -1,7 +1,7 @@
-"""Deletion: grace, finalizers, and collection of what hangs on an object that is gone.
+"""Deletion: grace periods, finalizers, and garbage collection of dependents.
 
-A real cluster collects in the background, some time later. Here all consequences of a deletion come to pass before the call
-returns, in a fixed order, so that tests repeat; each is a change of its own that watches see.
+A real cluster collects garbage in the background, some time later. Here all consequences of a deletion happen before the call returns, in a
+fixed order, so that tests are repeatable. Each consequence is a separate change that watches see.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Collector:
         self._unregister = unregister
 
     def delete(self, table: Table, obj: Obj, *, grace: int | None = None, propagation: str = "Background") -> None:
-        """Begin, hasten or complete the deletion of a stored object."""
+        """Begin, speed up or complete the deletion of a stored object."""
         if propagation == "Orphan":
             self._orphan(obj)
         elif propagation == "Foreground" and FOREGROUND not in obj["metadata"].get("finalizers", ()):
@@ -47,7 +47,7 @@ class Collector:
         key = (table.group, table.plural)
         holding = bool(meta.get("finalizers")) or meta["deletionGracePeriodSeconds"] > 0 or key in (_NAMESPACES, _DEFINITIONS)
         if not holding:
-            if self._kinds[key].graceful:  # the end of the grace is a change that watches see, however short it was
+            if self._kinds[key].graceful:  # watches see the end of the grace period, however short it was
                 marked = self._store.put(table, marked)
             self._remove(table, marked)
             return
@@ -61,7 +61,7 @@ class Collector:
             self._empty_definition(marked)
 
     def written(self, table: Table, obj: Obj, old: Obj | None) -> None:
-        """After every create and update: complete a deletion that nothing holds any more, collect what has no owner."""
+        """After every create and update: complete a deletion without finalizers, and collect objects without an owner."""
         meta = obj["metadata"]
         if "deletionTimestamp" in meta:
             self._complete(table, obj)
@@ -71,7 +71,7 @@ class Collector:
             self._attend(table, obj)
 
     def _marked(self, table: Table, obj: Obj, grace: int | None) -> Obj:
-        """The object with its deletion's time and grace; the same object where nothing changes."""
+        """The object with the time and grace period of its deletion; the same object if nothing changes."""
         meta = obj["metadata"]
         wanted = self._grace(table, obj, grace)
         now = self._clock()
@@ -83,7 +83,7 @@ class Collector:
             return {**obj, "metadata": {**meta, **marks}, **status}
         left = meta["deletionGracePeriodSeconds"]
         if wanted >= left or (grace is None and wanted > 0):
-            return obj  # a grace period is shortened, never lengthened
+            return obj  # a grace period can only become shorter
         begun = parse_time(meta["deletionTimestamp"]) - timedelta(seconds=left)
         marks = {"deletionTimestamp": stamp(begun + timedelta(seconds=wanted)), "deletionGracePeriodSeconds": wanted}
         return {**obj, "metadata": {**meta, **marks}}
@@ -93,7 +93,7 @@ class Collector:
             return 0
         spec = obj["spec"]
         if not spec.get("nodeName") or obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            return 0  # no kubelet has anything left to stop
+            return 0  # no kubelet has a process to stop
         return asked if asked is not None else int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS))
 
     def _complete(self, table: Table, obj: Obj) -> None:
@@ -128,12 +128,12 @@ class Collector:
         return found[1] if here and meta["name"] == ref["name"] else None
 
     def _resolvable(self, ref: dict[str, str]) -> bool:
-        """Whether this server knows the owner's kind; the dependents of others are not its business."""
+        """Whether this server knows the owner's kind. Dependents of other owners are not collected."""
         group = ref["apiVersion"].rpartition("/")[0]
         return any(kind.resource.group == group and kind.resource.kind == ref["kind"] for kind in self._kinds.values())
 
     def _attend(self, table: Table, obj: Obj) -> None:
-        """Collect an object whose owners are all gone or wait for it to go; forget single owners that are gone."""
+        """Collect an object if all its owners are gone or wait for it; otherwise remove references to owners that are gone."""
         meta = obj["metadata"]
         if "deletionTimestamp" in meta or table.get(meta.get("namespace", ""), meta["name"]) is not obj:
             return
@@ -169,7 +169,7 @@ class Collector:
         self._settle_foreground(uid)
 
     def _settle_foreground(self, uid: str) -> None:
-        """Let an owner go that waited for its blocking dependents when the last of them is gone."""
+        """Complete the deletion of an owner that waited for its blocking dependents, once the last of them is gone."""
         found = self._store.by_uid(uid)
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: from the object to a `Kind`, with everything that is wrong with it."""
+"""CustomResourceDefinitions: their validation, and the `Kind` for each version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.kube.memory.structural import ANY, Node
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
-"""Finalizer of every definition: its objects go first."""
+"""Finalizer of every definition: its objects are deleted first."""
 
 
 def _default(obj: Obj) -> None:
@@ -25,12 +25,12 @@ def _default(obj: Obj) -> None:
     spec.setdefault("conversion", {"strategy": "None"})
 
 
-def _begin(obj: Obj) -> None:
+def _initialize(obj: Obj) -> None:
     obj["status"] = {"conditions": [], "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": []}
 
 
 def established(obj: Obj, time: str) -> Obj:
-    """The definition with the status of one whose names are taken and that is served."""
+    """The definition with the status of an established one."""
     spec = obj["spec"]
     accepted = {
         "type": "NamesAccepted",
@@ -96,7 +96,7 @@ def _path(text: str) -> tuple[str, ...]:
 
 
 def kinds_of(obj: Obj) -> list[Kind]:
-    """One for each served version of a valid definition."""
+    """One kind for each served version of a valid definition."""
     spec = obj["spec"]
     kinds = []
     for version in spec["versions"]:
@@ -135,6 +135,6 @@ DEFINITIONS = Kind(
     generation=True,
     unconditional_update=False,
     default=_default,
-    begin=_begin,
+    initialize=_initialize,
     validate=_causes,
 )

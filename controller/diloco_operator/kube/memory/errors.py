@@ -1,4 +1,4 @@
-"""The answers of an API server that is asked for what it cannot do, worded as Kubernetes words them."""
+"""Error answers of an API server, in Kubernetes' words."""
 
 from __future__ import annotations
 

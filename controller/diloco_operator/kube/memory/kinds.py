@@ -1,4 +1,4 @@
-"""What the server has to know of a kind: which promises hold for it and which functions default and check it."""
+"""What the server knows of a kind: its properties, and the functions that fill in defaults and validate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diloco_operator.kube.memory.structural import Node
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where the scale subresource finds its numbers, as paths."""
+    """Paths of the numbers of the scale subresource."""
 
     spec_replicas: tuple[str, ...]
     status_replicas: tuple[str, ...]
@@ -32,11 +32,11 @@ def _always_valid(obj: Obj, old: Obj | None) -> list[Cause]:
 class Kind:
     resource: Resource
     node: Node
-    """How fields merge and who can own them; `Node(preserve=True, root=True)`: lists are atomic."""
+    """How fields merge and how ownership works; `Node(preserve=True, root=True)`: lists are atomic."""
     structural: Structural | None = None
-    """Of a custom resource: defaults, prunes and validates."""
+    """For a custom resource: fills in defaults, prunes and validates."""
     status: bool = False
-    """Status is a subresource."""
+    """Whether status is a subresource."""
     keeps_status_on_create: bool = False
     generation: bool = False
     graceful: bool = False
@@ -49,10 +49,10 @@ class Kind:
     """Field selector -> path, besides metadata.name and metadata.namespace."""
     default: Callable[[Obj], None] = _nothing
     """Fills defaults into the object, in place."""
-    begin: Callable[[Obj], None] = _nothing
-    """Sets the status that a new object begins with, in place."""
+    initialize: Callable[[Obj], None] = _nothing
+    """Sets the status of a new object, in place."""
     validate: Callable[[Obj, Obj | None], list[Cause]] = _always_valid
-    """What is wrong with a new object, or with an update of the old one."""
+    """Errors of a new object, or of an update of the old one."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -60,12 +60,12 @@ class Kind:
 
     @property
     def title(self) -> str:
-        """`pods`, `dilocojobs.diloco.dev`: as messages name the resource."""
+        """The resource's name in messages: `pods`, `dilocojobs.diloco.dev`."""
         return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
 
 
 def at_path(obj: Obj, path: tuple[str, ...]) -> object:
-    """The value at a path; None when there is none."""
+    """The value at a path; None: there is none."""
     value: object = obj
     for name in path:
         if not isinstance(value, dict) or name not in value:

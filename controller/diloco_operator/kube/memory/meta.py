@@ -17,7 +17,7 @@ _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
 
 SUBDOMAIN, LABEL, SERVICE = "subdomain", "label", "service"
-"""What names of a kind must be: DNS-1123 subdomain, DNS-1123 label, DNS-1035 label."""
+"""Rules for the names of a kind: DNS-1123 subdomain, DNS-1123 label, DNS-1035 label."""
 
 _RULES = {
     SUBDOMAIN: (
@@ -49,7 +49,7 @@ _RULES = {
 
 @functools.lru_cache(maxsize=65536)
 def name_problem(rule: str, name: str) -> str | None:
-    """What is wrong with a name, or None."""
+    """The error of a name, or None."""
     pattern, limit, message = _RULES[rule]
     if len(name) > limit:
         return f"Invalid value: {show(name)}: must be no more than {limit} characters"

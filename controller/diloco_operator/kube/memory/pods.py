@@ -72,7 +72,7 @@ def _default_container(container: dict[str, Any]) -> None:
     container.setdefault("terminationMessagePolicy", "File")
     container.setdefault("resources", {})
     resources = container["resources"]
-    if resources.get("limits"):  # a limit without a request is the request as well
+    if resources.get("limits"):  # a limit without a request is also the request
         resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
     for port in container.get("ports", ()):
         port.setdefault("protocol", "TCP")
@@ -113,7 +113,7 @@ def _quality(spec: dict[str, Any]) -> str:
     return "BestEffort" if not asked else "Guaranteed" if guaranteed else "Burstable"
 
 
-def begin_pod(obj: Obj) -> None:
+def initialize_pod(obj: Obj) -> None:
     status: dict[str, Any] = {"phase": "Pending", "qosClass": _quality(obj["spec"])}
     if gates := obj["spec"].get("schedulingGates"):
         waiting = f"Scheduling is blocked due to non-empty scheduling gates: {[gate['name'] for gate in gates]}"

@@ -1,4 +1,4 @@
-"""The scale subresource of custom resources: autoscaling/v1 Scale made of, and written into, an object."""
+"""The scale subresource of custom resources: reads an autoscaling/v1 Scale from an object, and writes it into one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diloco_operator.kube.memory.values import show
 
 
 def _paths(kind: Kind) -> Scale:
-    assert kind.scale is not None  # the registry has refused the subresource otherwise
+    assert kind.scale is not None  # otherwise the registry rejected the subresource
     return kind.scale
 
 
@@ -33,8 +33,8 @@ def scale_of(kind: Kind, obj: Obj) -> Obj:
 
 
 def replica_causes(kind: Kind, obj: Obj) -> list[Cause]:
-    """What is wrong with the counts behind the subresource. It is told beside what the schema says, and under the path as the definition
-    has it, with its leading dot."""
+    """Errors of the counts of the subresource. They come in addition to the schema's errors, under the path of the definition, with its
+    leading dot."""
     if kind.scale is None:
         return []
     counts = {path: at_path(obj, path) for path in (kind.scale.spec_replicas, kind.scale.status_replicas)}
@@ -46,7 +46,7 @@ def replica_causes(kind: Kind, obj: Obj) -> list[Cause]:
 
 
 def scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:
-    """The object with the replicas that `scale` asks for, under its preconditions."""
+    """The object with the replicas of `scale`, after a check of its preconditions."""
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if type(replicas) is not int or replicas < 0:
         raise BadRequest(400, "BadRequest", f"spec.replicas: Invalid value: {replicas!r}: must be an integer greater than or equal to 0")
@@ -60,7 +60,7 @@ def scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:
 
 
 def _set(obj: dict[str, Any], path: tuple[str, ...], value: object) -> None:
-    """Set along a path, with a copy of every map on the way."""
+    """Set a value at a path, with a copy of every map on the way."""
     for name in path[:-1]:
         obj[name] = dict(obj.get(name) or {})
         obj = obj[name]

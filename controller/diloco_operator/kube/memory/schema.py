@@ -1,7 +1,7 @@
 """Defaulting, pruning and validation of objects by a CRD's structural schema, as an API server does it. Pure.
 
-`Structural` is the compiled form; the module's functions compile on first use and remember the last few schemas.
-A schema must not be changed after its first use.
+`Structural` is the compiled form. The module's functions compile a schema on first use and remember the last few. A schema must not change
+after its first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNCHECKED = Cause(
     "Invalid value: null: some validation rules were not checked because the object was invalid; "
     "correct the existing errors to complete validation",
 )
-# Anchored: the value that a message shows may hold anything.
+# Anchored: the value in a message may contain anything.
 _BLOCKING = re.compile(
     r"\A(Required|Unsupported) value|must have at most \d+ (characters|items|properties)\Z|must be of type [a-z ]+(, not [a-z]+)?\Z"
 )
@@ -29,7 +29,7 @@ _compiled: dict[int, tuple[Mapping[str, Any], Structural]] = {}
 
 
 class Structural:
-    """A compiled openAPIV3Schema. `problems`: what is wrong with the schema itself; with any, do not use it."""
+    """A compiled openAPIV3Schema. `problems`: errors of the schema itself. Use it only if there are none."""
 
     def __init__(self, schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> None:
         self.root, self.problems = compile_schema(schema, path=path)
@@ -37,13 +37,13 @@ class Structural:
             self._check_defaults(self.root, path)
 
     def apply_defaults(self, obj: Obj) -> Obj:
-        """A copy with defaults filled in, and without nulls where the schema allows none."""
+        """A copy with defaults, and without nulls where the schema allows none."""
         filled: Obj = copy_json(obj)
         _fill(self.root, filled)
         return filled
 
     def completed(self, obj: Obj, old: Obj | None = None) -> Obj:
-        """Pruned and with defaults, sharing with `obj` what is the very same as in `old` and so complete already."""
+        """Pruned and with defaults. Parts that are identical with those of `old` are complete already and shared with `obj`."""
         out: Obj = {}
         removed: list[str] = []
         for name, value in obj.items():
@@ -70,15 +70,15 @@ class Structural:
     def validate(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
         """Every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting.
 
-        Ratcheting, as in Kubernetes: what an update leaves unchanged is not refused for rules that it breaks already. An object
-        wrong in its structure below a rule's place does not have that rule evaluated.
+        Ratcheting, as in Kubernetes: parts that an update leaves unchanged are not rejected for rules that they broke already. A rule is
+        not evaluated if the structure below its node is wrong.
         """
         return Validator().run(self.root, obj, MISSING if old is None else old)
 
-    def refusal(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
-        """What an API server says of an object. Unlike `validate` it evaluates every rule, or, with certain errors in the structure, none
-        at all, and says so."""
-        validator = Validator(spare=False)
+    def violations(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
+        """The errors that an API server answers for an object. Unlike `validate` this evaluates either every rule or, after certain errors
+        in the structure, none, and then says so."""
+        validator = Validator(skip_broken=False)
         causes = validator.run(self.root, obj, MISSING if old is None else old)
         structural = [cause for index, cause in enumerate(causes) if index not in validator.from_rules]
         return [*structural, UNCHECKED] if any(map(_blocks_rules, structural)) else causes
@@ -106,7 +106,7 @@ class Structural:
 
 
 def structural(schema: Mapping[str, Any]) -> Structural:
-    """The compiled form of a schema. Raises ValueError when the schema is wrong."""
+    """The compiled form of a schema. Raises ValueError if the schema is wrong."""
     known = _compiled.get(id(schema))
     if known and known[0] is schema:
         return known[1]
@@ -115,12 +115,12 @@ def structural(schema: Mapping[str, Any]) -> Structural:
         raise ValueError("; ".join(f"{cause.field}: {cause.message}" for cause in compiled.problems))
     while len(_compiled) >= _REMEMBERED:
         _compiled.pop(next(iter(_compiled)))
-    _compiled[id(schema)] = (schema, compiled)  # holding the schema keeps its id from being used again
+    _compiled[id(schema)] = (schema, compiled)  # the reference keeps the schema's id from being reused
     return compiled
 
 
 def apply_defaults(schema: Mapping[str, Any], obj: Obj) -> Obj:
-    """A copy of `obj` with the defaults of `schema` (openAPIV3Schema), as an API server fills them in."""
+    """A copy of `obj` with the defaults of `schema` (openAPIV3Schema), like an API server's."""
     return structural(schema).apply_defaults(obj)
 
 
@@ -138,7 +138,7 @@ def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> lis
 
 
 def _blocks_rules(cause: Cause) -> bool:
-    """Kubernetes evaluates no rule when something is missing, of another type, too long, or not in an enum."""
+    """Kubernetes evaluates no rule if a field is missing, too long, of the wrong type, or not in its enum."""
     return _BLOCKING.search(cause.message) is not None
 
 

@@ -1,6 +1,6 @@
-"""From a request to the store: what a write means for a kind. Synchronous; each method is one atomic step.
+"""From a request to the store: the meaning of a write for a kind. Synchronous; each method is one atomic step.
 
-Stored objects are shared with history and watchers and never changed in place. What a method returns is the stored object.
+Stored objects are shared with history and watchers and never changed in place. Methods return stored objects.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Server:
         self.random = random
         self._clock = clock
         self.addresses = 0
-        """Cluster IPs given out."""
+        """Number of cluster IPs in use."""
         self._served: dict[tuple[str, str, str], Kind] = {}
         self._kinds: dict[tuple[str, str], Kind] = {}
         self._collector = Collector(self.store, clock, self._kinds, self._unregister)
@@ -83,8 +83,8 @@ class Server:
             raise NotFound(404, "NotFound", f"the server could not find the requested resource ({what} in {resource.api_version})")
         return kind
 
-    def has_nulls(self, resource: Resource) -> bool:
-        """In a custom resource the schema says what a null is; of a built-in kind nulls are nothing."""
+    def keeps_nulls(self, resource: Resource) -> bool:
+        """Whether nulls are kept: in a custom resource the schema gives them a meaning, in a built-in kind they have none."""
         kind = self._served.get((resource.group, resource.version, resource.plural))
         return kind is not None and kind.structural is not None
 
@@ -105,7 +105,7 @@ class Server:
 
     # --- writes -------------------------------------------------------------------------------------------------------
     def create(self, kind: Kind, obj: Obj, manager: str, managed: Managed | None = None) -> Obj:
-        """`obj` becomes the server's. `managed`: the managedFields that an apply has worked out."""
+        """`obj` belongs to the server from now on. `managed`: the managedFields that an apply has computed."""
         meta = obj["metadata"]
         _check_type(kind, obj)
         self._check_namespace(kind, meta)
@@ -128,15 +128,15 @@ class Server:
         if self.table(kind).get(meta.get("namespace", ""), meta["name"]) is not None:
             raise AlreadyExists(409, "AlreadyExists", f'{kind.title} "{meta["name"]}" already exists')
         meta["managedFields"] = after_create(obj, kind.node, manager or _DEFAULT_MANAGER, time) if managed is None else managed
-        kind.begin(obj)
+        kind.initialize(obj)
         return self._put(kind, established(obj, time) if kind is DEFINITIONS else obj, None)
 
     def update(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str, managed: Managed | None = None) -> Obj:
-        """Put `new` in place of `old` as far as the (sub)resource may change it; no write where nothing changes."""
+        """Replace `old` by `new`, as far as the (sub)resource may change it. No write if nothing changes."""
         _check_type(kind, new)
         _check_immutable_metadata(kind, new["metadata"], old["metadata"], subresource)
         self._check_preconditions(kind, new["metadata"], old["metadata"])
-        new = _merged_by_rights(kind, new, old, subresource)
+        new = _merge_writable(kind, new, old, subresource)
         meta, old_meta = new["metadata"], old["metadata"]
         added = set(meta.get("finalizers", ())) - set(old_meta.get("finalizers", ()))
         if "deletionTimestamp" in old_meta and added:
@@ -153,7 +153,7 @@ class Server:
         return self._put(kind, new, old)
 
     def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str) -> Obj:
-        """An update by a whole object, which for some kinds has to say what it is based on."""
+        """An update with a whole object. Some kinds require a resourceVersion."""
         meta = new["metadata"]
         if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
             raise self._uid_conflict(kind, meta["uid"], old["metadata"])
@@ -201,7 +201,7 @@ class Server:
         return self.update(kind, result, live, subresource, manager, managed)
 
     def set_scale(self, kind: Kind, old: Obj, scale: Obj, manager: str) -> Obj:
-        """The Scale after it."""
+        """Returns the new Scale."""
         return scales.scale_of(kind, self.update(kind, scales.scaled(kind, old, scale), old, "", manager))
 
     def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str, resource_version: str, propagation: str) -> None:
@@ -247,21 +247,21 @@ class Server:
         return stored
 
     def _checked(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
-        """The object pruned and with defaults. Raises `Invalid` with everything that is wrong with it."""
+        """The object, pruned and with defaults. Raises `Invalid` with all its errors."""
         name = obj["metadata"]["name"]
         try:
             causes = metadata_causes(obj, kind.name_rule)
             if kind.structural:
                 obj = kind.structural.completed(obj, old)
                 causes += scales.replica_causes(kind, obj)
-                causes += kind.structural.refusal(obj, old)
+                causes += kind.structural.violations(obj, old)
             else:
                 if old is not None and obj.get("spec") is not old.get("spec"):
                     obj = {**copy_json({key: value for key, value in obj.items() if key != "metadata"}), "metadata": obj["metadata"]}
                 kind.default(obj)
                 causes += kind.validate(obj, old)
         except (AttributeError, KeyError, TypeError) as error:
-            # A real server decodes metadata and built-in kinds into typed structures first; here a wrong type shows in the checks.
+            # A real server decodes metadata and built-in kinds into typed structures first. Here the checks find wrong types.
             raise BadRequest(400, "BadRequest", f"{kind.resource.kind} {name!r} cannot be decoded: {error}") from error
         if causes:
             raise invalid(kind, name, causes)
@@ -297,7 +297,7 @@ class Server:
                 return name
 
     def _with_condition(self, pod: Obj, type: str, reason: str = "", message: str = "") -> Obj:
-        """The pod's status with a condition that is now True."""
+        """The pod's status with this condition set to True."""
         status = pod.get("status", {})
         said = {name: text for name, text in (("reason", reason), ("message", message)) if text}
         others = [each for each in status.get("conditions", ()) if each["type"] != type]
@@ -318,7 +318,7 @@ def _check_type(kind: Kind, obj: Obj) -> None:
 
 
 def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str) -> None:
-    """What a write may leave out but not change. Through the status of a custom object the metadata is not looked at, not even its uid."""
+    """Fields that a write may omit but not change. For the status of a custom object the metadata is ignored, even the uid."""
     if subresource and kind.structural is not None:
         return
     changed = [name for name in _IMMUTABLE_METADATA if meta.get(name) not in (None, "", live.get(name))]
@@ -327,8 +327,8 @@ def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str
         raise invalid(kind, live["name"], causes)
 
 
-def _merged_by_rights(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
-    """`new` where the request may write, `old` everywhere else. The metadata is a fresh dict."""
+def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
+    """`new` where the request may write, `old` everywhere else. The metadata is a new dict."""
     old_meta = old["metadata"]
     if subresource == "status":
         rest = {key: value for key, value in old.items() if key != "status"}

@@ -1,7 +1,7 @@
-"""Objects, versions, history: the part of an API server that etcd and the watch cache are. Knows nothing of kinds.
+"""Objects, versions and history: what etcd and the watch cache are in an API server. Knows nothing of kinds.
 
-Stored objects are never changed in place; writers put new ones (which may share parts with the old). So history keeps
-references, and a reader copies what it hands out.
+Stored objects are never changed in place. Writers put new ones, which may share parts with the old ones. So history keeps references, and
+readers copy what they return.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Table:
-    """All objects of one kind, by namespace and name, and the changes that watches can still begin at."""
+    """All objects of one kind, by namespace and name, and the changes at which watches can begin."""
 
     group: str
     plural: str
     rows: dict[str, dict[str, Obj]] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     first: int = 0
-    """Position of changes[0] since the beginning of time."""
+    """Position of changes[0] in the whole history."""
     compacted: int = 0
-    """Changes up to this version are forgotten."""
+    """Changes up to this version are compacted."""
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def get(self, namespace: str, name: str) -> Obj | None:
@@ -59,7 +59,7 @@ class Table:
         return self.first + bisect.bisect_right(self.changes, version, key=lambda change: change.version)
 
     def change_at(self, position: int) -> Change:
-        """Raises `Gone` when a watcher was too slow."""
+        """Raises `Gone` if a watcher was too slow."""
         if position < self.first:
             raise Gone(410, "Expired", f"too old resource version: the watch fell behind ({self.compacted})")
         return self.changes[position - self.first]
@@ -72,7 +72,7 @@ class Table:
 
 
 class Store:
-    """One global version; optimistic concurrency is the callers' (single-threaded) check-then-put."""
+    """One global version. Callers provide optimistic concurrency: they check and put in one step, in a single thread."""
 
     def __init__(self, window: int) -> None:
         self.version = 1
@@ -90,7 +90,7 @@ class Store:
         return self.tables[key]
 
     def put(self, table: Table, obj: Obj) -> Obj:
-        """Store a new version. `obj` and its metadata become the store's: resourceVersion is written into it."""
+        """Store a new version. `obj` belongs to the store from now on: its resourceVersion is set."""
         meta = obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         row = table.rows.setdefault(namespace, {})
@@ -128,19 +128,19 @@ class Store:
         return [each for each in found if each is not None]
 
     def load(self, table: Table, obj: Obj) -> None:
-        """Store an object of a dump as it is, at the version it had; no change for watches to see."""
+        """Store an object of a dump at its old version. Watches see no change."""
         meta = obj["metadata"]
         table.rows.setdefault(meta.get("namespace", ""), {})[meta["name"]] = obj
         self._by_uid[meta["uid"]] = (table, meta.get("namespace", ""), meta["name"])
         self._index_owners(obj, None)
 
     def wake(self) -> None:
-        """Let every watch look around."""
+        """Wake every watch."""
         for table in self.tables.values():
             self._wake(table)
 
     def compact(self) -> None:
-        """Forget all history: what is older than now is `Gone`."""
+        """Compact all history: versions older than now are `Gone`."""
         self.compacted = self.version
         for table in self.tables.values():
             table.forget(len(table.changes))

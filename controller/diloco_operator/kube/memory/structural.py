@@ -12,7 +12,7 @@ from diloco_operator.kube.memory.values import Check, compile_checks
 
 MISSING: Any = object()
 IMPLICIT = ("apiVersion", "kind", "metadata")
-"""Fields that every object has at its root, whatever its schema says."""
+"""Fields that every object has at its root, independent of its schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CompiledRule:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One place of the schema. `types` empty: anything."""
+    """One node of the schema. `types` empty: any type."""
 
     types: frozenset[str] = frozenset()
     nullable: bool = False
@@ -57,9 +57,9 @@ class Node:
     one_of: tuple[Node, ...] = ()
     none_of: tuple[Node, ...] = ()
     rules_below: bool = False
-    """Here or further down there are rules,"""
+    """Whether this node or one below it has rules."""
     transitions_below: bool = False
-    """and some of them compare with the old object."""
+    """Whether some of these rules compare with the old object."""
     convert: str = ""
     """How CEL sees a value: "double", "duration", "timestamp", "bytes", "" as it is."""
     converted_below: bool = False
@@ -75,14 +75,14 @@ class Node:
         return self.properties.get(key) or self.additional
 
     def item_key(self, item: Any) -> tuple[Any, ...] | None:
-        """The key of an item of a listType=map list; None when it has none."""
+        """The key of an item of a listType=map list; None: it has none."""
         if not isinstance(item, dict):
             return None
         return tuple(item.get(key, self.key_defaults.get(key)) for key in self.list_keys)
 
 
 ANY = Node(preserve=True)
-"""Where the schema says nothing more: maps merge by key, lists are replaced whole."""
+"""For parts without a schema: maps merge by key, lists are replaced as a whole."""
 
 
 class _Compiler:
@@ -93,7 +93,7 @@ class _Compiler:
         self.problems.append(Cause(path, message))
 
     def node(self, schema: Any, path: str, *, correlatable: bool, root: bool = False, structural: bool = True) -> Node:
-        """`correlatable`: an old value of this place can be found, so rules may use oldSelf."""
+        """`correlatable`: the old value of this node can be found, so rules may use oldSelf."""
         if not isinstance(schema, Mapping):
             self.problem(path, "must be a schema")
             return ANY
@@ -206,7 +206,7 @@ class _Compiler:
 
 
 def compile_schema(schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> tuple[Node, list[Cause]]:
-    """The tree, and what is wrong with the schema itself (not structural, rules that do not compile)."""
+    """The tree, and the errors of the schema itself (not structural, rules that do not compile)."""
     compiler = _Compiler()
     node = compiler.node(schema, path, correlatable=True, root=True)
     return node, compiler.problems

@@ -14,13 +14,13 @@ _CONVERT = {"duration": parse_duration, "timestamp": parse_time, "bytes": parse_
 
 
 class Validator:
-    """One validation; collects the causes. `spare`: rules that read what is wrong in its structure are not evaluated."""
+    """One validation; collects the causes. `skip_broken`: rules that read parts with a wrong structure are not evaluated."""
 
-    def __init__(self, *, spare: bool = True) -> None:
-        self._spare = spare
+    def __init__(self, *, skip_broken: bool = True) -> None:
+        self._skip_broken = skip_broken
         self.causes: list[Cause] = []
         self.from_rules: set[int] = set()
-        """Which of the causes are of rules, not of the structure."""
+        """Indexes of the causes that come from rules instead of the structure."""
         self._broken: list[str] = []
         """Paths of structural errors: rules that read there are not evaluated."""
 
@@ -33,7 +33,7 @@ class Validator:
         self._broken.append(path)
 
     def _visit(self, node: Node, value: Any, old: Any, path: str) -> None:
-        """`old` is MISSING where no earlier value corresponds."""
+        """`old` is MISSING if there is no corresponding old value."""
         if old is not MISSING and value == old and type(value) is type(old):
             if node.transitions_below:
                 self._unchanged(node, value, old, path)
@@ -56,7 +56,7 @@ class Validator:
             self._rules(node, value, old, path, self._broken[before:], unchanged=False)
 
     def _unchanged(self, node: Node, value: Any, old: Any, path: str) -> None:
-        """An unchanged value is spared everything but transition rules."""
+        """For an unchanged value only transition rules are evaluated."""
         if not node.transitions_below or value is None:
             return
         if isinstance(value, dict):
@@ -117,7 +117,7 @@ class Validator:
             hashable = _hashable(key)
             if hashable in seen:
                 shown = ", ".join(show(part) for part in key) if isinstance(key, tuple) else show(value[index])
-                # Not a structural error as far as rules go: they are evaluated all the same, as in Kubernetes.
+                # Rules are evaluated in spite of this error, as in Kubernetes.
                 self.causes.append(Cause(f"{path}[{index}]", f"Duplicate value: {shown}"))
             seen.add(hashable)
 
@@ -136,7 +136,7 @@ class Validator:
 
     def _rules(self, node: Node, value: Any, old: Any, path: str, broken: list[str], *, unchanged: bool) -> None:
         rules = [rule for rule in node.rules if _due(node, rule, value, old, unchanged=unchanged)]
-        if broken and self._spare:
+        if broken and self._skip_broken:
             rules = [rule for rule in rules if not _reads_broken(rule, path, broken)]
         if not rules:
             return
@@ -155,23 +155,23 @@ class Validator:
             if result is not False:
                 raise CelError(f"{rule.expression.source!r}: must be a bool, not {result!r:.80}")
         except CelError as error:
-            self._refuse(at, f"rule evaluation error: {error}")
+            self._add_violation(at, f"rule evaluation error: {error}")
             return
         message = rule.message
         if rule.message_expression:
             message = _computed_message(rule, seen, seen_old) or message
         if rule.reason in _PREFIX:
-            self._refuse(at, _PREFIX[rule.reason] + message)
+            self._add_violation(at, _PREFIX[rule.reason] + message)
         else:
-            self._refuse(at, message if rule.field_path else invalid(value, message))
+            self._add_violation(at, message if rule.field_path else invalid(value, message))
 
-    def _refuse(self, path: str, message: str) -> None:
+    def _add_violation(self, path: str, message: str) -> None:
         self.from_rules.add(len(self.causes))
         self.causes.append(Cause(path, message))
 
 
 def _computed_message(rule: CompiledRule, seen: Any, seen_old: Any) -> str:
-    """What messageExpression makes; "" where it fails or makes no line of text, so that `message` is used, as in Kubernetes."""
+    """The result of messageExpression; "" if it fails or is not one line of text. Then `message` is used, as in Kubernetes."""
     assert rule.message_expression is not None
     try:
         text = rule.message_expression.run(seen, seen_old, with_old=rule.message_expression.uses_old)
@@ -181,7 +181,7 @@ def _computed_message(rule: CompiledRule, seen: Any, seen_old: Any) -> str:
 
 
 def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: bool) -> bool:
-    """Whether a rule has to be evaluated."""
+    """Whether a rule must be evaluated."""
     if rule.transition:
         return old is not MISSING or rule.optional_old
     if unchanged:
@@ -189,7 +189,7 @@ def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: boo
     fields = rule.expression.fields
     if not node.root or fields is None or not isinstance(old, dict):
         return True
-    # At the root, a write to status would otherwise run all rules of spec, and the other way round.
+    # Otherwise a write to status would run all rules of spec at the root, and vice versa.
     return any(value.get(name, MISSING) != old.get(name, MISSING) for name in fields)
 
 
@@ -204,7 +204,7 @@ def _reads_broken(rule: CompiledRule, path: str, broken: list[str]) -> bool:
 
 
 def _read_fields(node: Node, rules: list[CompiledRule], value: Any) -> frozenset[str] | None:
-    """At the root and in big maps only the fields that the rules read are handed to CEL; None: all."""
+    """The fields that the rules read: at the root and in big maps CEL gets only these; None: all."""
     if not isinstance(value, dict):
         return None
     found: frozenset[str] = frozenset()
@@ -219,7 +219,7 @@ def _read_fields(node: Node, rules: list[CompiledRule], value: Any) -> frozenset
 
 
 def to_cel(node: Node, value: Any, fields: frozenset[str] | None = None) -> Any:
-    """A value as CEL is to see it: numbers of a `number` field are doubles, durations durations, names escaped."""
+    """A value for CEL: numbers of a `number` field are doubles, durations are durations, names are escaped."""
     if isinstance(value, dict):
         names = [name for name in value if fields is None or escape(name) in fields]
         if not node.converted_below:
@@ -237,7 +237,7 @@ def to_cel(node: Node, value: Any, fields: frozenset[str] | None = None) -> Any:
     try:
         return convert(value)
     except ValueError:
-        return value  # the format's own check has refused it already
+        return value  # the check of the format rejected it already
 
 
 _PLAIN = Node(preserve=True)

@@ -1,4 +1,4 @@
-"""Checks of single values that a schema asks for: bounds, patterns, enums, formats. Pure."""
+"""A schema's checks of single values: bounds, patterns, enums, formats. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 type Check = Callable[[Any], str | None]
-"""What is wrong with a value, or None. A check ignores values of a type that it does not apply to."""
+"""The error of a value, or None. A check ignores values of types that it does not apply to."""
 
 type Problem = Callable[[str, str], None]
 
@@ -44,7 +44,7 @@ def json_type(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value in a message: JSON, cut short; maps and lists by their kind only."""
+    """A value for a message: shortened JSON; for maps and lists only the type."""
     if isinstance(value, (dict, list)):
         return f'"{json_type(value)}"'
     text = json.dumps(value, ensure_ascii=False)
@@ -95,7 +95,7 @@ def _format_check(name: str) -> Check | None:
         low, high = _RANGES[name]
         return lambda v: None if not is_number(v) or low <= v <= high else invalid(v, f"must be of format {name}")
     if name not in _FORMATS:
-        return None  # as in Kubernetes: formats that it does not know are only documentation
+        return None  # as in Kubernetes, an unknown format is only documentation
     parse, message = _FORMATS[name]
 
     def check(value: Any) -> str | None:
@@ -112,7 +112,7 @@ def _format_check(name: str) -> Check | None:
 
 @functools.lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Like Go's: `$` is the very end of the text, not also before a last newline. Raises re.error."""
+    """As in Go `$` matches only at the very end of the text, not before a final newline. Raises re.error."""
     if pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = pattern[:-1] + r"\Z"
     return re.compile(pattern)
@@ -150,7 +150,7 @@ def _size_checks(schema: Mapping[str, Any]) -> list[Check]:
 
 
 def compile_checks(schema: Mapping[str, Any], path: str, problem: Problem) -> tuple[Check, ...]:
-    """The checks that a schema asks of one value. What is wrong with the schema goes to `problem(path, message)`."""
+    """A schema's checks of one value. Errors of the schema itself go to `problem(path, message)`."""
     checks = _bound_checks(schema) + _size_checks(schema)
     if (allowed := schema.get("enum")) is not None:
         options = ", ".join(show(option) for option in allowed)

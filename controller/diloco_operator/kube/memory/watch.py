@@ -1,4 +1,4 @@
-"""Watching a table: changes after a version, seen through selectors, with bookmarks."""
+"""Watching a table: changes after a version, filtered by selectors, with bookmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ type Filter = Callable[[Obj], bool]
 
 
 def seen_through(change: Change, matches: Filter) -> tuple[EventType, Obj] | None:
-    """A change as a watcher with selectors sees it: into the selection is ADDED, out of it DELETED (with the last object inside)."""
+    """A change for a watcher with selectors: an object that begins to match is ADDED, one that stops is DELETED (with its last match)."""
     before = change.old is not None and matches(change.old)
     if change.type is EventType.DELETED:
         return (EventType.DELETED, change.obj) if before else None
@@ -38,9 +38,9 @@ async def watch_table(
     copied: Callable[[Obj], Obj],
     broken: Callable[[], ApiError | None],
 ) -> AsyncIterator[WatchEvent]:
-    """`version` 0: everything there is as ADDED first. `copied` makes the watcher's copy.
+    """`version` 0: existing objects come as ADDED first. `copied` makes the watcher's copy.
 
-    `broken()` is asked at every wake-up for an error to end with.
+    `broken()` is called at every wake-up and may return an error that ends the watch.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
@@ -56,7 +56,7 @@ async def watch_table(
         while position < table.end:
             change = table.change_at(position)
             position += 1
-            if change.version <= version:  # it began at a version of the future: nothing comes before that
+            if change.version <= version:  # the watch began at a future version: skip everything before it
                 continue
             if namespace and change.obj["metadata"].get("namespace", "") != namespace:
                 continue
@@ -71,14 +71,14 @@ async def watch_table(
             return
         if bookmark and now >= next_bookmark:
             next_bookmark = now + bookmark_seconds
-            if store.version > version:  # what the watch began with is no news
+            if store.version > version:  # a bookmark for the initial version says nothing new
                 yield bookmark(store.version)
             continue
         await _changed(table, min(deadline, next_bookmark) - now, loop)
 
 
 async def _changed(table: Table, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-    """Until the table changes or `seconds` are over."""
+    """Wait until the table changes, for `seconds` at most."""
     waiter: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(seconds, _finish, waiter)
     table.waiters.append(waiter)
