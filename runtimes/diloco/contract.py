@@ -40,6 +40,7 @@ __all__ = [
     "Grace",
     "JobFile",
     "Merge",
+    "MergeMethod",
     "OuterOptimizer",
     "Result",
     "Training",
@@ -165,6 +166,7 @@ class Grace(_Wire):
 
 
 MergeMethod = Literal["RDA", "Average"]
+"""How the outer gradients of a tensor are merged."""
 """`spec.training.merge.method`. `diloco.algorithm.merge` has a function for each."""
 
 

@@ -41,6 +41,7 @@ EXPORTS = {
         "Grace",
         "JobFile",
         "Merge",
+        "MergeMethod",
         "OuterOptimizer",
         "Result",
         "Training",
