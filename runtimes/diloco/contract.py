@@ -166,7 +166,6 @@ class Grace(_Wire):
 
 
 MergeMethod = Literal["RDA", "Average"]
-"""How the outer gradients of a tensor are merged."""
 """`spec.training.merge.method`. `diloco.algorithm.merge` has a function for each."""
 
 

@@ -82,7 +82,7 @@ class SimulatedLearner:
     local_step: int = 0
     steps: list[int] = field(default_factory=list)
     stopped: bool = False
-    """Neither steps nor answers, and nobody is told (SIGSTOP)."""
+    """Neither steps nor answers, and its connection stays open (SIGSTOP)."""
     mute: bool = False
     """Steps, and never answers."""
     adopted_after: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))

@@ -61,14 +61,14 @@ def until(condition: Callable[[], Any], what: str, timeout: float = WAIT_TIMEOUT
     pause = threading.Event()
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout:.0f} s in vain for: {what}")
+            raise AssertionError(f"waited {timeout:.0f} s without success for: {what}")
         pause.wait(0.01)
     return value
 
 
 @dataclass
 class Place:
-    """A job's directory: job file, certificates, the syncer's volume. Its authority is its own: a learner that looks for its syncer
+    """A job's directory: job file, certificates, the syncer's volume. Its authority is its own: a learner that searches its syncer
     cannot find another test's on a port that was given out again."""
 
     directory: Path

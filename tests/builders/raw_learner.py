@@ -1,4 +1,4 @@
-"""A learner that says exactly what a test tells it to, right or wrong."""
+"""A learner that sends exactly what a test says, right or wrong."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class RawLearner:
         raise AssertionError(f"the stream ended before {kind} came")
 
     def receive(self, wanted: Callable[[Transfer], bool] = lambda transfer: True) -> Transfer:
-        """The next complete broadcast that `wanted` likes."""
+        """The next complete broadcast for which `wanted` is true."""
         assembler = Assembler(lambda chunk: chunk.total)
         while True:
             transfer = assembler.add(self.hear("chunk").chunk)

@@ -1,4 +1,4 @@
-"""A syncer that sends exactly what a test tells it to, over real connections: for tests of the learner."""
+"""A syncer that sends exactly what a test says, over real connections: for tests of the learner."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def main() -> None:
             deadline = time.monotonic() + step_seconds
             loss = model.train(numbers)
             if session.step_count + 1 == crash_at:
-                raise RuntimeError("told to crash at this step")
+                raise RuntimeError("crash as requested at this step")
             if nan_at is not None and session.step_count + 1 >= nan_at:
                 for weight in model.weights.values():
                     weight.fill(np.nan)

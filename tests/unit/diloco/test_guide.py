@@ -58,7 +58,7 @@ def test_the_torch_program_trains(losses: list[float]) -> None:
 @pytest.mark.slow
 def test_the_jax_program_trains(losses: list[float]) -> None:
     exec(program("jax: learner"), {"source": lambda numbers: ROWS})
-    assert len(losses) == STEPS - 1  # a loss on the device is told one step later
+    assert len(losses) == STEPS - 1  # a loss on the device is reported one step later
     assert losses[-1] < losses[0] / 2
 
 

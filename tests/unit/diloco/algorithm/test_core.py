@@ -133,7 +133,7 @@ def test_only_learners_that_have_trained_the_fragment_are_pulled() -> None:
     assert reason_of(core.push("b", a_push(core, Pull(1, 1, ("b",))), 1.1)) is Reason.NOT_ASKED
 
 
-def test_learner_that_has_told_nothing_since_a_broadcast_is_not_asked_for_the_fragment_again() -> None:
+def test_learner_without_a_report_since_a_broadcast_is_not_asked_for_the_fragment_again() -> None:
     core = a_seeded_core(a_job(sync_interval=1, fragments=1, overlap_steps=0), a_layout(1), units=["a", "b"])
     pull = pull_of(step_all(core, 1.0))
     for unit in pull.units:
@@ -141,7 +141,7 @@ def test_learner_that_has_told_nothing_since_a_broadcast_is_not_asked_for_the_fr
     core.advance(1.1)
     for now, step in ((1.5, 2), (2.0, 3)):
         core.progress("a", metadata(core, step), now)
-    # what b told last was before it adopted version 1: it would answer with no work
+    # b's last report is from before it adopted version 1: its answer would hold no work
     assert pull_of(core.advance(2.0)).units == ("a",)
 
 
@@ -213,13 +213,13 @@ def test_a_learner_that_joins_anew_is_another_process() -> None:
     assert merge_of(core.advance(1.3)).units == ("b",)
 
 
-def test_strangers_do_not_count() -> None:
+def test_units_that_never_joined_do_not_count() -> None:
     core = a_seeded_core(units=["a"])
-    core.progress("nobody", metadata(core, 1), 1.0)
-    core.leave("nobody", 1.0)
+    core.progress("stranger", metadata(core, 1), 1.0)
+    core.leave("stranger", 1.0)
     assert core.advance(1.0) == []
     pull = pull_of(step_all(core, 1.0))
-    assert reason_of(core.push("nobody", a_push(core, pull), 1.0)) is Reason.NOT_ASKED
+    assert reason_of(core.push("stranger", a_push(core, pull), 1.0)) is Reason.NOT_ASKED
 
 
 def test_counters_of_another_number_of_fragments_are_an_error() -> None:
@@ -294,7 +294,7 @@ def test_bad_contributions_are_refused_and_leave_no_trace(change: dict[str, Any]
     core.push("good", a_push(core, pull, 2.0), 1.2)
     if reason is Reason.NOT_ASKED:
         core.leave("bad", 1.3)
-    # whoever was refused is not waited for
+    # a refused unit is not waited for
     assert merge_of(core.advance(1.3)).units == ("good",)
     assert core.value(pull.fragment).tolist() == [2.0] * 5
 

@@ -54,7 +54,7 @@ def test_rda_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObje
 
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
-def test_direct_average_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
+def test_weighted_average_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
     merged = merge(fragment_of(20), deltas, weights, "Average", "Average")
     expected = np.average(np.stack(deltas).astype(float), axis=0, weights=weights)

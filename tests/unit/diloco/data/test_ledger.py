@@ -89,7 +89,7 @@ def test_unit_that_feeds_itself_still_counts_tokens() -> None:
     ("samples", "tokens", "says"),
     [(11, 400, "11 samples done, but only 10 were leased"), (6, 159, r"6 samples with 159 tokens after 5 samples with 160.*cannot shrink")],
 )
-def test_impossible_claims_are_refused_and_commit_nothing(samples: int, tokens: int, says: str) -> None:
+def test_impossible_commits_are_refused_and_commit_nothing(samples: int, tokens: int, says: str) -> None:
     ledger = Ledger()
     ledger.lease("a", 1, "s", 10)
     ledger.commit("a", 1, 5, 160)

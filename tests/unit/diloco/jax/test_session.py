@@ -8,11 +8,11 @@ from diloco.jax import Session, TreeStore
 
 
 class RecordingDriver:
-    """Stands where the driver stands: notes what it is told, and overwrites a tensor when a test says so."""
+    """A fake driver: records its calls, and overwrites a tensor when a test says so."""
 
     def __init__(self, store: TreeStore[dict[str, jax.Array]]) -> None:
         self.store = store
-        self.told: list[tuple[int, float | None]] = []
+        self.calls: list[tuple[int, float | None]] = []
         self.adopt_at: dict[int, float] = {}
         self.done = False
         self.draining = False
@@ -23,13 +23,13 @@ class RecordingDriver:
         yield source(np.arange(batch_size))
 
     def step(self, *, tokens: int, loss: float | None = None) -> None:
-        self.told.append((tokens, loss))
-        if (value := self.adopt_at.get(len(self.told))) is not None:
+        self.calls.append((tokens, loss))
+        if (value := self.adopt_at.get(len(self.calls))) is not None:
             self.store.write({"w": np.full(3, value, np.float32)})
 
     @property
     def step_count(self) -> int:
-        return len(self.told)
+        return len(self.calls)
 
     @property
     def t(self) -> int:
@@ -63,14 +63,14 @@ def test_a_step_gives_back_the_programs_parameters_with_what_was_adopted() -> No
     params = session.step(jax.tree.map(lambda leaf: leaf + 1, params), tokens=4, loss=1.25)
     np.testing.assert_array_equal(params["w"], np.full(3, 9.0))
     assert float(params["b"]) == 2
-    assert driver.told == [(4, 1.5), (4, 1.25)]
+    assert driver.calls == [(4, 1.5), (4, 1.25)]
 
 
-def test_a_loss_on_the_device_is_told_one_step_later() -> None:
+def test_a_loss_on_the_device_is_reported_one_step_later() -> None:
     session, driver = joined()
     for loss in (3.0, 2.0, 1.0):
         session.step(session.params, tokens=1, loss=jnp.asarray(loss))
-    assert driver.told == [(1, None), (1, 3.0), (1, 2.0)]
+    assert driver.calls == [(1, None), (1, 3.0), (1, 2.0)]
 
 
 def test_a_broadcast_between_two_steps_is_not_lost_in_the_next() -> None:

@@ -56,10 +56,10 @@ def test_a_fragment_is_sent_although_there_is_new_progress_after_every_message()
 
 def test_a_stream_that_is_over_lets_its_sender_go() -> None:
     outbox = Outbox(FromLearner(hello=Hello()))
-    heard: list[str] = []
-    reader = threading.Thread(target=lambda: heard.extend(kinds(outbox)))
+    taken: list[str] = []
+    reader = threading.Thread(target=lambda: taken.extend(kinds(outbox)))
     reader.start()
     outbox.abandon()
     reader.join(10)
     assert not reader.is_alive()
-    assert heard in ([], ["hello"])
+    assert taken in ([], ["hello"])

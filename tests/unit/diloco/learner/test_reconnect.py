@@ -87,7 +87,7 @@ class Learner:
             self.step()
         return numbers
 
-    def heard(self, kind: type[object], count: int = 1) -> None:
+    def wait_for(self, kind: type[object], count: int = 1) -> None:
         """Wait until `count` events of this kind wait for the next step."""
         inbox = self.session._inbox
         until(lambda: sum(isinstance(event, kind) for event in list(inbox._events)) >= count, f"{count} {kind.__name__}")
@@ -220,7 +220,7 @@ def test_a_broadcast_is_adopted_after_a_step_and_resets_the_counters_of_its_frag
 ) -> None:
     learner.train()
     stream.update(1, 6, base=4, delta=2.0)
-    learner.heard(Received)
+    learner.wait_for(Received)
     assert values(learner) == {6.0}, "nothing changes during a step"
     learner.train()
     # Fragment 0 has grown by 1 twice; fragment 1 is version 6: 5 + 2, without what was trained meanwhile.
@@ -236,7 +236,7 @@ def test_an_answer_holds_the_values_after_the_step_and_the_counters_that_belong_
 ) -> None:
     learner.train(2)
     stream.pull(0, 7)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train()
     push = stream.hear_transfer()
     header = push.header
@@ -252,7 +252,7 @@ def test_a_fragment_that_was_just_adopted_is_not_sent_before_it_was_trained(
 ) -> None:
     learner.train()
     stream.update(0, 6, base=4, delta=2.0).pull(0, 7)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train(2)
     header = stream.hear_transfer().header
     assert (header.t, header.base, header.steps) == (7, 6, 1)
@@ -266,13 +266,13 @@ def test_back_in_time_it_says_what_it_holds_and_goes_on_where_it_stopped(
 ) -> None:
     assert learner.train(3) == [0, 1, 2, 3, 4, 5]
     stream.update(1, 6, base=4, delta=2.0)
-    learner.heard(Received)
+    learner.wait_for(Received)
     stream.end()
     again = syncer.accept()
     assert again.hello.session == stream.hello.session
     assert (again.hello.incarnation, list(again.hello.versions), again.hello.samples_leased) == (INCARNATION, [4, 6], 100)
     again.welcome(resumed=True, t=6)
-    learner.heard(Welcomed)
+    learner.wait_for(Welcomed)
     assert learner.train(2) == [6, 7, 8, 9]
     learner.train()
     found = newest_progress(again, 6)
@@ -280,7 +280,7 @@ def test_back_in_time_it_says_what_it_holds_and_goes_on_where_it_stopped(
     assert list(found.steps) == [6, 2], "nothing but the fragment that came was adopted"
     # A delta against what was received on the stream before.
     again.update(0, 7, base=4, delta=1.0).pull(1, 8)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train()
     assert of_fragment(learner, syncer, 0) == {6.0}
     header = again.hear_transfer().header
@@ -293,7 +293,7 @@ def test_back_in_time_leases_that_come_are_added_to_those_that_it_has(
     learner.train(49)
     stream.end()
     again = syncer.accept().welcome(resumed=True, t=4).lease(200, 210)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     assert learner.train(3) == [98, 99, 200, 201, 202, 203]
     again.end()
     assert syncer.accept().hello.samples_leased == 110
@@ -305,7 +305,7 @@ def test_back_in_time_it_asks_again_for_work_that_it_had_asked_for(
     learner.train(40)
     stream.end()
     again = syncer.accept().welcome(resumed=True, t=4)
-    learner.heard(Welcomed)
+    learner.wait_for(Welcomed)
     learner.train()
     # 20 of 100 samples were left before this batch. What was asked for on the stream before may be lost.
     assert again.hear("work_wanted").work_wanted.samples == AHEAD - 18
@@ -314,12 +314,12 @@ def test_back_in_time_it_asks_again_for_work_that_it_had_asked_for(
 def test_it_trains_on_while_there_is_no_stream(learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
     stream.end()
     again = syncer.accept()
-    # No Welcome yet: nobody takes progress or requests, and the steps go on with what is leased.
+    # No Welcome yet: progress and requests are dropped, and the steps continue with the leased samples.
     assert learner.train(50) == list(range(100))
     again.welcome(resumed=True, t=4)
-    learner.heard(Welcomed)
+    learner.wait_for(Welcomed)
     again.lease(100, 104)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     assert learner.train() == [100, 101]
     assert again.hear("work_wanted").work_wanted.samples > 0
     assert newest_progress(again, 51).samples_done == 51 * BATCH
@@ -337,7 +337,7 @@ def test_a_session_that_does_not_resume_forgets_leases_counters_and_what_it_trai
     again = syncer.accept()
     assert (again.hello.incarnation, list(again.hello.versions), again.hello.samples_leased) == (INCARNATION, [4, 4], 100)
     again.welcome(t=2, incarnation=incarnation).broadcast_all(2, weights(1.0)).lease(50, 60)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     # The batch in hand is of the session that is over: it is trained, and counts for nothing.
     assert learner.train() == [6, 7]
     assert (values(learner), learner.session.t) == ({1.0}, 2)
@@ -346,7 +346,7 @@ def test_a_session_that_does_not_resume_forgets_leases_counters_and_what_it_trai
     assert (found.samples_done, found.tokens_done) == (2 * BATCH, 2 * TOKENS)
     assert (list(found.steps), list(found.tokens)) == ([2, 2], [2 * TOKENS, 2 * TOKENS])
     again.pull(0, 3)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train()
     header = again.hear_transfer().header
     assert (header.base, header.samples_done, header.tokens_done, header.steps_done) == (2, 3 * BATCH, 3 * TOKENS, 3)
@@ -364,7 +364,7 @@ def test_a_session_that_does_not_resume_asks_for_work_at_once_and_once(
     # Before the next step, whose end may be far away.
     assert again.hear("work_wanted").work_wanted.samples == AHEAD
     again.broadcast_all(4, weights(5.0)).lease(0, 8)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     learner.train()
     assert (learner.session._work.asked, learner.session._work.remaining) == (AHEAD - 8, 8)
     learner.session._drain(15, None)
@@ -379,11 +379,11 @@ def test_a_request_for_work_of_the_session_that_is_over_is_not_sent_to_the_new_o
     learner.train(50)
     stream.end()
     resumed = syncer.accept().welcome(resumed=True, t=4)
-    learner.heard(Welcomed)
+    learner.wait_for(Welcomed)
     learner.session._handle_events()
     resumed.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 8)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     # No work is left, so it asks before it learns of the new session, which has asked by itself.
     assert learner.batch() == [0, 1]
     learner.session._drain(15, None)
@@ -398,7 +398,7 @@ def test_progress_of_the_session_that_is_over_is_not_reported_to_the_new_one(
     learner.train(5)
     stream.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     learner.train(3)
     assert (first := progress(again)).samples_done <= 2 * BATCH
     assert first.local_step > 6
@@ -409,10 +409,10 @@ def test_a_pull_of_the_session_that_is_over_is_not_answered_to_the_new_one(
 ) -> None:
     learner.train()
     stream.pull(0, 5)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     stream.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100).pull(1, 6)
-    learner.heard(PullWanted, 2)
+    learner.wait_for(PullWanted, 2)
     learner.train(3)
     header = again.hear_transfer().header
     assert (header.fragment, header.t) == (1, 6)
@@ -423,16 +423,16 @@ def test_a_pull_that_waited_for_a_step_is_dropped_with_its_session(
 ) -> None:
     learner.train()
     stream.update(0, 5, base=4, delta=1.0).pull(0, 5)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train()
     assert learner.session._deferred, "the fragment was adopted at this very boundary"
     stream.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     learner.session._handle_events()
     learner.train(2)
     again.pull(1, 6)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train()
     header = again.hear_transfer().header
     assert (header.fragment, header.t) == (1, 6)
@@ -445,7 +445,7 @@ def test_asked_to_seed_again_it_gives_the_jobs_last_values_and_not_its_own(
     learner.train(3)
     stream.end()
     again = syncer.accept().welcome(incarnation=b"second", seed_wanted=True).lease(0, 100)
-    learner.heard(Leased)
+    learner.wait_for(Leased)
     learner.train()
     seeds = [again.hear_transfer() for _ in syncer.fragments]
     assert {float(x) for seed in seeds for x in np.frombuffer(seed.payload, np.float32)} == {5.0}
@@ -467,7 +467,7 @@ def test_a_delta_against_a_version_that_it_does_not_hold_is_not_adopted_and_the_
     assert list(again.hello.versions) == [4, 4]
     assert any("came as a delta against version 3; this learner holds 4" in str(record.exc_info) for record in caplog.records)
     again.welcome(resumed=True, t=6).broadcast(0, 6, weights(7.0))
-    learner.heard(Received)
+    learner.wait_for(Received)
     learner.train()
     assert (of_fragment(learner, syncer, 0), of_fragment(learner, syncer, 1)) == ({7.0}, {7.0})
 
@@ -487,7 +487,7 @@ def test_a_chunk_that_does_not_fit_the_model_ends_the_stream_only(
     learner.train()
     stream.send(ToLearner(chunk=header))
     syncer.accept().welcome(resumed=True, t=4)
-    learner.heard(Welcomed)
+    learner.wait_for(Welcomed)
     assert learner.train() == [2, 3]
     assert values(learner) == {7.0}
 
@@ -510,10 +510,10 @@ def test_done_puts_the_last_broadcasts_in_place_without_what_was_trained_since(
 ) -> None:
     learner.train()
     stream.update(1, 9, base=4, delta=2.0)
-    learner.heard(Received)
+    learner.wait_for(Received)
     learner.train(2)
     stream.done(10)
-    learner.heard(Finished)
+    learner.wait_for(Finished)
     learner.train()
     assert (of_fragment(learner, syncer, 0), of_fragment(learner, syncer, 1)) == ({5.0}, {7.0})
     assert (learner.session.done, learner.session.t) == (True, 10)
@@ -528,7 +528,7 @@ def test_the_end_that_it_missed_comes_after_a_reconnect(learner: Learner, syncer
     learner.train()
     stream.end()
     syncer.accept().welcome(t=10).broadcast_all(10, weights(9.0)).done(10)
-    learner.heard(Finished)
+    learner.wait_for(Finished)
     learner.train()
     assert (learner.session.done, values(learner)) == (True, {9.0})
 
@@ -542,7 +542,7 @@ def test_refused_it_leaves_with_the_status_of_the_reason_and_does_not_come_back(
 ) -> None:
     learner.train()
     stream.refuse(code, "says the test")
-    learner.heard(RefusedForGood)
+    learner.wait_for(RefusedForGood)
     assert not syncer.hears_of_a_stream_within(0.3)
     with pytest.raises(Leave, match=str(int(status))) as left:
         learner.train()
@@ -553,7 +553,7 @@ def test_refused_it_leaves_with_the_status_of_the_reason_and_does_not_come_back(
 def test_a_certificate_that_the_syncer_refuses_ends_the_process(learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
     learner.train()
     stream.end(grpc.StatusCode.UNAUTHENTICATED)
-    learner.heard(RefusedForGood)
+    learner.wait_for(RefusedForGood)
     assert not syncer.hears_of_a_stream_within(0.3)
     with pytest.raises(Leave) as left:
         learner.train()
@@ -569,7 +569,7 @@ def test_any_other_end_of_a_stream_is_followed_by_the_next_stream(
     assert syncer.accept().hello.session == stream.hello.session
 
 
-def test_the_delay_grows_with_each_attempt_in_vain_and_starts_anew_after_a_welcome(
+def test_the_delay_grows_with_each_failed_attempt_and_starts_anew_after_a_welcome(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[int] = []
@@ -592,7 +592,7 @@ def test_bye_says_how_much_was_done_and_comes_after_everything_that_waited(
 ) -> None:
     learner.train(2)
     stream.pull(0, 5)
-    learner.heard(PullWanted)
+    learner.wait_for(PullWanted)
     learner.train()
     learner.session._drain(15, None)
     with pytest.raises(Leave) as left:

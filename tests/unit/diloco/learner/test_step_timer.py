@@ -3,7 +3,7 @@ from diloco.learner.step_timer import StepTimer
 
 
 class Clock:
-    """Time that passes only when told to, or slept."""
+    """A clock that the test sets, and that sleeping advances."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -69,13 +69,13 @@ def test_a_good_certificate_passes(certificates: JobCertificates) -> None:
     "other",
     [learner_identity(JOB.uid, "v", 1), learner_identity(JOB.uid, "u", 2), learner_identity("other", "u", 1), "diloco://x/operator"],
 )
-def test_a_certificate_of_somebody_else_is_told_from_a_bad_one(certificates: JobCertificates, other: str) -> None:
+def test_a_certificate_of_another_identity_is_distinguished_from_an_invalid_one(certificates: JobCertificates, other: str) -> None:
     files = certificates.write("wrong", Leaf("", other))
     with pytest.raises(WrongIdentity, match=f"belongs to {other}, but this process is {UNIT}"):
         files.examine(UNIT)
 
 
-def test_a_certificate_that_ran_out_says_what_to_look_at(tmp_path: Path) -> None:
+def test_an_expired_certificate_says_what_to_check(tmp_path: Path) -> None:
     # Made long enough ago to have ended, whatever it is backdated by.
     old = JobCertificates(tmp_path, JOB, lifetime=1.0, now=lambda: time.time() - 60)
     with pytest.raises(TlsError, match=r"certificate has expired\. The operator renews it .* this node's clock"):
@@ -121,7 +121,7 @@ def test_a_server_learns_who_calls(certificates: JobCertificates) -> None:
         assert certificates.learner("u").why_refused(address, UNIT, HOST_NAME) == ""
 
 
-def test_a_server_takes_nobody_without_a_certificate(certificates: JobCertificates) -> None:
+def test_a_server_accepts_no_client_without_a_certificate(certificates: JobCertificates) -> None:
     with serving(certificates.syncer()) as address:
         credentials = grpc.ssl_channel_credentials(certificates.authority.root.pem.encode())
         options = [("grpc.ssl_target_name_override", HOST_NAME)]
@@ -145,7 +145,7 @@ def test_a_learner_with_another_jobs_certificate_is_refused(certificates: JobCer
         assert "refuses this unit's certificate" in files.why_refused(address, UNIT, HOST_NAME)
 
 
-def test_a_learner_does_not_talk_to_another_jobs_syncer(certificates: JobCertificates, tmp_path: Path) -> None:
+def test_a_learner_does_not_connect_to_another_jobs_syncer(certificates: JobCertificates, tmp_path: Path) -> None:
     stranger = JobCertificates(tmp_path / "stranger", JOB)
     with serving(stranger.syncer()) as address:
         with pytest.raises(grpc.RpcError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -163,7 +163,7 @@ def test_the_syncers_certificate_is_no_learners(certificates: JobCertificates) -
         ask(certificates, address, certificates.syncer())
 
 
-def test_where_nobody_listens_certificates_are_not_to_blame(certificates: JobCertificates) -> None:
+def test_without_a_server_certificates_are_not_to_blame(certificates: JobCertificates) -> None:
     assert certificates.learner("u").why_refused(f"127.0.0.1:{free_port()}", UNIT, HOST_NAME) == ""
 
 

@@ -218,7 +218,7 @@ def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None
             assert not again.hello(incarnation=incarnation, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
             assert {again.receive().header.fragment for _ in again.fragments} == {0, 1}
             work = again.want(5).hear("work").work
-            assert (work.start, work.end) == (0, 5), "the same work, which nobody has done"
+            assert (work.start, work.end) == (0, 5), "the same work, which is not done"
 
 
 def test_a_second_process_with_the_same_identity_is_refused_and_the_first_trains_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
@@ -249,9 +249,9 @@ def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, 
         assert old.left is not None
         assert (old.left.code, "fenced" in old.left.message) == (Exit.REFUSED_FENCED, True)
         until(lambda: new.steps > 5, "the newer attempt to train")
-        zombie = LocalLearner(place, syncer.address, "u", attempt=1).start().wait()
-        assert zombie.left is not None
-        assert zombie.left.code == Exit.REFUSED_FENCED
+        outdated = LocalLearner(place, syncer.address, "u", attempt=1).start().wait()
+        assert outdated.left is not None
+        assert outdated.left.code == Exit.REFUSED_FENCED
         unit = syncer.unit("u")
         assert unit is not None
         assert (unit.attempt, dict(unit.refused)["Fenced"]) == (2, 2)
@@ -332,7 +332,7 @@ def walk(raw: RawLearner, syncer: LocalSyncer, first: int, last: int) -> None:
     """Report the steps from `first` to `last`, each once the syncer has taken the one before."""
     for step in range(first, last + 1):
         raw.step(step)
-        until(lambda step=step: (syncer.unit("raw-0") or UnitReport()).local_step == step, f"step {step} to be heard")  # type: ignore[misc]
+        until(lambda step=step: (syncer.unit("raw-0") or UnitReport()).local_step == step, f"step {step} to be reported")  # type: ignore[misc]
 
 
 def push(raw: RawLearner, fragment: int, t: int, **changes: object) -> tuple[Chunk, bytes]:
@@ -384,7 +384,9 @@ def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
     ],
     ids=["wrong length", "no such fragment", "a broadcast", "no coding", "hello twice"],
 )
-def test_a_garbled_stream_ends_with_a_reason_and_harms_nobody(tmp_path: Path, break_it: Callable[[RawLearner], object]) -> None:
+def test_a_protocol_violation_ends_the_stream_with_a_reason_and_no_other_stream(
+    tmp_path: Path, break_it: Callable[[RawLearner], object]
+) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
         break_it(seeded(raw))
         refused = raw.hear("refused").refused
@@ -406,7 +408,7 @@ def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> N
         assert (syncer.unit("raw-0") or UnitReport()).contributions == 0
 
 
-def test_more_work_than_was_leased_cannot_be_claimed(tmp_path: Path) -> None:
+def test_more_work_than_was_leased_cannot_be_committed(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
         fragment, t = pull(seeded(raw))
         raw.transfer(*push(raw, fragment, t, base=0, samples_done=1000, tokens_done=8000))

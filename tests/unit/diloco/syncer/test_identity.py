@@ -91,7 +91,7 @@ def test_a_learner_of_another_job_gives_up_after_a_while(
     assert sum("belongs to another job" in record.message for record in caplog.records) == 1
 
 
-def test_a_learner_whom_the_syncer_does_not_trust_says_so(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_that_the_syncer_does_not_trust_reports_it(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "TLS_FAILURE_TIMEOUT", 0.3)
     stranger = JobCertificates(tmp_path / "stranger", place.job)
     both = place.certificates.authority.root.pem + stranger.authority.root.pem
@@ -114,7 +114,7 @@ def test_a_learner_waits_for_a_certificate_that_is_not_there_yet(place: Place, d
         until(lambda: learner.steps > 3, "the learner to train")
 
 
-def test_everybody_goes_on_with_renewed_certificates(place: Place, draining: list[LocalLearner]) -> None:
+def test_both_ends_continue_with_renewed_certificates(place: Place, draining: list[LocalLearner]) -> None:
     """A connection that breaks after the certificates ran out, on both sides."""
     with LocalSyncer(place) as syncer:
         learner = LocalLearner(place, syncer.address, "u").start()

@@ -41,7 +41,7 @@ def contributing(*units: str) -> Callable[[Report], bool]:
     return all_contribute
 
 
-def test_a_killed_learner_delays_nobody_and_its_successor_takes_over(processes: Processes, tmp_path: Path) -> None:
+def test_a_killed_learner_delays_no_other_and_its_successor_takes_over(processes: Processes, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     # long enough that the successor itself gets its predecessor's work, and not a survivor that holds plenty ahead of it
     processes.syncer("--reconnect-window", "30")
@@ -55,7 +55,7 @@ def test_a_killed_learner_delays_nobody_and_its_successor_takes_over(processes: 
     processes.learner("a-0", attempt=2, QUADRATIC_TRACE=str(trace))
     back = processes.report(lambda r: contributing("a-0")(r) and (unit_in(r, "a-0") or UnitReport()).recover_seconds > 0, "the return")
     assert (unit_in(back, "a-0") or UnitReport()).attempt == 2
-    # The killed one had leased the numbers that follow its last: they came back, and somebody trains them.
+    # The killed unit had leased the numbers after its last: they are leased again and trained.
     following = 1 + max(n for line in traced(trace) if (line["unit"], line["attempt"]) == ("a-0", 1) for n in line["numbers"])
     until(lambda: following in {n for line in traced(trace) for n in line["numbers"]}, "its open work to be trained")
 
@@ -123,15 +123,15 @@ def test_learners_end_with_the_contracts_status(processes: Processes) -> None:
     assert (unit_in(report, "sick-0") or UnitReport()).refused["NonFinite"] == 1
 
 
-def test_a_volume_without_room_is_told_and_training_goes_on(processes: Processes) -> None:
+def test_a_volume_without_room_is_reported_and_training_goes_on(processes: Processes) -> None:
     syncer = processes.syncer()
     # 400 tensors of 8x8 float32 and their momentum are 200 KiB; no file may grow beyond 64 KiB
     resource.prlimit(syncer.process.pid, resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
     processes.learner("a-0", QUADRATIC_TENSORS="400")
-    told = processes.report(lambda r: r.t > 30 and bool(r.snapshot_error), "the failure is told")
-    assert told.snapshot_t == -1
-    assert "File too large" in told.snapshot_error
-    processes.report(lambda r: r.t > told.t + 20, "training goes on")
+    failed = processes.report(lambda r: r.t > 30 and bool(r.snapshot_error), "the failure is reported")
+    assert failed.snapshot_t == -1
+    assert "File too large" in failed.snapshot_error
+    processes.report(lambda r: r.t > failed.t + 20, "training goes on")
     syncer.signal(signal.SIGTERM)
     assert syncer.wait() == Exit.DRAINED
 

@@ -127,7 +127,7 @@ def test_damaged_copies_only_are_an_error_that_names_each(uri: str, local: Snaps
 
 
 @pytest.mark.parametrize("fails", [1, 2])
-def test_failed_upload_is_told_and_leaves_both_sides_usable(
+def test_failed_upload_is_reported_and_leaves_both_sides_usable(
     uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int
 ) -> None:
     remote = RemoteSnapshots(uri, 3)
@@ -149,7 +149,7 @@ def test_failed_upload_is_told_and_leaves_both_sides_usable(
         with pytest.raises(SnapshotError, match=r"spec\.training\.checkpoint\.uri.*No space left on device.*is intact"):
             remote.upload(path)
     assert restored(uri, tmp_path / "new") == 1
-    assert "cannot be used" not in caplog.text, "half an upload must not look like a damaged snapshot"
+    assert "cannot be used" not in caplog.text, "an interrupted upload must not appear as a damaged snapshot"
     remote.upload(path)
     assert restored(uri, tmp_path / "newer") == 2
 
@@ -158,7 +158,9 @@ class DriverError(Exception):
     """As gcsfs raises it: no OSError."""
 
 
-def test_errors_of_a_drivers_own_are_told_alike(uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_drivers_own_are_reported_alike(
+    uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remote = RemoteSnapshots(uri, 3)
     path = save(local, 1)
     fs, _ = fsspec.core.url_to_fs(uri)

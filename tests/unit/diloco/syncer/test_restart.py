@@ -224,7 +224,7 @@ def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_comp
         other = LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
     late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
-    until(lambda: late._thread.is_alive(), "the learner to look for the syncer")
+    until(lambda: late._thread.is_alive(), "the learner to try to connect")
     with LocalSyncer(place, LINGERING, port=port) as syncer:
         late.wait()
         assert syncer.wait() is RunOutcome.COMPLETE

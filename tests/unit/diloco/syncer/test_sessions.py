@@ -75,7 +75,7 @@ def test_a_session_may_reconnect_before_the_break_was_noticed() -> None:
     sessions.join(request(), stream=1)
     again = accepted(sessions.join(request(), stream=2))
     assert (again.known, again.displaced, again.released) == (True, 1, None)
-    assert not sessions.stream_lost("u", 1, now=1.0), "the old stream speaks for nobody any more"
+    assert not sessions.stream_lost("u", 1, now=1.0), "the old stream acts for no unit any more"
     assert sessions.leave("u", 1) is None
 
 
@@ -110,25 +110,25 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_whatever_happens_one_stream_speaks_for_a_unit_and_fences_never_fall(events: list[tuple[str, int, bytes]]) -> None:
-    sessions, speaking, fence, now = registry(), None, 0, 0.0
+def test_after_any_events_one_stream_acts_for_a_unit_and_fences_never_fall(events: list[tuple[str, int, bytes]]) -> None:
+    sessions, acting, fence, now = registry(), None, 0, 0.0
     for stream, (what, attempt, session_id) in enumerate(events):
         now += 2.0
         if what == "join":
             outcome = sessions.join(request(attempt=attempt, session_id=session_id), stream)
             if isinstance(outcome, Accepted):
                 assert attempt >= fence
-                assert outcome.displaced == speaking
-                speaking = stream
+                assert outcome.displaced == acting
+                acting = stream
         elif what == "expire":
             sessions.expire(now)
-        elif speaking is not None:
+        elif acting is not None:
             if what == "break":
-                assert sessions.stream_lost("u", speaking, now)
+                assert sessions.stream_lost("u", acting, now)
             else:
-                assert sessions.leave("u", speaking)
-            speaking = None
+                assert sessions.leave("u", acting)
+            acting = None
         assert sessions.fences.get("u", 0) >= fence
         fence = sessions.fences.get("u", 0)
         session = sessions.session("u")
-        assert (session.stream if session else None) == speaking
+        assert (session.stream if session else None) == acting

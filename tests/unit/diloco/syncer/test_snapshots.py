@@ -19,7 +19,7 @@ type Tensors = dict[str, NDArray[Any]]
 
 
 def state(t: int) -> Tensors:
-    """A state that tells which step it is of."""
+    """A state whose values are those of its step only."""
     return {
         "layers.0.weight": np.full((4, 3), t, dtype=np.float32),
         "steps": np.array([t, 2**62 + t], dtype=np.int64),
@@ -257,7 +257,7 @@ def test_crash_between_any_two_steps_leaves_the_last_or_the_new_snapshot(tmp_pat
         store = SnapshotStore(root, 2)
         loaded = store.load_newest()
         assert loaded is not None
-        assert loaded.skipped == [], "a crash must not leave anything that looks damaged"
+        assert loaded.skipped == [], "a crash must not leave anything that appears damaged"
         assert loaded.t in (2, 3)
         assert_is_state(loaded.tensors, loaded.t)
         outcomes.add(loaded.t)
@@ -303,7 +303,7 @@ def test_refused_write_leaves_earlier_snapshots_and_nothing_partial(
     assert steps_in(store) == [3, 2, 1]
 
 
-def test_full_volume_is_told_and_training_state_is_kept(tmp_path: Path) -> None:
+def test_full_volume_is_reported_and_training_state_is_kept(tmp_path: Path) -> None:
     store = store_with(tmp_path, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The kernel itself refuses (EFBIG), in the middle of the tensors.
@@ -338,16 +338,16 @@ def test_old_snapshot_that_cannot_be_removed_does_not_fail_the_new_one(
 
 # --- what cannot be saved ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("tensors", "meta", "words"),
+    ("tensors", "meta", "message"),
     [
         ({"x": np.zeros(2, dtype=np.float64)}, {}, "float32 and int64 only"),
         ({"__metadata__": np.zeros(2, dtype=np.float32)}, {}, "reserves that name"),
         ({}, {"loss": float("nan")}, "not JSON compliant"),
     ],
 )
-def test_what_the_format_cannot_hold_is_refused_without_a_trace(tmp_path: Path, tensors: Tensors, meta: Any, words: str) -> None:
+def test_what_the_format_cannot_hold_is_refused_without_a_trace(tmp_path: Path, tensors: Tensors, meta: Any, message: str) -> None:
     store = store_with(tmp_path, 1)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         store.save(2, tensors, meta)
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -10,7 +10,7 @@ def test_throughput_is_that_of_the_last_seconds() -> None:
         # 100/s for 20 s, then 10/s
         rate.add(float(second), 100 * second if second < 20 else 2000 + 10 * (second - 20))
     assert rate.value(39.0) == pytest.approx(10.0)
-    assert rate.value(39.0 + RATE_WINDOW + 1) == 0.0, "nothing was heard for a whole window"
+    assert rate.value(39.0 + RATE_WINDOW + 1) == 0.0, "no report for a whole window"
 
 
 def test_a_counter_that_starts_anew_is_no_negative_throughput() -> None:
