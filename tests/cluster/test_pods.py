@@ -76,9 +76,9 @@ def test_template_that_asks_for_more_meets_the_clusters_policy_and_not_ours(cont
     [
         (template(priorityClassName="missing"), "make the PriorityClass"),
         (template(serviceAccountName="missing"), "make the service account"),
-        (template(nodeSelector={"a": "\u2603"}), "mend the field"),
-        ({**template(), "metadata": {"labels": {"team": "\u4e16\u754c"}}}, "mend the field"),
-        (template(volumes=[{"name": "\U0001f600", "emptyDir": {}}]), "mend the field"),
+        (template(nodeSelector={"a": "\u2603"}), "fix the field"),
+        ({**template(), "metadata": {"labels": {"team": "\u4e16\u754c"}}}, "fix the field"),
+        (template(volumes=[{"name": "\U0001f600", "emptyDir": {}}]), "fix the field"),
         (template(runtimeClassName="missing"), "make the RuntimeClass"),
     ],
 )

@@ -1,4 +1,8 @@
-"""PURE: `reconcile(observed, now) -> Plan`. The life of a job and of its learner units, decided from what is, never from what happened.
+"""PURE: `reconcile(observed, now) -> Plan`. It decides on a job and its learner units from the present state, never from past events.
+
+`engine` shows the whole reconcile. It uses `observe` (what is there), `children` (the objects of a job), `units` (the learner units) and
+`status` (conditions, status, Events); `context` is the job at one moment.
+
 
 The operator calls it like this, with nothing awaited between the three lines:
 

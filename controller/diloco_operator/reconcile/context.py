@@ -68,7 +68,7 @@ class ReconcileContext:
     """Unit -> what status has on record of it."""
 
     def node_health(self, node: str) -> NodeHealth:
-        """Of the node `node`; of "", where a pod without a node would be, there is nothing to say."""
+        """Of the node `node`; "" is the node of a pod that has none yet."""
         if not node:
             return NodeHealth()
         view = self.observed.fleet.node(node)
@@ -130,7 +130,7 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
             learners.setdefault(pod.unit, []).append(pod)
     report = observed.report
     derived = observed.job.derived
-    assert derived is not None, "a valid spec has been worked out"
+    assert derived is not None, "the derived values of a valid spec are there"
     recent = report is not None and now - report.received_at <= observed.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
     return ReconcileContext(

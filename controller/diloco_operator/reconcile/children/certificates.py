@@ -43,7 +43,7 @@ class CertificateCheck:
 
 
 def check_certificates(context: ReconcileContext) -> CertificateCheck:
-    """Secrets under our names that are not ours or are being deleted, and an authority that can no longer sign and is replaced."""
+    """Secrets under the job's names that do not belong to it or are being deleted, and an authority that can no longer sign."""
     job, children = context.observed.job, context.observed.children
     secrets = [*([children.authority] if children.authority else []), *children.certificates.values()]
     named = [secret for secret in secrets if names.holds_certificates(secret.name, job.name)]
@@ -117,7 +117,7 @@ def _attempts(context: ReconcileContext, learners: Iterable[Create]) -> set[tupl
 
 @dataclass(frozen=True, slots=True)
 class _Trust:
-    """Whom the job's pods trust at this moment."""
+    """The authorities that the job's pods trust at this moment."""
 
     present: Root | None
     """None: the authority is made by this plan."""
@@ -150,7 +150,7 @@ def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
 def _issue(
     context: ReconcileContext, trust: _Trust, name: str, leaves: list[Leaf], secret: CertificateSecret | None, wave: int
 ) -> tuple[IssueCertificates | None, list[float]]:
-    """What to issue in one Secret (None: it is complete, or not ours to change), and when its certificates must be renewed."""
+    """What to issue in one Secret (None: it is complete, or does not belong to the job), and when its certificates must be renewed."""
     observed = context.observed
     if secret is not None and (secret.owner != observed.job.uid or secret.deleting):
         return None, []

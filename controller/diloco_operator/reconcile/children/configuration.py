@@ -40,7 +40,7 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     """
     observed, job = context.observed, context.observed.job
     derived = job.derived
-    assert derived is not None, "a valid spec has been worked out"
+    assert derived is not None, "the derived values of a valid spec are there"
     data = {contract.JOB_FILE_KEY: derived.job_file}
     wanted = (
         (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),

@@ -1,4 +1,4 @@
-"""Metadata of the objects beside the pods. Pure."""
+"""Metadata of the objects other than pods. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diloco_operator.reconcile.observe.state import Job
 
 
 def owned(job: Job, name: str) -> Obj:
-    """Of an object that belongs to the job, and goes with it."""
+    """Of an object that belongs to the job and is deleted with it."""
     return {
         "name": name,
         "namespace": job.namespace,

@@ -1,4 +1,4 @@
-"""The restricted Pod Security profile under a template: what the template does not say itself is filled in, field by field. Pure."""
+"""The restricted Pod Security profile under a template: fields that the template does not set are filled in, one by one. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POD = {"runAsNonRoot": True, "runAsUser": NONROOT, "runAsGroup": NONROOT, "secc
 
 
 def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False) -> Obj:
-    """A pod's securityContext. Whoever asks for user 0 is not refused by our own runAsNonRoot; the cluster's policy may refuse it.
+    """A pod's securityContext. A template that asks for user 0 does not get our runAsNonRoot; the cluster's policy may reject the pod.
 
     `own_volumes`: its volumes are the job's own, so their group may be changed to one that can write. A user's volume is left alone:
     changing the group of a large data set takes hours.
@@ -32,7 +32,7 @@ def restricted(container: Mapping[str, Any]) -> Obj:
     given = container.get("securityContext") or {}
     drop = {"drop": ["ALL"], **(given.get("capabilities") or {})}
     found: Obj = {**given, "capabilities": drop}
-    if not given.get("privileged"):  # the API server refuses the two together
+    if not given.get("privileged"):  # the API server rejects the two together
         found.setdefault("allowPrivilegeEscalation", False)
     if given.get("runAsUser") == 0:
         found.setdefault("runAsNonRoot", False)
@@ -40,7 +40,7 @@ def restricted(container: Mapping[str, Any]) -> Obj:
 
 
 def main_container(container: Mapping[str, Any]) -> Obj:
-    """The container of the contract: restricted, its root file system read-only, with a /tmp and a home that it can write."""
+    """The container of the contract: restricted, its root file system read-only, with a /tmp and a home directory that it can write to."""
     found = restricted(container)
     found["securityContext"].setdefault("readOnlyRootFilesystem", True)
     if not has_tmp(found):

@@ -1,8 +1,8 @@
-"""Pods from a template and the contract. Pure; what is not changed of a template is shared, never copied or written to.
+"""Pods from a template and the contract. Pure; the unchanged parts of a template are shared, never copied or written to.
 
 The user's template wins wherever it does not break the contract: its image, command, security context, resources, affinity,
-volumes and environment stay; identity, mounts, restart policy, the host and the accelerators are ours. Where it would break it the
-job is refused before it comes here (`template`).
+volumes and environment stay; identity, mounts, restart policy, host and accelerators are the operator's. A template that
+would break the contract never comes here: `template` rejects it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IDENTITY = (
     contract.ENV_SYNCER_ADDRESS,
     contract.ENV_HOST,
 )
-"""Variables that say which host of which unit a pod is."""
+"""Variables that identify the host of the unit that a pod is."""
 COORDINATOR_PORT = 29500
 """Where the hosts of one unit meet: MASTER_PORT of torch, the coordinator of jax.distributed."""
 KEEP_SYNCER = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
@@ -44,7 +44,7 @@ _AVOIDED_LABELS = (*ACCELERATOR_LABELS, names.NODE_SPOT)
 
 @dataclass(frozen=True, slots=True)
 class PodTemplateBase:
-    """What the learner pods of a pool have in common, worked out once for all of them."""
+    """What the learner pods of a pool have in common, made once for all of them."""
 
     job: Job
     pool: Pool
@@ -52,9 +52,9 @@ class PodTemplateBase:
     """Without what differs from pod to pod."""
     containers: Sequence[Obj]
     learner: Obj
-    """Of `containers` the one that trains, without its environment."""
+    """The one of `containers` that trains, without its environment."""
     env: tuple[Sequence[Obj], Sequence[Obj]]
-    """Before and after what says which host of which unit it is."""
+    """What comes before and after the identity of the host."""
     chosen: frozenset[str]
     """Names of the variables that the template sets itself."""
     volumes: Sequence[Obj]
@@ -62,7 +62,7 @@ class PodTemplateBase:
 
 
 def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> PodTemplateBase:
-    """The pool's template with all of the contract but what says which host of which unit a pod is."""
+    """The pool's template with all of the contract but the identity of the hosts."""
     template = pool.template.spec
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
@@ -142,9 +142,9 @@ def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
 
 
 def _peer_env(job: Job, pool: Pool, peers: Sequence[str]) -> list[Obj]:
-    """How the hosts of one unit find each other; nothing for a unit of one host. Never MEGASCALE_*: it would fuse the slices.
+    """How the hosts of one unit find each other; empty for a unit of one host. Never MEGASCALE_*, which would fuse the slices.
 
-    The lists hold `pod.subdomain`, which a pod's search domains complete: a slice of two thousand hosts must fit into one variable.
+    The lists hold `pod.subdomain`, which a pod's search domains complete: the names of two thousand hosts must fit into one variable.
     """
     if len(peers) == 1:
         return []
@@ -176,7 +176,7 @@ def _rank_env(pool: Pool, hosts: int, index: int) -> list[Obj]:
 
 
 def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
-    """A device is asked for as request and limit alike, as Kubernetes demands of extended resources."""
+    """Kubernetes wants the same request and limit of an extended resource."""
     return {
         **resources,
         "requests": {**(resources.get("requests") or {}), resource: str(count)},
@@ -186,7 +186,7 @@ def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Ob
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
-    """The job's syncer. restartPolicy OnFailure: a crash is the kubelet's to mend, on the same volume."""
+    """The job's syncer. restartPolicy OnFailure: after a crash the kubelet restarts it on the same volume."""
     template = spec.syncer.template or PodTemplate()
     container = _container(template.spec, names.SYNCER_CONTAINER)
     env = [
@@ -236,7 +236,7 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
 
 
 def _steady_nodes() -> Obj:
-    """A preference only: where all nodes have accelerators, or all are spot, it runs there."""
+    """Only a preference: where all nodes have accelerators, or all are spot, it runs there."""
     expressions = [{"key": label, "operator": "DoesNotExist"} for label in _AVOIDED_LABELS]
     return {
         "nodeAffinity": {
@@ -256,7 +256,7 @@ def _container(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
-    """Ours first, so that the user's own variables can refer to them; a name of the contract is ours alone."""
+    """The contract's variables come first, so that the user's can refer to them; only the operator sets a name of the contract."""
     contract_env = [
         _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
         _value(contract.ENV_TLS_DIR, contract.MOUNT_TLS),
@@ -296,8 +296,8 @@ def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any]) -> Obj:
 
 
 def _volumes(job: Job, secret: str, key: str) -> list[Obj]:
-    """`key` of the Secret `secret` is the pod's certificate; it sees no other of it. Readable by whatever user the image runs as: only
-    this pod mounts it, and a group of ours is not known for a user's image."""
+    """`key` of the Secret `secret` is the pod's certificate; it sees no other key of it. Every user may read it: only this pod mounts it,
+    and the user of another's image is not known."""
     items = [
         {"key": contract.TLS_ROOTS_FILE, "path": contract.TLS_ROOTS_FILE},
         {"key": key, "path": contract.TLS_IDENTITY_FILE},

@@ -11,7 +11,7 @@ from diloco_operator.reconcile.children.pods import syncer_pod
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import PodView
 
-_CREATED = "its pod is being made"
+_CREATED = "its pod is being created"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
         return SyncerChanges(down=_CREATED, taken=[f"Pod {name}"])
     if not may_create:
         return SyncerChanges(down=_CREATED)
-    assert job.derived is not None, "a valid spec has been worked out"
+    assert job.derived is not None, "the derived values of a valid spec are there"
     pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
     creates, rejected = context.without_rejected([Create(names.PODS, pod, wave=WAVE_SYNCER)])
     if rejected:
@@ -67,7 +67,7 @@ def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], *, re
     if rejected:
         return "; ".join(rejection.text for rejection in rejected)
     if not ready:
-        return "waits for the job's configuration to be made"
+        return "waits for the job's configuration"
     if not syncer.ready_for_learners:
         return f"waits for the syncer: {syncer.down or _CREATED}"
     return ""
@@ -75,8 +75,8 @@ def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], *, re
 
 def _unreachable_message(pod: PodView) -> str:
     return (
-        f"its node {pod.node} does not answer, so nobody can tell that the old syncer has stopped, and two must not write one "
-        "volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
+        f"its node {pod.node} does not answer, so it is not known whether the old syncer has stopped, and two must not write to "
+        "one volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
         f"{pod.node}, or kubectl taint node {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, which also frees "
         f"the volume; if it runs but cannot be reached, switch it off first"
     )
@@ -85,12 +85,12 @@ def _unreachable_message(pod: PodView) -> str:
 def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> str:
     if pod.phase == "Failed":
         end = f" ({pod.termination.text})" if pod.termination else ""
-        return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is made again on the same volume"
+        return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
     if health.eviction_reason:
-        return f"{health.eviction_reason}; it is made again on the same volume"
+        return f"{health.eviction_reason}; it is created again on the same volume"
     derived = context.observed.job.derived
     if may_create and derived is not None and pod.template_hash != derived.syncer_hash:
-        return "training or syncer.template changed; it is made again and goes on from its snapshot"
+        return "training or syncer.template changed; it is created again and goes on from its snapshot"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What follows from a spec alone: worked out once per generation, not in every pass. Pure."""
+"""What follows from a spec alone: computed once per generation, not in every reconcile. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the API server said when it refused to make an object of the job: how long to wait, what to tell, what a person can do. Pure.
+"""Objects of the job that the API server rejected: how long to wait, what to report, and what a person can do. Pure.
 
-One pool's bad template, a used-up quota or a policy must not keep the rest of the job from running: the object is left out of the
-plan until it is due again, its unit says why, and everything else goes on.
+A pool's invalid template, an exhausted quota or a policy must not stop the rest of the job. The plan leaves the object out until its
+retry is due, its unit reports why, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.config import OperatorConfig
 
 type WriteKey = tuple[str, str]
-"""Kind and name of the object; ("Unit", unit) for every pod of a learner unit: an attempt is made whole or not at all."""
+"""Kind and name of the object; ("Unit", unit) for every pod of a learner unit: all pods of an attempt are created, or none."""
 
 UNIT = "Unit"
 _SERVER_ERRORS = 3
-"""Errors of the server itself, in a row, after which they are treated as a refusal: a webhook that does not answer, for instance."""
+"""So many errors of the server itself in a row count as a rejection: of a webhook that does not answer, for example."""
 _QUOTED = 1000
-"""Characters of the server's message that are kept."""
+"""Characters of the server's message that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedWrite:
-    """The last attempt, and how many in a row failed like it."""
+    """The last try, and how many in a row were rejected."""
 
     code: int
     message: str
     at: float
     """Seconds since the epoch."""
     generation: int
-    """metadata.generation of the job that it was made from: a mended spec is tried at once."""
+    """metadata.generation of the job at that time: a changed spec is tried at once."""
     transient: bool = False
-    """The server was busy or broken; it may do the same thing later."""
+    """The server was busy or failed; the same write may succeed later."""
     count: int = 1
 
 
@@ -48,14 +48,14 @@ def write_key(resource: Resource, obj: Obj) -> WriteKey:
 
 
 def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:
-    """When to try again: the pause doubles with every refusal in a row."""
+    """When to try again: the pause doubles with every rejection in a row."""
     return rejected.at + exponential(config.refused_retry, config.refused_retry_max, rejected.count)
 
 
 def standing_rejection(
     rejected_writes: Mapping[WriteKey, RejectedWrite], key: WriteKey, generation: int, now: float, config: OperatorConfig
 ) -> RejectedWrite | None:
-    """The refusal because of which the object must not be tried now."""
+    """The rejection because of which the object must not be tried now; None: it may be."""
     rejected = rejected_writes.get(key)
     if rejected is None or rejected.generation != generation or (rejected.transient and rejected.count < _SERVER_ERRORS):
         return None
@@ -63,11 +63,11 @@ def standing_rejection(
 
 
 def explain(rejected: RejectedWrite, config: OperatorConfig) -> str:
-    """For a message: what the server said, what to do, and when the operator tries again."""
-    said = rejected.message.strip()
-    said = said if len(said) <= _QUOTED else f"{said[:_QUOTED]}…"
+    """The text for a message: the server's own, what to do, and when the operator tries again."""
+    quoted = rejected.message.strip()
+    quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}…"
     again = format_timestamp(round(retry_at(rejected, config)))
-    return f"the API server rejected it: {said.rstrip('.')}; {advice(rejected)}; tried again at {again}"
+    return f"the API server rejected it: {quoted.rstrip('.')}; {advice(rejected)}; tried again at {again}"
 
 
 _ADVICE = (
@@ -77,11 +77,11 @@ _ADVICE = (
         r"exceeded quota|must specify (limits|requests)|(minimum|maximum) .* usage per",
         "raise the namespace's quota or limit range, or change the template's resources",
     ),
-    (r"being terminated|namespaces? .* not found", "the namespace is going, and the job with it"),
-    (r"PriorityClass", "make the PriorityClass, or change spec.priorityClassName"),
-    (r"RuntimeClass", "make the RuntimeClass, or change runtimeClassName in the template"),
-    (r"service ?account", "make the service account, or change serviceAccountName in the template"),
-    (r"webhook", "ask whoever runs this admission webhook"),
+    (r"being terminated|namespaces? .* not found", "the namespace is being deleted, and the job with it"),
+    (r"PriorityClass", "create the PriorityClass, or change spec.priorityClassName"),
+    (r"RuntimeClass", "create the RuntimeClass, or change runtimeClassName in the template"),
+    (r"service ?account", "create the service account, or change serviceAccountName in the template"),
+    (r"webhook", "ask the owner of this admission webhook"),
     (r"too large|too long", "make the job's templates smaller"),
     (r"does not belong to this job", "delete or rename it"),
 )
@@ -93,5 +93,5 @@ def advice(rejected: RejectedWrite) -> str:
         if re.search(pattern, rejected.message, re.IGNORECASE):
             return text
     if rejected.code in (400, 422):
-        return "mend the field in the template that it names"
-    return "ask whoever runs the cluster" if rejected.code < 500 else "look at the API server and its admission webhooks"
+        return "fix the field in the template that it names"
+    return "ask the cluster's administrators" if rejected.code < 500 else "check the API server and its admission webhooks"

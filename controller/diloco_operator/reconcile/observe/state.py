@@ -1,7 +1,7 @@
-"""What one pass sees: the job, its pods and children, the fleet, the syncer's report. Plain data, projected once from raw JSON.
+"""What one reconcile reads: the job, its pods and children, the fleet, the syncer's report. Plain data, projected once from raw JSON.
 
-The operator keeps `PodView`s, `Child`ren and a parsed `Job` in its caches instead of raw objects, and assembles a `ObservedState` for
-every pass. Times are seconds since the epoch.
+The operator keeps `PodView`s, `Child`ren and a parsed `Job` in its caches instead of raw objects, and assembles an `ObservedState` for
+every reconcile. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Job:
     spec: Spec | None
     """None: not readable, see `problems`."""
     problems: tuple[Cause, ...]
-    """What is wrong with the spec although the API server took it: an object that a CRD of another version let through."""
+    """What is wrong with a spec that the API server accepted with the CRD of another version."""
     status: Mapping[str, Any]
     derived: Derived | None
     """None with the spec."""
@@ -90,13 +90,13 @@ def _parse_spec(obj: Obj) -> tuple[Spec | None, tuple[Cause, ...]]:
 
 
 def _contradictions(spec: Spec) -> list[Cause]:
-    """What reconcile cannot work with; everything else is for the CRD's rules to refuse."""
+    """What reconcile cannot work with; the CRD's rules refuse everything else."""
     found: list[Cause] = []
     seen: set[str] = set()
     for index, pool in enumerate(spec.pools):
         where = f"spec.pools[{index}]"
         if pool.name in seen:
-            found.append(Cause(f"{where}.name", f"another pool is called {pool.name!r} already"))
+            found.append(Cause(f"{where}.name", f"another pool already has the name {pool.name!r}"))
         seen.add(pool.name)
         try:
             shape_of(pool)
@@ -124,7 +124,7 @@ class Termination:
     exit_code: int
     signal: int = 0
     reason: str = ""
-    """As a kubelet says it: Completed, Error, OOMKilled, …"""
+    """As a kubelet reports it: Completed, Error, OOMKilled, …"""
     message: str = ""
     """The termination message."""
     finished: float | None = None
@@ -139,7 +139,7 @@ class Termination:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of a job, as much of it as reconcile needs."""
+    """One pod of a job, the part of it that reconcile needs."""
 
     namespace: str
     name: str
@@ -164,7 +164,7 @@ class PodView:
     ip: str
     created: float
     deletion: float | None
-    """metadata.deletionTimestamp: when it should be gone, None while nobody has asked."""
+    """metadata.deletionTimestamp: when it should be gone; None: its deletion was not asked for."""
     running_since: float | None
     """When the main container started, None while it does not run."""
     waiting: str
@@ -174,15 +174,15 @@ class PodView:
     disruption: str
     """Condition DisruptionTarget: `<reason>: <message>`, "" without it."""
     termination: Termination | None
-    """Of the main container: the present state, or the last one while it is being restarted."""
+    """Of the main container: the present end, or the last one while it restarts."""
     main_ended: bool
-    """The main container does not run now and has run; others of the pod, such as sidecars, may go on."""
+    """The main container has run and does not run now; others of the pod, such as sidecars, may run on."""
     restarts: int
     ready: bool
 
     @property
     def ended(self) -> bool:
-        """No process of it runs any more, and none will."""
+        """None of its processes runs any more, and none will."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -271,7 +271,7 @@ def project_child(obj: Obj) -> Child:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Those that exist under the names that the job uses (api.names), whoever owns them; None: there is none."""
+    """Those that exist under the names that the job uses (api.names), whatever owns them; None: there is none."""
 
     config_map: Child | None = None
     service: Child | None = None
@@ -284,24 +284,24 @@ class Children:
 # --- the whole --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """Everything that a pass decides on, besides the time."""
+    """Everything that a reconcile decides on, besides the time."""
 
     job: Job
     fleet: Fleet
-    """The operator's inventory. Not changed during the pass; `Plan.reservations` goes back into it right after."""
+    """The operator's inventory. It does not change during a reconcile; `Plan.reservations` goes into it right after."""
     config: OperatorConfig
     pods: tuple[PodView, ...] = ()
     """All with the label of this job in its namespace."""
     children: Children = field(default_factory=Children)
     rejected_writes: Mapping[WriteKey, RejectedWrite] = field(default_factory=dict)
-    """Objects of the job that the API server refused to make when they were last tried."""
+    """Objects of the job whose last creation or change the API server rejected."""
     priority: int = 0
     """The value of the job's PriorityClass."""
     reclaims: Mapping[SliceRequirements, int] = field(default_factory=dict)
     """What units of other jobs found no slice for, and how many slices this job's Scavenged pools are to give back for it; 0: others do,
     but none may be taken away from under them."""
     report: Report | None = None
-    """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not been heard."""
+    """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not reported yet."""
 
 
 def _time(text: str | None) -> float | None:

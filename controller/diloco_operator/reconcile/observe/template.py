@@ -1,8 +1,8 @@
-"""Where a pod template would break the contract: every offending field by its path. Pure.
+"""The fields of a pod template that would break the contract, each by its path. Pure.
 
-What a cluster may or may not allow (host paths, privileged containers, users) is not looked at here: Pod Security, quotas and
-admission decide on the pods, and the unit's message tells what they said. A field that is here would make the job misbehave on any
-cluster: the operator refuses the job instead of changing the template behind its author's back.
+What a cluster may forbid (host paths, privileged containers, users) is not checked here: Pod Security, quotas and admission decide on
+the pods, and the unit's message quotes them. A field that is checked here would make the job misbehave on any cluster: the operator
+rejects the job, and does not change the template without its author's knowledge.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ type _Problems = Iterator[Cause]
 
 
 def template_problems(spec: Spec) -> list[Cause]:
-    """All of all templates; none: pods can be made from them."""
+    """Of all templates; empty: pods can be made from them."""
     found: list[Cause] = []
     for index, pool in enumerate(spec.pools):
         found += _learner(f"spec.pools[{index}].template", pool, spec)
@@ -46,7 +46,7 @@ def _learner(where: str, pool: Pool, spec: Spec) -> _Problems:
     malformed = list(_malformed(f"{where}.spec", pool.template.spec))
     if malformed:
         yield from malformed
-        return  # what has another type than it must have cannot be looked into
+        return  # a value of the wrong type cannot be checked further
     yield from _common(where, pool.template, spec, names.LEARNER_CONTAINER, restart="Never")
     template = pool.template.spec
     container = main_container(template, names.LEARNER_CONTAINER)
@@ -63,7 +63,7 @@ def _learner(where: str, pool: Pool, spec: Spec) -> _Problems:
     try:
         unit = pool.shape
     except ValueError:
-        return  # said elsewhere
+        return  # reported elsewhere
     yield from _devices(at, container, unit)
     yield from _hardware_labels(f"{where}.spec.nodeSelector", template, unit)
 
@@ -76,7 +76,7 @@ def _syncer(where: str, template: PodTemplate, spec: Spec) -> _Problems:
     yield from _common(where, template, spec, names.SYNCER_CONTAINER, restart="OnFailure")
     container = main_container(template.spec, names.SYNCER_CONTAINER)
     if _true(template.spec, "hostNetwork"):
-        yield Cause(f"{where}.spec.hostNetwork", f"must be false: syncers on one host would fight for port {contract.SYNCER_PORT}")
+        yield Cause(f"{where}.spec.hostNetwork", f"must be false: syncers on one host would compete for port {contract.SYNCER_PORT}")
     if container is None:
         return
     at = f"{where}.spec.containers[{template.spec['containers'].index(container)}]"
@@ -88,7 +88,7 @@ def _syncer(where: str, template: PodTemplate, spec: Spec) -> _Problems:
         yield Cause(f"{at}.terminationMessagePath", f"must be {contract.TERMINATION_LOG}, where the syncer leaves the job's result")
 
 
-# --- what holds for both ----------------------------------------------------------------------------------------------
+# --- what both have in common ----------------------------------------------------------------------------------------------
 def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart: str) -> _Problems:
     for kind, given in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)):
         for key in given:
@@ -139,7 +139,7 @@ def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
 
 # --- hardware ---------------------------------------------------------------------------------------------------------
 def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """The pool says how many accelerators a host gives; a template may repeat it, not contradict it."""
+    """The pool defines how many accelerators of a host a unit uses; a template may repeat that, but not contradict it."""
     for kind in ("requests", "limits"):
         amount = ((container.get("resources") or {}).get(kind) or {}).get(unit.resource)
         if unit.resource and amount is not None and str(amount) != str(unit.accelerators_per_host):
@@ -216,7 +216,7 @@ def _affinity(at: str, affinity: object) -> _Problems:
 
 
 def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Those of a list that are objects, with their index; what is none is told of by `_is_list`."""
+    """Those of a list that are objects, with their index; `_is_list` reports the others."""
     return ((index, item) for index, item in enumerate(value if isinstance(value, list) else ()) if isinstance(item, dict))
 
 

@@ -1,4 +1,4 @@
-"""What is on record of a unit: `status.units[]`, read without building models, since every pass reads all of them."""
+"""What is on record of a unit: `status.units[]`, read without building models, because every reconcile reads all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
-"""States in which the current attempt has, or had a moment ago, processes."""
+"""States in which the current attempt has processes, or had them a moment ago."""
 UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness")
 """Fields of status.units[] that come from the syncer's report and change with every outer step. Each is also a field of the wire's
 UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.job.UnitStatus`: tests/unit/diloco_operator/test_unit_figures.py."""
@@ -19,7 +19,7 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class UnitStatusRecord(NamedTuple):
-    """Fields as in `api.job.UnitStatus`. Times are seconds since the epoch. A tuple, because a pass over a big job makes thousands: a
+    """Fields as in `api.job.UnitStatus`. Times are seconds since the epoch. A tuple, because a reconcile of a big job makes thousands: a
     changed copy of a frozen dataclass with so many fields takes five times as long."""
 
     name: str

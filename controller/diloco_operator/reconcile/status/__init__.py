@@ -1,1 +1,1 @@
-"""PURE: what the operator says of a job: conditions, status and events, and when the job is over."""
+"""PURE: what the operator reports of a job: conditions, status and Events, and when the job is over."""

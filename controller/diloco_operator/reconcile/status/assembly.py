@@ -17,7 +17,8 @@ from diloco_operator.reconcile.units.scaling import Scaling
 
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
-    """What moves with every outer step, from the syncer's report; without a fresh one it stays. An attempt that ended has no speed."""
+    """The figures that change with every outer step, from the syncer's report; without a recent one they stay. An attempt that ended has no
+    speed."""
     seen = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:

@@ -1,4 +1,4 @@
-"""The job's conditions: what is true of it now, why, and what a person can do about it. Pure."""
+"""The job's conditions: what is true of it, why, and what a person can do about it. Pure."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generatio
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
-    """The spec cannot be worked with; everything else stays as it was."""
+    """The spec is invalid; everything else stays as it was."""
     text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
-    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is mended")}
+    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is fixed")}
 
 
 def running(
@@ -143,8 +143,8 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     if scaling.placed >= learners.min:
         return Statement(PlacedReason.MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
     if scaling.placed + scaling.rejected >= learners.min:
-        refused = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
-        details = "; ".join(f"{record.name}: {record.message}" for record in refused[:_NAMED])
+        rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
+        details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
         return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
     failed = sum(r.state is UnitState.FAILED for r in scaling.records.values())
     given_up = f"; {failed} given up" if failed else ""
@@ -176,14 +176,14 @@ def _training(
     served = context.observed.report is not None or bool((context.observed.job.status.get("progress") or {}).get("step"))
     if syncer_down:
         if served:
-            text = f"the syncer does not run: {syncer_down}. Learners go on with what they have and connect again by themselves"
+            text = f"the syncer does not run: {syncer_down}. Learners train on and reconnect by themselves"
             return Statement(TrainingReason.SYNCER_UNAVAILABLE, text)
         return Statement(TrainingReason.SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
     if context.report is None:
         if context.now - context.syncer_since <= context.observed.config.report_stale_after:
-            return Statement(TrainingReason.SYNCER_STARTING, "the syncer's pod runs, its first report is awaited")
-        silence = context.observed.config.report_stale_after
-        text = f"the operator has had no report from the syncer for {silence:.0f} s; look at its pod and network"
+            return Statement(TrainingReason.SYNCER_STARTING, "the syncer's pod runs; its first report has not come yet")
+        limit = context.observed.config.report_stale_after
+        text = f"the operator has had no report from the syncer for {limit:.0f} s; check its pod and network"
         return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
     count = _count(scaling, contributing)
     if len(contributing) >= quorum and context.report.seeded:
@@ -201,19 +201,19 @@ def _degraded(context: ReconcileContext, scaling: Scaling, contribution: Contrib
     volume = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {volume}" in deleting:
         text = (
-            f"somebody deleted the volume claim {volume}: it goes when the syncer's pod ends, and with it every snapshot. Let the job "
-            "complete, or copy what is on it"
+            f"the volume claim {volume} was deleted: it goes when the syncer's pod ends, and with it every snapshot. Let the job "
+            "complete, or copy its content"
         )
         return Statement(DegradedReason.VOLUME_DELETED, text)
     report = context.report
     if len(contributing) >= learners.min or context.finishing:
         if report is not None and report.snapshot_error:
-            text = f"training goes on, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
+            text = f"training continues, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
         return Statement(DegradedReason.ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
     there = contributing | contribution.returning
     if len(there) >= learners.min:
-        text = f"{len(there)} trained until the syncer went and connect again by themselves, learners.min is {learners.min}"
+        text = f"{len(there)} trained until the syncer went away and reconnect by themselves, learners.min is {learners.min}"
         return Statement(DegradedReason.ENOUGH_LEARNERS, text)
     missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     details = _missing(scaling, contributing)
@@ -244,15 +244,15 @@ def _count(scaling: Scaling, contributing: frozenset[str]) -> str:
 
 
 def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
-    """Who does not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
+    """The units that do not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
     others = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
-    named = [_says(record) for record in others[:_NAMED]]
+    named = [_describe(record) for record in others[:_NAMED]]
     if len(others) > _NAMED:
         named.append(f"{len(others) - _NAMED} more")
     return "; ".join(named)
 
 
-def _says(record: UnitStatusRecord) -> str:
+def _describe(record: UnitStatusRecord) -> str:
     words = {
         UnitState.PENDING: "is pending",
         UnitState.STARTING: "is starting",

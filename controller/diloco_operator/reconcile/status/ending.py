@@ -1,4 +1,4 @@
-"""When a job is over: what is on record, when nobody is left who could train, and how long it stays then. Pure."""
+"""When a job is over: by its record, by the syncer's pod, or because the quorum is lost; and how long it stays then. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
     if end.exit_code == Exit.BAD_STATE:
         message = (
             f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
-            "mend or replace the snapshots and make the job anew"
+            "fix or replace the snapshots and create the job again"
         )
         return JobEnd(FailedReason.STATE_UNUSABLE, message)
     if end.exit_code == Exit.BAD_CONTRACT:

@@ -1,4 +1,4 @@
-"""What is worth an Event: units that were lost, came back or were given up, and conditions that turned. Pure."""
+"""What is worth an Event: units that were lost, returned or were given up, and conditions that changed. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 _LIMIT = 20
-"""Units that get an event of their own in one pass."""
+"""Units that get an Event of their own in one reconcile."""
 
 
 def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> list[Event]:

@@ -56,7 +56,7 @@ def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 
 
 def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, interval: float) -> tuple[dict[str, Any] | None, float | None]:
-    """(status to write or None, when to look again or None). Changes of figures alone wait until `interval` has passed."""
+    """(status to write or None, when to write or None). A change of figures alone waits until `interval` has passed."""
     last = (old.get("progress") or {}).get("updatedAt")
     if last is not None and "progress" in new:
         new["progress"]["updatedAt"] = last
@@ -75,13 +75,13 @@ _OUR_CONDITIONS = frozenset(ConditionType)
 
 
 def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the conditions that others have added: they are not in what we write, and stay in what there is."""
+    """Without the conditions that others have added: the operator does not write them, and they stay."""
     conditions = status.get("conditions") or ()
     ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
     return status if len(ours) == len(conditions) else {**status, "conditions": ours}
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the figures that move with every outer step."""
+    """Without the figures that change with every outer step."""
     units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
     return {**{k: v for k, v in status.items() if k != "progress"}, "units": units}

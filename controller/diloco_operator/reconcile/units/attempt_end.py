@@ -1,7 +1,7 @@
-"""How an attempt ended and who is to blame: classification of pods, nothing else. Pure.
+"""How an attempt ended, and why: classification of pods, nothing else. Pure.
 
-The operator decides on exit statuses of the contract, on what the kubelet and the cluster say of the pod, and on the state of its
-node. The order of the rules is the point: what the program itself said comes before what happened around it.
+The operator reads the exit statuses of the contract, what kubelet and cluster report of the pod, and the state of its node. The order of
+the rules matters: what the program itself reported comes before what happened around it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ EVICTION_REASONS = frozenset(
 
 
 class EndKind(enum.IntEnum):
-    """In ascending weight: within a gang, the heaviest decides what the attempt's end was."""
+    """In ascending weight: the heaviest end within a gang is the end of the attempt."""
 
     COMPLETE = 0
-    """The job is done, says the program."""
+    """The program reports that the job is done."""
     DRAINED = 1
-    """We asked for it."""
+    """The operator asked for it."""
     NEVER_RAN = 2
-    """Its pods are gone, and nothing was ever seen to run."""
+    """Its pods are gone, and none of them ever ran."""
     FAILURE = 3
     """Counts against the restart budget."""
     DISRUPTION = 4
-    """The platform's doing; does not count."""
+    """The platform ended it; does not count."""
     PERMANENT = 5
-    """Will happen again at every attempt."""
+    """Happens again at every attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class End:
     message: str
     at: float
     leave_slice: bool = False
-    """The next attempt had better not start where this one was."""
+    """The next attempt should start elsewhere."""
 
 
 _REFUSALS = {
@@ -63,7 +63,7 @@ _REFUSALS = {
     Exit.REFUSED_NONFINITE: (
         EndKind.FAILURE,
         UnitReason.REFUSED_NONFINITE,
-        "it sent NaN or infinite parameters, which were refused; look at its learning rate and data",
+        "it sent NaN or infinite parameters, which were refused; check its learning rate and data",
     ),
     Exit.REFUSED_FENCED: (
         EndKind.FAILURE,
@@ -73,13 +73,13 @@ _REFUSALS = {
     Exit.REFUSED_UNAUTHENTICATED: (
         EndKind.FAILURE,
         UnitReason.REFUSED_IDENTITY,
-        "it and the syncer do not accept each other's certificates, or its certificate names somebody else; its log says which",
+        "it and the syncer do not accept each other's certificates, or its certificate names another job, unit or attempt; see its log",
     ),
 }
 
 
 def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
-    """How this pod of an attempt that nobody asked to go ended; None while it goes on. `eviction_reason`: why its node must be left."""
+    """How this pod of an attempt that should run ended; None while it goes on. `eviction_reason`: why units must leave its node."""
     if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
         return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
@@ -87,7 +87,7 @@ def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
     if eviction_reason:
         return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, now, leave_slice=True)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"somebody deleted the pod {pod.name}", now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"the pod {pod.name} was deleted, but not by the operator", now)
     return None
 
 
@@ -110,7 +110,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     if pod.reason in EVICTION_REASONS:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"somebody deleted the pod {pod.name}", at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"the pod {pod.name} was deleted, but not by the operator", at)
     if end is None:
         if pod.phase == "Succeeded":
             return End(EndKind.COMPLETE, "", "", at)
@@ -121,7 +121,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
 
 def _with_detail(text: str, end: Termination) -> str:
     """With the last line of what the program left as its termination message: where that is the end of its log, the error itself.
-    Whoever was killed by a signal had no last words: its log ends anywhere."""
+    A program that a signal killed left no such message: its log ends anywhere."""
     killed = end.signal or end.exit_code > 128
     last = "" if killed or not end.message.strip() else end.message.strip().splitlines()[-1][:500]
     return f"{text}: {last}" if last else text
@@ -132,20 +132,20 @@ def gang_end(
 ) -> End | None:
     """The end of an attempt, all or nothing over its hosts; None while it goes on.
 
-    `hosts`: how many pods it should have. `ever_ran`: it has been seen running, by the record. `adopted`: its pods are newer than
-    the record, so that missing ones may not have been made yet.
+    `hosts`: how many pods it should have. `ever_ran`: by the record it has run. `adopted`: its pods are newer than
+    the record, so missing ones may not have been created yet.
     """
     ends = [(pod, classify(pod, eviction_reason(pod.node), now)) for pod in pods]
     over = [end for _, end in ends if end is not None]
     if len(pods) < hosts and not adopted:
         if ever_ran:
-            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, "a pod vanished, and the operator had not deleted it", now))
+            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, "a pod is gone, and the operator had not deleted it", now))
         elif not over:
             return End(EndKind.NEVER_RAN, UnitReason.POD_LOST, "its pods are gone", now)
     if not over:
         return None
     heaviest = max(end.kind for end in over)
     if heaviest is EndKind.COMPLETE and len(over) < len(pods):
-        return None  # the other hosts are about to end too
-    # Of several failures the first is the cause: when one host dies, the others of the gang die of its absence.
+        return None  # the other hosts will end too
+    # Of several failures the first is the cause: when one host fails, the others of the gang fail without it.
     return min((end for end in over if end.kind is heaviest), key=lambda end: end.at)

@@ -31,7 +31,7 @@ def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatus
     others one after the other, each when all others are back; those that were given up start again."""
     found = dict(records)
     outdated = [r for r in records.values() if r.template_hash and r.template_hash != context.hashes.get(r.pool, r.template_hash)]
-    text = "the pool's template changed; the unit is made again from the new one"
+    text = "the pool's template changed; the unit is created again from the new one"
     for record in outdated:
         if record.state is UnitState.FAILED:
             found[record.name] = record._replace(

@@ -1,6 +1,6 @@
-"""The life of one unit, as far as it follows from what is: ends are accounted, states follow pods and the syncer's report.
+"""The life of a unit, as far as it follows from what is there: ends are recorded, states follow pods and the syncer's report.
 
-Whether a unit may run, and where, is decided afterwards (`scaling`). Nothing here creates or deletes.
+`scaling` decides afterwards whether a unit may run, and where. Nothing here creates or deletes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
         return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
     slices = {pod.slice for pod in current if pod.slice}
-    if len(slices) == 1 and record.slice:  # the pods are pinned, so they know better
+    if len(slices) == 1 and record.slice:  # the pods are pinned, so their slice is the right one
         record = record._replace(slice=next(iter(slices)))
     if record.state is UnitState.DRAINING:
         return UnitObservation(_drained(context, record, current), adopted)
@@ -115,7 +115,7 @@ def _adopt(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[P
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
     """Two plans created the attempt, because the operator did not know how much of the first was carried out."""
-    message = f"attempt {record.attempt} was made on two slices, {' and '.join(sorted(slices))}; it is made again on one"
+    message = f"attempt {record.attempt} was created on two slices, {' and '.join(sorted(slices))}; it is created again on one"
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
     return after_end(record, record.attempt, never, context.spec.learners.restart, context.now)
 
@@ -146,28 +146,28 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
 
 
 def _account_older(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int) -> UnitStatusRecord:
-    """Ends of attempts that nobody got to write down: the next attempt is there, so they have ended."""
+    """Ends of attempts that are not on record: the next attempt exists, so they have ended."""
     for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
         if attempt <= record.ended_attempt:
             continue
         mine = [pod for pod in pods if pod.attempt == attempt]
         end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
         if record.state is UnitState.DRAINING or end is None:
-            # Drained, or its pods are gone or going, and with them the knowledge why: not a failure that could be proven.
+            # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
         record = after_end(record, attempt, _when(context, record, end), context.spec.learners.restart, context.now)
     return record._replace(ended_attempt=newest - 1, attempt=newest - 1)
 
 
 def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
-    """The end on our clock. It comes from the clock of a node, which may be hours off: behind, and the failure would be forgotten at
-    once; ahead, and the next attempt would not start for as long."""
+    """The end on the operator's clock. Its time comes from a node's clock, which may be hours off. With a clock that is behind, the failure
+    would be forgotten at once; with one that is ahead, the next attempt would start only then."""
     began = min(record.since, context.now) if record.since is not None else context.now
     return replace(end, at=min(max(end.at, began), context.now))
 
 
 _CLOCK_TOLERANCE = 1.0
-"""Seconds by which a time in status may be ahead of us: it is written to the millisecond, and other operators wrote it too."""
+"""Seconds by which a time in status may be ahead of us: it is written in milliseconds, and other operators wrote it too."""
 
 
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
@@ -184,7 +184,7 @@ def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 
 
 def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> int:
-    """How many pods the attempt was made of. After a change of the pool only its own pods can tell."""
+    """How many pods the attempt has. After a change of the pool only its own pods show it."""
     shape = context.shapes.get(record.pool)
     if shape is None or record.template_hash != context.hashes[record.pool]:
         return max(1, len(current))
@@ -192,7 +192,7 @@ def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequenc
 
 
 def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
-    """Some process of these pods may still run, and somebody will say when it has ended."""
+    """Some process of these pods may still run, and its kubelet will report when it has ended."""
     return any(not pod.ended and not context.unreachable(pod.node) for pod in pods)
 
 
@@ -200,7 +200,7 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     if _lingers(context, current):
         return record
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
-        # It reached the end of the job before it was told to go.
+        # It reached the end of the job before it was asked to go.
         return after_end(record, record.attempt, End(EndKind.COMPLETE, "", "", context.now), context.spec.learners.restart, context.now)
     return after_end(record, record.attempt, _end_of_drain(record, context.now), context.spec.learners.restart, context.now)
 
@@ -248,7 +248,7 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, pods: Seq
 
 
 def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
-    """The syncer does not hear from it any more. Only a report can tell, so its time counts."""
+    """The syncer does not hear from it any more. Only a report shows this, so its time counts."""
     if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
         return Timeout()
     # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
@@ -272,7 +272,7 @@ def _all_run(pods: Sequence[PodView]) -> bool:
 
 
 def _waiting(pods: Sequence[PodView]) -> str:
-    """What the first pod that does not run waits for."""
+    """What the first pod that does not run yet waits for."""
     for pod in pods:
         if pod.running_since is None and not pod.ended:
             return f"{pod.name}: {pod.unschedulable or pod.waiting or 'the kubelet has not started it'}"
@@ -303,7 +303,7 @@ def _state(
     if seen is not None and seen.phase is UnitPhase.JOINING:
         return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer and connects again by itself"
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer and reconnects by itself"
     return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
 
 
@@ -314,6 +314,6 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     deadline = record.since + context.observed.config.early_end_grace
     if context.report.received_at < deadline:
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
-    message = "the training program ended with status 0 before the job was done; it must train until the session says that it is over"
+    message = "the training program ended with status 0 before the job was done; it must train until the session ends"
     end = End(EndKind.FAILURE, UnitReason.CRASHED, message, context.now)
     return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now))

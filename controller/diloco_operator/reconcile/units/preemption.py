@@ -1,4 +1,4 @@
-"""Units of Scavenged pools give way to other jobs' units that found no slice. Pure.
+"""Units of Scavenged pools leave for units of other jobs that found no slice. Pure.
 
 How many slices a job is to give back is worked out over all jobs (`operator.preemption`); which units leave is decided here.
 """
@@ -26,7 +26,7 @@ def is_reclaimed(context: ReconcileContext, pool: Pool) -> bool:
 
 
 def preempt(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """The units after as many of them as are claimed drain: whoever contributes least first, then the last of the pool."""
+    """The units, of which as many drain as the demand of other jobs needs: those that contribute least first, then the last of the pool."""
     found = dict(records)
     if not any(context.observed.reclaims.values()):
         return found
@@ -34,7 +34,7 @@ def preempt(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) 
     for requirements, wanted in context.observed.reclaims.items():
         mine = {name: slices for name, slices in _scavenged_units(context, found) if all(fits(requirements, slice_) for slice_ in slices)}
         left = wanted - sum(len(slices) for name, slices in mine.items() if found[name].state is UnitState.DRAINING)
-        # Who has left since the claim was worked out has met it, although nobody knows yet.
+        # Units that have left since the demand was computed have met part of it already.
         left -= sum(
             len(slices) for name, slices in before.items() if name not in mine and all(fits(requirements, slice_) for slice_ in slices)
         )

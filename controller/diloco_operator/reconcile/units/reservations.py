@@ -1,4 +1,4 @@
-"""Which nodes a job holds: those that its units stand on by its records, and those where a pod of it has not ended. Pure."""
+"""The nodes that a job has reserved: those of its units by its records, and those on which a pod of it has not ended. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DONE = (UnitState.FAILED, UnitState.COMPLETED)
 
 
 def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
-    """Names of the nodes that a job holds by its status and its pods: for the inventory of an operator that has just started
-    (call for every job before the first reconcile), and for a job that is gone while pods of it are still there."""
+    """Names of the nodes that a job has reserved by its status and its pods: for an operator that has just started (for every job,
+    before the first reconcile), and for a job that is gone but still has pods."""
     shapes = job.derived.shapes if job.derived is not None else {}
     return _nodes(read_units(job.status), shapes, pods, fleet)
 
 
 def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
-    """The same, after a pass."""
+    """The same after a reconcile."""
     return _nodes(records, context.shapes, context.observed.pods, context.observed.fleet)
 
 

@@ -1,4 +1,4 @@
-"""The restart budget of one unit: what an end of an attempt does to its record. Pure."""
+"""The restart budget of a unit: what the end of an attempt changes in its record. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 
-RETRY_HINT = "mend the cause, then change the pool's template, or suspend the job and resume it, to try again"
+RETRY_HINT = "fix the cause, then change the pool's template, or suspend the job and resume it, to try again"
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
@@ -23,13 +23,13 @@ def backoff_seconds(budget: Restart, failures: int) -> float:
 
 
 def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
-    """What counts as a restart between two records of the units, each with the reason for which its attempt ended."""
+    """The restarts between two records of the units, each with the reason why its attempt ended."""
     none = UnitStatusRecord("", "")
     return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
 
 
 def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
-    """The record once the end of `attempt` is accounted. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
+    """The record with the end of `attempt`. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
     ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
     match end.kind:
         case EndKind.COMPLETE:

@@ -1,4 +1,4 @@
-"""Which units run, and where: what the job wants, asked of placement, and what the answer does to every unit. Pure."""
+"""Which units run, and where: the request to placement, and what its answer means for every unit. Pure."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Scaling:
     placed: int = 0
     """Units that have hardware."""
     rejected: int = 0
-    """Units that have a slice, but whose pods the API server refused to make."""
+    """Units that have a slice, but whose pods the API server rejected."""
     demand: dict[SliceRequirements, int] = field(default_factory=dict)
-    """Slices that units found none of, but for Scavenged pools."""
+    """Slices that units need and did not find; Scavenged pools have no demand."""
     deadlines: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Occupancy:
-    """Seats of a pool that are not placement's to give: units that drain or have finished still sit there."""
+    """Units of a pool that placement cannot move: those that drain or have finished still count."""
 
     taken: int
     failed: int
@@ -87,7 +87,7 @@ def scale(
     return scaling
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
+# --- the request -----------------------------------------------------------------------------------------------------------
 def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobRequest:
     by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
     for record in records.values():
@@ -155,8 +155,7 @@ def _demand(context: ReconcileContext, job: JobRequest, placement: Placement, ro
 
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord) -> UnitRequest:
-    """A unit with processes stays; one without keeps its slice as long as it can be used, and is what the pool asks for: it may have
-    been edited since."""
+    """A unit with processes stays. One without keeps its slice as long as it is usable and fits the pool, which may have been edited."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
@@ -180,9 +179,9 @@ def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     return min(context.spec.learners.max, able)
 
 
-# --- answering --------------------------------------------------------------------------------------------------------
+# --- the answer --------------------------------------------------------------------------------------------------------
 def _busy_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, str]:
-    """Node -> a pod on it that has not ended, of an attempt that is over: nobody may start beside it."""
+    """Node -> a pod on it that has not ended, of an attempt that is over: no other may start beside it."""
     busy: dict[str, str] = {}
     for unit, pods in context.learners.items():
         record = records[unit]
@@ -219,7 +218,7 @@ def _assign(
 
 
 def _with_cause(record: UnitStatusRecord, waits: str) -> str:
-    """Why a unit waits, with the cause of the last attempt's end in front: it is what people ask for first."""
+    """Why a unit waits. The cause of the last attempt's end comes first: it is what a reader needs most."""
     if record.message.endswith(waits):
         return record.message
     ended = record.state is UnitState.BACKING_OFF or record.reason in _LOST
@@ -229,7 +228,7 @@ def _with_cause(record: UnitStatusRecord, waits: str) -> str:
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     attempt = max(record.attempt, record.ended_attempt) + 1
     started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool], not_before=None)
-    return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been made", context.now)
+    return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been created", context.now)
 
 
 def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
@@ -248,7 +247,7 @@ def _set(record: UnitStatusRecord, state: UnitState, reason: str, message: str, 
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:
-    """Units that the minima ask for stand in status even if they never had hardware, each with its reason."""
+    """Status shows the units that the minima ask for even if they never had hardware, each with its reason."""
     learners = context.spec.learners
     short = learners.min - scaling.placed - sum(r.state in _WAITING and not r.slice for r in scaling.records.values())
     assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
@@ -265,7 +264,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
 
 
 def _forget_unneeded(scaling: Scaling, placement: Placement) -> None:
-    """A unit that never ran and that nobody waits for leaves status; one that ran stays, for its attempt must not come twice."""
+    """A unit that never ran and is not needed leaves status; one that ran stays, because its attempt must not come twice."""
     for left in placement.unplaced:
         record = scaling.records.get(left.unit)
         if record is not None and record.attempt == 0 and left.reason == UnitReason.SCALED_DOWN:

@@ -54,7 +54,7 @@ def test_pod_that_somebody_deletes_comes_back_on_its_slice_and_does_not_count() 
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     is_deleted(stage.pod("v5p-0", 1), stage.now)
     stage.settle()
-    assert stage.unit("v5p-0")["message"] == "somebody deleted the pod bytes-lm-v5p-0-a1-0"
+    assert stage.unit("v5p-0")["message"] == "the pod bytes-lm-v5p-0-a1-0 was deleted, but not by the operator"
     stage.kubelets_finish_deletions()
     stage.settle()
     unit = stage.unit("v5p-0")

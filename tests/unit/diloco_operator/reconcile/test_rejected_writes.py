@@ -153,7 +153,7 @@ def test_server_error_is_tried_at_once_and_a_lasting_one_becomes_a_message() -> 
         plan = stage.step_rejected(of_unit("v5p-0", broken), code=500)
         made.append(any(create.obj["metadata"]["labels"].get("diloco.dev/unit") for create in plan.creates))
     assert made == [True, True, True, False, False]
-    assert "ask whoever runs this admission webhook" in stage.unit("v5p-0")["message"]
+    assert "ask the owner of this admission webhook" in stage.unit("v5p-0")["message"]
 
 
 def test_running_units_are_left_alone_when_a_new_one_is_refused() -> None:
@@ -181,8 +181,8 @@ def test_operator_that_forgot_the_refusal_tries_once_and_tells_again() -> None:
     [
         (403, PSA, "pod-security.kubernetes.io/enforce"),
         (403, QUOTA, "quota"),
-        (403, "forbidden: unable to create new content in namespace team because it is being terminated", "namespace is going"),
-        (404, 'namespaces "team" not found', "namespace is going"),
+        (403, "forbidden: unable to create new content in namespace team because it is being terminated", "namespace is being deleted"),
+        (404, 'namespaces "team" not found', "namespace is being deleted"),
         (403, "no PriorityClass with name high was found", "spec.priorityClassName"),
         (403, 'error looking up service account team/x: serviceaccount "x" not found', "serviceAccountName"),
         (403, 'User "system:serviceaccount:x:y" cannot create resource "pods" in API group ""', "the operator's service account"),
@@ -191,7 +191,7 @@ def test_operator_that_forgot_the_refusal_tries_once_and_tells_again() -> None:
         (409, "Pod team/x exists and does not belong to this job", "delete or rename"),
         (500, "etcdserver: request is too large", "smaller"),
         (500, "internal error", "API server"),
-        (403, "no", "whoever runs the cluster"),
+        (403, "no", "the cluster's administrators"),
     ],
 )
 def test_advice_fits_what_the_server_said(code: int, message: str, words: str) -> None:

@@ -32,7 +32,7 @@ def test_vanished_syncer_is_made_again_and_learners_run_on() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
     training = stage.condition("Training")
     assert (training["status"], training["reason"]) == ("False", "SyncerUnavailable")
-    assert "connect again by themselves" in training["message"]
+    assert "reconnect by themselves" in training["message"]
 
 
 def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
@@ -44,7 +44,7 @@ def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
     assert (stage.condition("Training")["status"], stage.states()) == ("False", {"v5p-0": "Joining"})
     degraded = stage.condition("Degraded")
     assert (degraded["status"], degraded["lastTransitionTime"]) == ("False", turned)
-    assert degraded["message"] == "1 trained until the syncer went and connect again by themselves, learners.min is 1"
+    assert degraded["message"] == "1 trained until the syncer went away and reconnect by themselves, learners.min is 1"
     assert all("Degraded" not in event.message for plan in stage.plans for event in plan.events)
 
 
@@ -177,7 +177,7 @@ def test_volume_claim_that_somebody_deletes_is_said_while_work_goes_on() -> None
     stage.settle()
     degraded = stage.condition("Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "VolumeDeleted")
-    assert "copy what is on it" in degraded["message"]
+    assert "copy its content" in degraded["message"]
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
     assert stage.unit("v5p-0")["attempt"] == 2  # learners are still replaced
