@@ -102,7 +102,7 @@ def test_get_tells_whether_it_trains_how_many_how_far_how_fast_how_old(plane: Co
     }  # fmt: skip
 
 
-def test_get_of_a_job_that_nobody_has_looked_at_yet_is_no_error(plane: ControlPlane, namespace: str) -> None:
+def test_get_of_a_job_without_status_is_no_error(plane: ControlPlane, namespace: str) -> None:
     applied(plane, namespace, a_manifest())
     header, row = rows(plane.kubectl("get", "dilocojobs", "-n", namespace).stdout)
     assert (header[0], row[0], len(row)) == ("NAME", "bytes-lm", 2)  # a name and an age

@@ -166,8 +166,8 @@ def test_suspend_and_resume(team: Team) -> None:
 def test_wrong_names_and_missing_rights_are_told_in_words(team: Team) -> None:
     assert 'no DiLoCoJob "bites-lm"' in team.fails("status", "bites-lm")
     assert 'has no unit "v5p-7"; its units are: v5p-0' in team.fails("logs", "bytes-lm", "v5p-7")
-    nobody = team.plane.kubeconfig_for(team.plane.token(team.namespace, "default"), f"{team.namespace}-nobody")
-    said = team.fails("suspend", "bytes-lm", "--kubeconfig", str(nobody))
+    powerless = team.plane.kubeconfig_for(team.plane.token(team.namespace, "default"), f"{team.namespace}-powerless")
+    said = team.fails("suspend", "bytes-lm", "--kubeconfig", str(powerless))
     assert "Error: not allowed: " in said
     assert 'cannot get resource "dilocojobs"' in said
     assert 'context "elsewhere"' in team.fails("status", "--context", "elsewhere").replace("'", '"')

@@ -39,7 +39,7 @@ async def all_train(cluster: Cluster) -> None:
 
 
 async def complete_after_everybody_connects_anew(cluster: Cluster) -> None:
-    """The syncer dies, so all learners and the operator must open new connections; nobody is restarted but the syncer."""
+    """The syncer dies, so all learners and the operator must open new connections; only the syncer is restarted."""
     assert not is_true("Complete")(await cluster.job("quad")), "the job was over before anything was tried"
     await cluster.kill("quad", "syncer")
     job = await cluster.job("quad", is_true("Complete"), timeout=120)

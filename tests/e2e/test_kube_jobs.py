@@ -56,7 +56,7 @@ def check_tokens(cluster: KubeCluster, job: Obj, trace: Path | None = None) -> N
     trained, last = map(int, account[-1])
     assert counted == 16 * trained
     assert trained <= last + 1
-    if trace:  # what is counted was drawn by somebody, so there are no more tokens than distinct samples
+    if trace:  # what is counted was drawn, so there are no more tokens than distinct samples
         assert trained <= len(samples_drawn(trace))
 
 
@@ -83,7 +83,7 @@ async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_co
             done = await cluster.job("bytes-lm")
             units = {unit["name"]: unit for unit in done["status"]["units"]}
             assert set(units) == {"v5p-0", "v6e-0", "h100-0", "h100-1"}
-            assert all_took_part(done), "nobody's part was lost when the syncer was made again for the new number of steps"
+            assert all_took_part(done), "no unit's part was lost when the syncer was made again for the new number of steps"
             # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.5.
             assert done["status"]["progress"]["heldOutLoss"] < 4.5
     bindings = [e for e in plane.audit_events(since) if e.get("objectRef", {}).get("subresource") == "binding"]
@@ -156,15 +156,13 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
             await cluster.step("quad", 500)
             first.send(signal.SIGKILL)
             assert first.wait() == -signal.SIGKILL
-            await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))  # while nobody looks
+            await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))  # while no operator runs
         with operator(plane, tmp_path, "second") as second:
             await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 4))
             moved = await cluster.unit("quad", "v5p-0", lambda unit: trains(unit, 2), timeout=120)
             assert moved["slice"] != lost["spec"]["nodeName"]
             await until(lambda: "FENCED" in cluster.log(lost["metadata"]["name"]))
-            assert len(steps_taken(trace)["v5p-0", 1]) > cut, (
-                "it trained on, and nobody could tell; what it did before it was fenced counts"
-            )
+            assert len(steps_taken(trace)["v5p-0", 1]) > cut, "it trained on without the operator; what it did before it was fenced counts"
             await cluster.kubectl("annotate", "node", lost["spec"]["nodeName"], "local.diloco.dev/simulate-")
             await cluster.kubectl("wait", "node", lost["spec"]["nodeName"], "--for=condition=Ready", "--timeout=60s")
             before = (await cluster.job("quad", lambda job: all_train(job, 3)))["status"]
@@ -183,7 +181,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
     assert refused(requests(plane, since)) == []
 
 
-async def test_units_train_on_while_no_kubelet_is_heard_and_when_all_are_heard_again(plane: ControlPlane, tmp_path: Path) -> None:
+async def test_units_train_on_while_no_kubelet_reports_and_when_all_report_again(plane: ControlPlane, tmp_path: Path) -> None:
     """As when the way between the nodes and the API server is cut: the node controller marks every node, and they come back one by one."""
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=3, gpus=2)) as cluster:
         with operator(plane, tmp_path):
@@ -271,7 +269,7 @@ def granted(plane: ControlPlane) -> set[Right]:
 
 
 def aggregated(role: Obj) -> bool:
-    """A role for people, see test_rights."""
+    """A role for users, see test_rights."""
     return any(label.startswith("rbac.authorization.k8s.io/aggregate-to-") for label in role["metadata"].get("labels") or {})
 
 

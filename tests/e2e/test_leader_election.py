@@ -1,7 +1,7 @@
-"""Two replicas against a real API server, and what its audit log says of who wrote when.
+"""Two replicas against a real API server, and what its audit log shows of who wrote when.
 
-Every replica has a ServiceAccount of its own, so that the log tells them apart. New jobs come all the time: whoever leads has something to
-write at every moment. The terms are shorter than the defaults, and only the order of things is asserted.
+Every replica has its own ServiceAccount, so that the log shows which one wrote. New jobs arrive all the time, so the leader always has
+something to write. The lease times are shorter than the defaults; the test asserts only the order of writes.
 """
 
 from __future__ import annotations

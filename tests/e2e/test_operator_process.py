@@ -184,13 +184,13 @@ def test_a_namespace_that_is_deleted_under_it_costs_nothing_else(scene: Scene) -
     assert scene.operator.get("/healthz")[0] == 200
 
 
-def test_what_belongs_to_nobody_or_somebody_else_is_left_as_it_is_and_said(scene: Scene) -> None:
+def test_foreign_objects_stay_as_they_are_and_are_reported(scene: Scene) -> None:
     """Under the name of every object that a job makes first, something that is not the job's."""
     scene.operator.wait_leads()
     someone: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "00000000-0000-4000-8000-000000000000"}
     scene.plane.kubectl("create", "configmap", "other", "-n", scene.namespace)
     someone["uid"] = scene.get("configmap", "other")["metadata"]["uid"]
-    container = {"name": "syncer", "image": "somebody.example/else:1"}
+    container = {"name": "syncer", "image": "another.example/image:1"}
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     taken: dict[str, tuple[str, dict[str, Any]]] = {
         "a": ("ConfigMap", {"metadata": {"name": names.config_map_name("a")}, "data": {"mine": "kept"}}),

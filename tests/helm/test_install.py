@@ -81,7 +81,7 @@ def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane
     objects = [obj for obj in yaml.safe_load_all(manifest) if obj]
     assert len(left(plane, manifest)) == len(objects)
 
-    # Upgrade: what changed changes; what somebody else wrote beside it stays; the CRD is the same object.
+    # Upgrade: what changed changes; what another manager wrote beside it stays; the CRD is the same object.
     plane.kubectl("annotate", "--namespace", space, f"deployment/{RELEASE}", "example.com/owner=team-a")
     crd = plane.request("GET", CRD)["metadata"]
     install(plane, space, "--set", "replicas=2,logging.level=debug")
@@ -150,7 +150,7 @@ def columns_of(plane: ControlPlane) -> list[str]:
     return [column["name"] for column in plane.request("GET", CRD)["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
-def test_the_resource_of_somebody_else_is_not_taken_without_being_told(plane: ControlPlane, space: str) -> None:
+def test_a_foreign_crd_is_taken_over_only_on_request(plane: ControlPlane, space: str) -> None:
     plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
     with pytest.raises(CommandFailed, match="invalid ownership metadata"):
         install(plane, space)

@@ -296,7 +296,7 @@ def test_the_charts_crd_is_that_of_crds_byte_for_byte() -> None:
     assert kept.replace(KEEP, "", 1) == wanted.strip()
 
 
-def test_no_crd_is_rendered_where_somebody_else_installs_it() -> None:
+def test_no_crd_is_rendered_with_crds_enabled_false() -> None:
     assert of_kind(render({"crds": {"enabled": False}}), "CustomResourceDefinition") == []
 
 

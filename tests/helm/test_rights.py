@@ -85,7 +85,7 @@ def review(plane: ControlPlane, user: str, namespace: str) -> list[dict[str, Any
 
 
 def may(plane: ControlPlane, verb: str, what: str, *, who: str, namespace: str | None = None) -> bool:
-    """`kubectl auth can-i`, asked as somebody. `what` is RESOURCE, RESOURCE/NAME or RESOURCE:SUBRESOURCE."""
+    """`kubectl auth can-i` as another user. `what` is RESOURCE, RESOURCE/NAME or RESOURCE:SUBRESOURCE."""
     where = ["--all-namespaces"] if namespace is None else ["--namespace", namespace]
     what, _, subresource = what.partition(":")
     if subresource:
@@ -135,7 +135,7 @@ def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPl
     assert granted(review(cluster, who, "rights-a")) == expected(NAMESPACED, CLUSTER)
     assert granted(review(cluster, who, NAMESPACE)) == expected(NAMESPACED, CLUSTER, LEASES)
     account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-    # As a person would ask: what is granted, and what would be too much.
+    # As a user would ask: what is granted, and what would be too much.
     assert may(cluster, "watch", "pods", who=account)
     assert may(cluster, "patch", "dilocojobs.diloco.dev:status", who=account, namespace="rights-b")
     assert may(cluster, "update", "leases.coordination.k8s.io/diloco-operator", who=account, namespace=NAMESPACE)
@@ -167,7 +167,7 @@ def test_an_operator_of_some_namespaces_has_rights_on_objects_in_these_only(clus
     assert not may(cluster, "list", "dilocojobs.diloco.dev", who=account)
 
 
-def test_whoever_brings_their_own_rights_gets_none_from_the_chart() -> None:
+def test_with_rbac_create_false_the_chart_makes_no_rights() -> None:
     objects = render({"rbac": {"create": False, "aggregate": False}})
     assert [obj["metadata"]["name"] for kind in RIGHTS[1:] for obj in of_kind(objects, kind)] == []
     assert one(objects, "ServiceAccount")["automountServiceAccountToken"] is False
@@ -193,7 +193,7 @@ def test_users_of_the_clusters_own_roles_see_or_edit_jobs(cluster: ControlPlane,
             for role in ("view", "edit", "admin")
         ],
     )
-    # The controller manager aggregates; nothing tells when it has, but the roles themselves.
+    # The controller manager aggregates; only the roles themselves show when it has.
     for role, verb in (("view", "watch"), ("edit", "create"), ("admin", "create")):
         cluster.wait_for(functools.partial(aggregated, cluster, role, verb), f"the role {role} to hold {verb} of DiLoCoJobs")
 
@@ -208,7 +208,7 @@ def test_users_of_the_clusters_own_roles_see_or_edit_jobs(cluster: ControlPlane,
     scale, status = "dilocojobs.diloco.dev:scale", "dilocojobs.diloco.dev:status"
     assert may(cluster, "patch", scale, who="edit-person", namespace="rights-a")
     assert not may(cluster, "patch", scale, who="view-person", namespace="rights-a")
-    # Status is the operator's, whoever asks.
+    # Only the operator may write status.
     assert may(cluster, "get", status, who="view-person", namespace="rights-a")
     assert not may(cluster, "patch", status, who="admin-person", namespace="rights-a")
     assert not may(cluster, "get", "dilocojobs.diloco.dev", who="view-person", namespace="rights-b")

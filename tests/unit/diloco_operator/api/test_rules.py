@@ -49,7 +49,7 @@ def test_immutable_field_cannot_change(path: str, value: Any, words: str) -> Non
 
 
 def test_every_rule_refuses_one_of_the_cases() -> None:
-    """So that whoever is held to the cases is held to every rule."""
+    """So that an API server that passes the cases has every rule."""
     causes = [cause for obj, _, _ in REFUSED.values() for cause in refusals(obj)]
     causes += [
         cause for path, value, _ in IMMUTABLE.values() for cause in refusals(with_field(a_manifest(), path, value), old=a_manifest())

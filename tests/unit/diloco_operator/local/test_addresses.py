@@ -51,7 +51,7 @@ def test_names_of_pods_become_addresses_and_nothing_else_does(text: str, expecte
     assert Addresses(3).resolve(text) == expected
 
 
-def test_a_name_has_one_address_whoever_mentions_it_first() -> None:
+def test_a_name_has_one_address_from_its_first_use() -> None:
     addresses = Addresses(3)
     mentioned = addresses.resolve("syncer.job.default.svc")
     assert addresses.of_name("syncer", "job", "default") == mentioned

@@ -42,7 +42,7 @@ async def serving(client: MemoryApi, state_dir: Path, *fleet: Obj, server: str =
     assert not failures, failures
 
 
-async def test_a_node_that_was_written_off_posts_its_status_again(tmp_path: Path) -> None:
+async def test_a_node_that_was_marked_not_ready_posts_its_status_again(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path):
         node = await wait_for(client, NODES, "", "one", is_true("Ready"))
@@ -59,7 +59,7 @@ async def test_a_node_that_was_written_off_posts_its_status_again(tmp_path: Path
 
 async def test_nodes_of_another_state_directory_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     client = MemoryApi()
-    await client.create(NODES, registration(a_node("two"), "somebody"))
+    await client.create(NODES, registration(a_node("two"), "another"))
     with pytest.raises(ForeignNodes, match="two"):
         async with serving(client, tmp_path, a_node("one"), a_node("two")):
             pass

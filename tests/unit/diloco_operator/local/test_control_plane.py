@@ -35,7 +35,7 @@ async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
 
 
 async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path) -> None:
-    home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which nobody may declare dead
+    home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which is never force-deleted
     prompt = OperatorConfig(unheard_tolerance=0.2)
     async with local_control_plane(tmp_path, [a_node("a"), a_node("b"), a_node("home")], config=prompt) as cluster:
         await cluster.apply(sleeping(syncer=home))

@@ -77,7 +77,7 @@ def text_of(path: Path) -> str | None:
 async def gone(*pids: int) -> None:
     """Returns when none of the processes lives."""
     async with asyncio.timeout(20):
-        while {process.pid for process in processes() if process.alive} & set(pids):  # noqa: ASYNC110 - no event of a stranger's end
+        while {process.pid for process in processes() if process.alive} & set(pids):  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.005)
 
 
@@ -176,7 +176,7 @@ async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_b
     assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
 
 
-async def test_a_start_that_is_cancelled_before_it_is_refused_harms_nobody(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_a_start_that_is_cancelled_before_it_fails_does_no_harm(supervisor: Supervisor, tmp_path: Path) -> None:
     starting = asyncio.create_task(supervisor.spawn(["no-such-program"], env=ENV, cwd=tmp_path, log=tmp_path / "log"))
     await asyncio.sleep(0)
     starting.cancel()
@@ -248,7 +248,7 @@ async def test_processes_that_keep_forking_are_outrun(tmp_path: Path) -> None:
 
 
 async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
-    """It lives beside every run: below 32 MB, where the operator's own process takes several times that."""
+    """It runs beside every job, so it must stay below 32 MB; the operator's process takes several times that."""
     status = text_of(Path(f"/proc/{supervisor.pid}/status"))
     assert status is not None
     assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024

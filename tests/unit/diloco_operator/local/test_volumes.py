@@ -10,7 +10,7 @@ from diloco_operator.local.volumes import File, PodFolder, publish
 
 
 def shown(folder: Path) -> dict[str, bytes]:
-    """What somebody sees who lists the folder and leaves hidden names out."""
+    """The files of the folder without the hidden names."""
     found: dict[str, bytes] = {}
     for top in folder.iterdir():
         if not top.name.startswith(".."):
@@ -19,7 +19,7 @@ def shown(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_files_change_all_at_once_for_whoever_opened_the_folder_behind_the_link(tmp_path: Path) -> None:
+def test_files_change_all_at_once_for_readers_of_the_folder_behind_the_link(tmp_path: Path) -> None:
     publish(tmp_path, {"pair/key": File(b"1"), "pair/certificate": File(b"1"), "gone": File(b"x")})
     before = (tmp_path / "..data").resolve()
     publish(tmp_path, {"pair/key": File(b"2"), "pair/certificate": File(b"2"), "new": File(b"y")})
