@@ -1,4 +1,4 @@
-"""The documents name files, functions and headings that exist."""
+"""The documents name files, functions and headings that exist, and their lines are wrapped."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+WIDTH = 120
+"""Columns of a document's line, so that a change of one sentence is a change of few lines."""
+_TARGET = re.compile(r"(?<=\]\()[^)]*(?=\))|https?://\S+")
+"""Where a link leads. It cannot be wrapped."""
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _ROW = re.compile(r"^\| `([^`]+\.py)` \| `([^`]+)` \|", re.MULTILINE)
 _PATH = re.compile(r"`((?:controller|runtimes|tests|benchmarks|hack|docs|crds|helm|examples)/[^\s`*…<{]+)`")
@@ -61,3 +65,28 @@ def test_the_journey_passes_functions_that_exist() -> None:
         tree = ast.parse((ROOT / file).read_text())
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert function in defined, f"docs/journey.md: {file} has no function {function}"
+
+
+def _long_lines(text: str) -> list[int]:
+    """Numbers of the lines that are too wide. Code blocks, tables and targets of links may be as wide as they are."""
+    found, fence = [], ""
+    for number, line in enumerate(text.splitlines(), 1):
+        start = line.lstrip()
+        if fence:
+            fence = "" if start.startswith(fence) else fence
+        elif start.startswith(("```", "~~~")):
+            fence = start[:3]
+        elif not start.startswith("|") and len(_TARGET.sub("", line)) > WIDTH:
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_are_wrapped(document: Path) -> None:
+    assert _long_lines(document.read_text()) == []
+
+
+def test_what_cannot_be_wrapped_may_be_long() -> None:
+    word = "x" * WIDTH
+    assert _long_lines(f"```\n{word} code\n```\n| {word} | table |\nsee [this]({word}) and https://example.com/{word}\n") == []
+    assert _long_lines(f"short\n{word} long\n") == [2]
