@@ -11,7 +11,7 @@ from builders.control_plane import start
 from builders.kube_jobs import install_chart, kube_cluster, operator
 from builders.local_jobs import a_fleet, a_quadratic_job
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("kube-jobs")]
+pytestmark = pytest.mark.timeout(300)
 
 
 def contribute(count: int) -> Any:
