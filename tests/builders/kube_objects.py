@@ -146,14 +146,6 @@ def config_map(namespace: str, name: str, *, meta: Obj | None = None, **data: An
     }
 
 
-def pod(namespace: str, name: str = "", *, meta: Obj | None = None, **spec: Any) -> Obj:
-    """A pod that no scheduler takes for its own: nobody but the test writes to it."""
-    named = {"name": name} if name else {}
-    main = {"name": "main", "image": "image:1"}
-    whole = {"containers": [main], "automountServiceAccountToken": False, "schedulerName": "nobody", **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, **named, **(meta or {})}, "spec": whole}
-
-
 def owned_by(owner: Obj, *, block: bool = False, controller: bool = False) -> Obj:
     """An ownerReference."""
     meta = owner["metadata"]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diloco_operator.accelerators.labels import GKE_GPU, GKE_TPU
+from builders.nodes import a_fleet_node
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, NODES, PODS
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, PatchType, Resource
@@ -26,52 +26,6 @@ from diloco_operator.reconcile import OperatorConfig
 
 WAIT_SECONDS = 60.0
 """How long a condition may take before a test gives up. A limit for defects, not an expectation."""
-
-
-# --- objects ----------------------------------------------------------------------------------------------------------
-def a_node(name: str, *, labels: Mapping[str, str] | None = None, speed: str = "", taints: Sequence[Obj] = (), **capacity: object) -> Obj:
-    """A Node manifest; capacity by resource, with `tpu` and `gpu` for their long names."""
-    long = {"tpu": "google.com/tpu", "gpu": "nvidia.com/gpu"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": dict(labels or {}),
-            "annotations": {names.ANNOTATION_RELATIVE_SPEED: speed} if speed else {},
-        },
-        "spec": {"taints": list(taints)} if taints else {},
-        "status": {"capacity": {long.get(key, key): str(value) for key, value in capacity.items()}},
-    }
-
-
-def tpu_node(name: str, kind: str = "tpu-v5p-slice", topology: str = "2x2x1", chips: int = 4, speed: str = "") -> Obj:
-    """One host of a TPU slice, labelled and tainted as GKE does."""
-    labels = {
-        GKE_TPU.key: kind, GKE_TPU.topology: topology,
-        GKE_TPU.count: str(chips), names.NODE_POOL: f"np-{name}",
-    }  # fmt: skip
-    return a_node(
-        name, labels=labels, speed=speed, taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}], tpu=chips
-    )
-
-
-def gpu_node(name: str, kind: str = "nvidia-h100-80gb", gpus: int = 8, speed: str = "") -> Obj:
-    """A GPU host, labelled and tainted as GKE does."""
-    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-    return a_node(name, labels={GKE_GPU.key: kind, names.NODE_POOL: "np-gpu"}, speed=speed, taints=[taint], gpu=gpus)
-
-
-def a_pod(name: str = "pod", *command: str, node: str = "", policy: str = "Never", **spec: Any) -> Obj:
-    """A pod with one container `main`; what the container needs besides goes through `container=`."""
-    container = {"name": "main", "image": "none", "command": list(command), **spec.pop("container", {})}
-    bound = {"nodeName": node} if node else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", **spec.pop("metadata", {})},
-        "spec": {"containers": [container], "restartPolicy": policy, **bound, **spec},
-    }
 
 
 type Holds = Callable[[Any], object]
@@ -179,7 +133,7 @@ async def local_nodes(
             environment={**base_environment(), **(environment or {})}, sleep=sleep,
         )  # fmt: skip
         kubelet = Kubelet(context)
-        lifecycle = NodeLifecycle(client, kubelet, context, nodes or [a_node("node")], eviction_seconds=eviction_seconds)
+        lifecycle = NodeLifecycle(client, kubelet, context, nodes or [a_fleet_node("node")], eviction_seconds=eviction_seconds)
         await lifecycle.register()
         parts = [asyncio.create_task(part) for part in (kubelet.run(), Scheduler(client).run(), lifecycle.run())]
         try:
@@ -299,5 +253,5 @@ async def local_control_plane(
         yield Cluster(plane)
 
 
-__all__ = ["NODES", "Cluster", "LocalNodes", "NodeFailure", "a_node", "a_pod", "condition", "gpu_node", "has_phase", "is_gone"]
-__all__ += ["is_true", "local_control_plane", "local_nodes", "tpu_node", "unit_of", "wait_for"]
+__all__ = ["NODES", "Cluster", "LocalNodes", "NodeFailure", "condition", "has_phase", "is_gone"]
+__all__ += ["is_true", "local_control_plane", "local_nodes", "unit_of", "wait_for"]

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from builders.jobs import JobBuilder, Obj, gpu_pool, template, tpu_pool
-from builders.local import a_node, gpu_node, tpu_node
+from builders.nodes import a_fleet_gpu_node, a_fleet_node, a_fleet_tpu_node
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "quadratic_learner.py"
 
@@ -15,9 +15,9 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "quadratic_learner.py"
 def a_fleet(*, tpus: int = 2, gpus: int = 2) -> list[Obj]:
     """One cpu node for syncers, single-host v5p slices `tpu-<i>` and H100 hosts `gpu-<i>`."""
     return [
-        a_node("cpu-0", cpu=32, memory="64Gi", pods=110),
-        *(tpu_node(f"tpu-{i}") for i in range(tpus)),
-        *(gpu_node(f"gpu-{i}") for i in range(gpus)),
+        a_fleet_node("cpu-0", cpu=32, memory="64Gi", pods=110),
+        *(a_fleet_tpu_node(f"tpu-{i}") for i in range(tpus)),
+        *(a_fleet_gpu_node(f"gpu-{i}") for i in range(gpus)),
     ]
 
 

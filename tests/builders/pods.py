@@ -8,6 +8,26 @@ from builders.jobs import JOB_UID, Obj
 from diloco_operator.kube.timestamps import format_timestamp
 
 
+def a_pod(name: str = "pod", *command: str, node: str = "", policy: str = "Never", **spec: Any) -> Obj:
+    """A pod with one container `main`; what the container needs besides goes through `container=`."""
+    container = {"name": "main", "image": "none", "command": list(command), **spec.pop("container", {})}
+    bound = {"nodeName": node} if node else {}
+    meta = {"name": name, "namespace": "default", **spec.pop("metadata", {})}
+    return _pod(meta, {"containers": [container], "restartPolicy": policy, **bound, **spec})
+
+
+def a_bare_pod(namespace: str, name: str = "", *, meta: Obj | None = None, **spec: Any) -> Obj:
+    """A pod without a controller, for a scheduler that does not exist: only the test writes to it."""
+    main = {"name": "main", "image": "image:1"}
+    named = {"name": name} if name else {}
+    kept = {"automountServiceAccountToken": False, "schedulerName": "none"}
+    return _pod({"namespace": namespace, **named, **(meta or {})}, {"containers": [main], **kept, **spec})
+
+
+def _pod(meta: Obj, spec: Obj) -> Obj:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
 def a_learner_pod(unit: str = "v5p-0", attempt: int = 1, host: int = 0, *, node: str = "tpu-0", job: str = "bytes-lm", **meta: Any) -> Obj:
     return {
         "apiVersion": "v1",

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.local import Holds, a_node, a_pod, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
+from builders.local import Holds, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
+from builders.nodes import a_fleet_node
+from builders.pods import a_pod
 from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PERSISTENT_VOLUMES, PODS, SECRETS, STORAGE_CLASSES, VOLUME_CLAIMS
 from diloco_operator.kube.client import NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
@@ -23,7 +25,7 @@ from diloco_operator.local.supervisor import has_mark, processes
 
 pytestmark = pytest.mark.timeout(120)
 
-FLEET = [a_node("sim-one"), a_node("sim-two", tpu=4)]
+FLEET = [a_fleet_node("sim-one"), a_fleet_node("sim-two", tpu=4)]
 
 
 class Joined:
@@ -268,7 +270,7 @@ async def test_pods_of_no_job_run_only_with_all_pods(joined: Joined) -> None:
 
 
 async def test_a_stopped_node_comes_back(joined: Joined) -> None:
-    async with joined.serving(a_node("sim-one"), heartbeat=0.2):
+    async with joined.serving(a_fleet_node("sim-one"), heartbeat=0.2):
         await joined.run("worker", "exec sleep 1000")
         worker = await joined.pod("worker", is_true("Ready"))
         await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate=stopped")
@@ -286,7 +288,7 @@ async def test_a_stopped_node_comes_back(joined: Joined) -> None:
 
 
 async def test_a_partitioned_node_works_on_without_the_api_server(joined: Joined) -> None:
-    async with joined.serving(a_node("sim-one"), heartbeat=0.2):
+    async with joined.serving(a_fleet_node("sim-one"), heartbeat=0.2):
         await joined.run("worker", "exec sleep 1000")
         worker = await joined.pod("worker", is_true("Ready"))
         await joined.kubectl("annotate", "node", "sim-one", "local.diloco.dev/simulate=partitioned")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, config_map, pod, widget
+from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, config_map, widget
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid, NotFound, Obj, PatchType
 
 
@@ -301,7 +302,7 @@ async def test_apply_of_a_field_that_the_schema_does_not_know_is_refused(client:
 
 async def test_containers_and_their_variables_merge_by_name(client: Client, namespace: str) -> None:
     containers = [{"name": "main", "image": "image:1", "env": [{"name": "A", "value": "1"}]}]
-    await client.create(PODS, pod(namespace, "a", containers=containers), field_manager="maker")
+    await client.create(PODS, a_bare_pod(namespace, "a", containers=containers), field_manager="maker")
     config = {"metadata": {"name": "a", "namespace": namespace}, "spec": {"containers": [{"name": "main", "image": "image:2"}]}}
     with pytest.raises(Conflict) as error:
         await client.patch(PODS, namespace, "a", config, type=PatchType.APPLY, field_manager="applier")
@@ -312,7 +313,7 @@ async def test_containers_and_their_variables_merge_by_name(client: Client, name
 
 
 async def test_pod_conditions_of_several_managers_live_together(client: Client, namespace: str) -> None:
-    await client.create(PODS, pod(namespace, "a"))
+    await client.create(PODS, a_bare_pod(namespace, "a"))
     for name in ("One", "Two"):
         obj = {"metadata": {"name": "a", "namespace": namespace}, "status": {"conditions": [{"type": name, "status": "True"}]}}
         made = await client.patch(PODS, namespace, "a", obj, type=PatchType.APPLY, field_manager=name, subresource="status")

@@ -6,24 +6,14 @@ import base64
 from typing import Any
 
 import pytest
-from builders.kube_objects import (
-    CONFIG_MAPS,
-    EVENTS,
-    LEASES,
-    PODS,
-    SECRETS,
-    SERVICES,
-    VOLUME_CLAIMS,
-    config_map,
-    names,
-    pod,
-)
+from builders.kube_objects import CONFIG_MAPS, EVENTS, LEASES, PODS, SECRETS, SERVICES, VOLUME_CLAIMS, config_map, names
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid, NotFound, PatchType
 
 
 async def test_new_pod_is_pending_with_defaults(client: Client, namespace: str) -> None:
     made = await client.create(
-        PODS, pod(namespace, "a", containers=[{"name": "main", "image": "image:1", "ports": [{"containerPort": 80}]}])
+        PODS, a_bare_pod(namespace, "a", containers=[{"name": "main", "image": "image:1", "ports": [{"containerPort": 80}]}])
     )
     assert made["status"]["phase"] == "Pending"
     spec, container = made["spec"], made["spec"]["containers"][0]
@@ -34,7 +24,7 @@ async def test_new_pod_is_pending_with_defaults(client: Client, namespace: str) 
 
 async def test_limits_are_requests_as_well(client: Client, namespace: str) -> None:
     resources = {"limits": {"google.com/tpu": "4", "cpu": "2"}, "requests": {"cpu": "1"}}
-    made = await client.create(PODS, pod(namespace, "a", containers=[{"name": "main", "image": "x:1", "resources": resources}]))
+    made = await client.create(PODS, a_bare_pod(namespace, "a", containers=[{"name": "main", "image": "x:1", "resources": resources}]))
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"google.com/tpu": "4", "cpu": "1"}
 
 
@@ -60,13 +50,13 @@ _MAIN = {"name": "main", "image": "image:1"}
 )
 async def test_wrong_pod_is_refused_with_its_field(client: Client, namespace: str, spec: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as error:
-        await client.create(PODS, pod(namespace, "a", **spec))
+        await client.create(PODS, a_bare_pod(namespace, "a", **spec))
     assert field in {cause.field for cause in error.value.causes}
 
 
 async def test_value_of_a_variable_must_be_a_string(client: Client, namespace: str) -> None:
     with pytest.raises(ApiError) as error:
-        await client.create(PODS, pod(namespace, "a", containers=[{**_MAIN, "env": [{"name": "A", "value": 1}]}]))
+        await client.create(PODS, a_bare_pod(namespace, "a", containers=[{**_MAIN, "env": [{"name": "A", "value": 1}]}]))
     assert error.value.code in (400, 422)  # decoding or validation, as the server has it
 
 
@@ -81,14 +71,14 @@ async def test_value_of_a_variable_must_be_a_string(client: Client, namespace: s
     ],
 )
 async def test_spec_of_a_pod_does_not_change(client: Client, namespace: str, change: dict[str, Any]) -> None:
-    made = await client.create(PODS, pod(namespace, "a"))
+    made = await client.create(PODS, a_bare_pod(namespace, "a"))
     with pytest.raises(Invalid):
         await client.patch(PODS, namespace, "a", {"spec": change}, type=PatchType.MERGE)
     assert await client.get(PODS, namespace, "a") == made
 
 
 async def test_image_tolerations_and_labels_of_a_pod_may_change(client: Client, namespace: str) -> None:
-    made = await client.create(PODS, pod(namespace, "a"))
+    made = await client.create(PODS, a_bare_pod(namespace, "a"))
     made["spec"]["containers"][0]["image"] = "image:2"
     made["spec"]["tolerations"] = [*made["spec"].get("tolerations", []), {"key": "spot", "operator": "Exists"}]
     made["metadata"]["labels"] = {"a": "b"}
@@ -99,7 +89,7 @@ async def test_image_tolerations_and_labels_of_a_pod_may_change(client: Client, 
 
 
 async def test_binding_sets_the_node_once(client: Client, namespace: str) -> None:
-    await client.create(PODS, pod(namespace, "a"))
+    await client.create(PODS, a_bare_pod(namespace, "a"))
     await client.bind(namespace, "a", "node-1")
     bound = await client.get(PODS, namespace, "a")
     assert bound["spec"]["nodeName"] == "node-1"
@@ -115,7 +105,7 @@ async def test_pod_that_does_not_exist_cannot_be_bound(client: Client, namespace
 
 
 async def test_gated_pod_is_bound_only_when_its_gates_are_removed(client: Client, namespace: str) -> None:
-    await client.create(PODS, pod(namespace, "a", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
+    await client.create(PODS, a_bare_pod(namespace, "a", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
     with pytest.raises(ApiError):
         await client.bind(namespace, "a", "node-1")
     patch = {"spec": {"schedulingGates": [], "nodeSelector": {"pool": "x"}}}

@@ -14,11 +14,11 @@ from builders.kube_objects import (
     eventually,
     gone,
     owned_by,
-    pod,
     seen,
     until_gone,
     widget,
 )
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj, PatchType
 
 _FINALIZER = "contract.diloco.dev/hold"
@@ -56,7 +56,7 @@ async def test_dependents_of_dependents_follow(client: Client, namespace: str) -
 async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Client, namespace: str) -> None:
     owner = await _owner(client, namespace)
     refs = {"ownerReferences": [owned_by(owner, controller=True, block=True)]}
-    await client.create(PODS, pod(namespace, "a", meta=refs, terminationGracePeriodSeconds=20))
+    await client.create(PODS, a_bare_pod(namespace, "a", meta=refs, terminationGracePeriodSeconds=20))
     await client.bind(namespace, "a", "node-1")
     await client.delete(WIDGETS, namespace, "owner")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, pod, seen, until_gone, widget
+from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, seen, until_gone, widget
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import AlreadyExists, BadRequest, Client, Conflict, Invalid, NotFound, Obj, PatchType
 
 _FINALIZER = "contract.diloco.dev/hold"
@@ -17,7 +18,7 @@ def _time(text: str) -> datetime:
 
 async def _running_pod(client: Client, namespace: str, name: str = "a", *, grace: int = 30, finalizers: tuple[str, ...] = ()) -> str:
     meta = {"finalizers": list(finalizers)} if finalizers else {}
-    made = await client.create(PODS, pod(namespace, name, meta=meta, terminationGracePeriodSeconds=grace))
+    made = await client.create(PODS, a_bare_pod(namespace, name, meta=meta, terminationGracePeriodSeconds=grace))
     await client.bind(namespace, name, "node-1")
     uid: str = made["metadata"]["uid"]
     return uid
@@ -105,7 +106,7 @@ async def test_name_of_a_held_object_is_not_free(client: Client, namespace: str)
 
 
 async def test_unscheduled_pod_goes_at_once(client: Client, namespace: str) -> None:
-    await client.create(PODS, pod(namespace, "a"))
+    await client.create(PODS, a_bare_pod(namespace, "a"))
     await client.delete(PODS, namespace, "a")
     assert await gone(client, PODS, namespace, "a")
 
@@ -193,7 +194,7 @@ async def test_pod_deletion_is_seen_as_modified_then_deleted(client: Client, nam
 
 
 async def test_pod_that_goes_at_once_is_seen_as_being_deleted_before(client: Client, namespace: str) -> None:
-    made = await client.create(PODS, pod(namespace, "a"))
+    made = await client.create(PODS, a_bare_pod(namespace, "a"))
     await client.delete(PODS, namespace, "a")
     found = await changes(client, PODS, namespace, made["metadata"]["resourceVersion"], 2)
     assert seen(found) == [("MODIFIED", "a"), ("DELETED", "a")]
@@ -218,7 +219,7 @@ async def test_evicted_pod_is_marked_as_disrupted_and_terminates(client: Client,
 
 
 async def test_eviction_takes_grace_and_spares_a_successor(client: Client, namespace: str) -> None:
-    await client.create(PODS, pod(namespace, "b"))
+    await client.create(PODS, a_bare_pod(namespace, "b"))
     with pytest.raises(Conflict):
         await client.evict(namespace, "b", uid="00000000-0000-0000-0000-000000000000")  # a real server tries for 10 s before it says so
     assert _disruption(await client.get(PODS, namespace, "b")) == []
@@ -236,7 +237,7 @@ async def test_pod_that_does_not_exist_cannot_be_evicted(client: Client, namespa
 
 
 async def test_pod_that_is_being_deleted_cannot_be_bound(client: Client, namespace: str) -> None:
-    await client.create(PODS, pod(namespace, "a", meta={"finalizers": [_FINALIZER]}))
+    await client.create(PODS, a_bare_pod(namespace, "a", meta={"finalizers": [_FINALIZER]}))
     await client.delete(PODS, namespace, "a")
     with pytest.raises(Conflict):
         await client.bind(namespace, "a", "node-1")

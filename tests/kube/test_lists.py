@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, config_map, names, pod, widget
+from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, config_map, names, widget
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import BadRequest, Client, Gone
 
 from .conftest import Backend
@@ -62,7 +63,7 @@ async def test_label_selector_that_cannot_be_read_is_a_bad_request(client: Clien
 
 async def test_field_selectors_of_pods(client: Client, namespace: str) -> None:
     for name in ("a", "b", "c"):
-        await client.create(PODS, pod(namespace, name))
+        await client.create(PODS, a_bare_pod(namespace, name))
     await client.bind(namespace, "b", "node-1")
     assert names((await client.list(PODS, namespace, field_selector="spec.nodeName=node-1")).items) == ["b"]
     assert names((await client.list(PODS, namespace, field_selector="spec.nodeName=")).items) == ["a", "c"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, NOTES, PODS, WIDGETS, config_map, pod, widget
+from builders.kube_objects import CONFIG_MAPS, NOTES, PODS, WIDGETS, config_map, widget
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import AlreadyExists, ApiError, BadRequest, Client, Conflict, Invalid, NotFound, PatchType, Resource
 
 
@@ -21,7 +22,11 @@ async def test_created_object_has_identity_and_version(client: Client, namespace
 
 
 async def test_who_creates_may_be_answered_with_the_metadata_alone(client: Client, namespace: str) -> None:
-    for resource, obj in ((WIDGETS, widget(namespace, "a")), (PODS, pod(namespace, "a")), (CONFIG_MAPS, config_map(namespace, "a"))):
+    for resource, obj in (
+        (WIDGETS, widget(namespace, "a")),
+        (PODS, a_bare_pod(namespace, "a")),
+        (CONFIG_MAPS, config_map(namespace, "a")),
+    ):
         answer = await client.create(resource, obj, field_manager="me", metadata_only=True)
         there = await client.get(resource, namespace, "a")
         assert answer == {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": there["metadata"]}
@@ -215,5 +220,5 @@ async def test_cluster_scoped_objects_live_in_no_namespace(client: Client, names
 
 async def test_owner_references_need_all_their_fields(client: Client, namespace: str) -> None:
     with pytest.raises(Invalid) as error:
-        await client.create(PODS, pod(namespace, "a", meta={"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x"}]}))
+        await client.create(PODS, a_bare_pod(namespace, "a", meta={"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x"}]}))
     assert "metadata.ownerReferences" in error.value.causes[0].field

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, NODES, NOTES, PODS, WIDGETS, config_map, pod, widget
+from builders.kube_objects import CONFIG_MAPS, NODES, NOTES, PODS, WIDGETS, config_map, widget
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import Client, Conflict, Invalid, NotFound, Obj, PatchType
 
 # RFC 7386, appendix A: the cases whose target and patch are objects.
@@ -99,7 +100,7 @@ async def test_without_the_subresource_status_is_a_field_like_others(client: Cli
 
 
 async def test_status_of_pods_is_a_subresource(client: Client, namespace: str) -> None:
-    made = await client.create(PODS, {**pod(namespace, "a"), "status": {"phase": "Running"}})
+    made = await client.create(PODS, {**a_bare_pod(namespace, "a"), "status": {"phase": "Running"}})
     assert made["status"]["phase"] == "Pending"
     patch = {"status": {"phase": "Running", "podIP": "127.0.0.9"}}
     ignored = await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, pod, seen, widget
+from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, seen, widget
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import ApiError, Client, EventType, Gone, PatchType, WatchEvent
 
 from .conftest import Backend
@@ -95,7 +96,7 @@ async def test_object_that_enters_and_leaves_a_label_selector(client: Client, na
 
 async def test_object_that_leaves_a_field_selector_is_deleted_for_it(client: Client, namespace: str) -> None:
     version = (await client.list(PODS, namespace)).resource_version
-    await client.create(PODS, pod(namespace, "a"))
+    await client.create(PODS, a_bare_pod(namespace, "a"))
     await client.bind(namespace, "a", "node-1")
     unbound = await changes(client, PODS, namespace, version, 2, field_selector="spec.nodeName=")
     assert [event.type.value for event in unbound] == ["ADDED", "DELETED"]

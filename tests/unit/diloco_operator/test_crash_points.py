@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
-from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -223,11 +223,11 @@ def live(lives: int | None) -> tuple[dict[str, Any], World]:
         api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
         await api.create(names.CUSTOM_RESOURCES, CRD)
         async with FakeCluster(api, wall_clock) as cluster:
-            await cluster.add([cpu_node("cpu-0")])
+            await cluster.add([a_node("cpu-0")])
             for slice_ in ("np-v5p-a", "np-v5p-b"):
-                await cluster.add(tpu_nodes(slice_, "tpu-v5p-slice", "2x2x2", hosts=2))
+                await cluster.add(a_tpu_slice(slice_, 2, topology="2x2x2"))
             for slice_ in ("np-v6e-a", "np-v6e-b", "np-v6e-c"):
-                await cluster.add(tpu_nodes(slice_, "tpu-v6e-slice", "2x2"))
+                await cluster.add(a_tpu_slice(slice_, kind="tpu-v6e-slice", topology="2x2"))
             world = World(api, cluster, lives)
             operating = asyncio.create_task(world.keep_an_operator())
             try:

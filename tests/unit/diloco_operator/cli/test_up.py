@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from builders.jobs import a_manifest, cpu_pool, tpu_pool
-from builders.local import a_node, tpu_node
+from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner
 from diloco_operator.cli.up import hints, up
 from diloco_operator.kube.client import Obj
@@ -57,7 +57,7 @@ def test_wrong_jobs_are_refused_with_every_error(tmp_path: Path) -> None:
 
 def test_fleet_that_is_not_nodes_is_refused(unplaced: str, tmp_path: Path) -> None:
     assert "must be Node" in refused(unplaced, "--fleet", unplaced)
-    slow = write(tmp_path / "fleet.yaml", tpu_node("a", speed="7"))
+    slow = write(tmp_path / "fleet.yaml", a_fleet_tpu_node("a", speed="7"))
     assert "node a: metadata.annotations[local.diloco.dev/relative-speed] is '7'" in refused(unplaced, "--fleet", slow)
 
 
@@ -79,11 +79,11 @@ def test_second_up_on_a_state_directory_is_refused(unplaced: str, tmp_path: Path
 
 
 def test_hardware_that_the_fleet_lacks_is_said_before_the_wait() -> None:
-    nodes = [complete(a_node("cpu", cpu=2))]
+    nodes = [complete(a_fleet_node("cpu", cpu=2))]
     wanted = a_manifest("j", pools=[tpu_pool("v5p", topology="2x2x1"), cpu_pool()])
     (hint,) = hints([wanted], nodes, None)
     assert hint == "j: pool v5p asks for tpu-v5p 2x2x1, and this machine (no --fleet was given) has none; its units stay unplaced"
-    assert list(hints([wanted], [*nodes, complete(tpu_node("v5p"))], "fleet.yaml")) == []
+    assert list(hints([wanted], [*nodes, complete(a_fleet_tpu_node("v5p"))], "fleet.yaml")) == []
 
 
 class Up:

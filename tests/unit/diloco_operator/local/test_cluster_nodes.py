@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from builders.local import a_node, a_pod, condition, has_phase, is_true, wait_for
+from builders.local import condition, has_phase, is_true, wait_for
+from builders.nodes import a_fleet_node
+from builders.pods import a_pod
 from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PODS, VOLUME_CLAIMS
 from diloco_operator.kube.client import NotFound, Obj
 from diloco_operator.kube.memory import MemoryApi
@@ -28,7 +30,7 @@ async def serving(client: MemoryApi, state_dir: Path, *fleet: Obj, server: str =
     async with Supervisor() as supervisor:
         context = KubeletContext(client, supervisor, Addresses(network.second), state_dir, state_dir, volume_sync=0.05)
         kubelet = Kubelet(context)
-        nodes = ClusterNodes(client, kubelet, context, fleet or [a_node("one")], server=server, heartbeat=0.05)
+        nodes = ClusterNodes(client, kubelet, context, fleet or [a_fleet_node("one")], server=server, heartbeat=0.05)
         await nodes.register()
         parts = [asyncio.create_task(part) for part in (kubelet.run(), nodes.run())]
         try:
@@ -59,9 +61,9 @@ async def test_a_node_that_was_marked_not_ready_posts_its_status_again(tmp_path:
 
 async def test_nodes_of_another_state_directory_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     client = MemoryApi()
-    await client.create(NODES, registration(a_node("two"), "another"))
+    await client.create(NODES, registration(a_fleet_node("two"), "another"))
     with pytest.raises(ForeignNodes, match="two"):
-        async with serving(client, tmp_path, a_node("one"), a_node("two")):
+        async with serving(client, tmp_path, a_fleet_node("one"), a_fleet_node("two")):
             pass
     with pytest.raises(NotFound):
         await client.get(NODES, "", "one")
@@ -69,9 +71,9 @@ async def test_nodes_of_another_state_directory_are_refused_before_anything_is_w
 
 async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp_path: Path) -> None:
     client = MemoryApi()
-    async with serving(client, tmp_path, a_node("one", labels={"zone": "a"})):
+    async with serving(client, tmp_path, a_fleet_node("one", labels={"zone": "a"})):
         before = await client.get(NODES, "", "one")
-    async with serving(client, tmp_path, a_node("one", labels={"zone": "b"}, tpu=4)):
+    async with serving(client, tmp_path, a_fleet_node("one", labels={"zone": "b"}, tpu=4)):
         node = await client.get(NODES, "", "one")
         assert node["metadata"]["uid"] == before["metadata"]["uid"]
         assert node["metadata"]["labels"]["zone"] == "b"
@@ -80,12 +82,12 @@ async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp
 
 async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     client = MemoryApi()
-    async with serving(client, tmp_path, a_node("one"), a_node("two")) as nodes:
+    async with serving(client, tmp_path, a_fleet_node("one"), a_fleet_node("two")) as nodes:
         await client.delete(NODES, "", "one")
         async with asyncio.timeout(20):
             while "node one was deleted" not in caplog.text:  # noqa: ASYNC110 - a log has no event
                 await asyncio.sleep(0.01)
-        stranger = await client.create(NODES, a_node("one"))
+        stranger = await client.create(NODES, a_fleet_node("one"))
         await nodes.leave()
         assert (await client.get(NODES, "", "one"))["metadata"]["uid"] == stranger["metadata"]["uid"], "it is not ours"
         with pytest.raises(NotFound):
@@ -108,7 +110,7 @@ async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path) -
 
 async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     client = MemoryApi()
-    odd = a_node("one")
+    odd = a_fleet_node("one")
     odd["metadata"]["annotations"] = {"local.diloco.dev/simulate": "dead"}
     async with serving(client, tmp_path, odd):
         await wait_for(client, NODES, "", "one", is_true("Ready"))
@@ -118,7 +120,7 @@ async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Pa
 
 
 def test_registration_fills_in_a_machine_like_this_one_and_keeps_what_is_said() -> None:
-    node = registration(a_node("one", cpu=1, tpu=4), "me")
+    node = registration(a_fleet_node("one", cpu=1, tpu=4), "me")
     assert node["metadata"]["labels"][LABEL_SERVER] == "me"
     assert node["status"]["capacity"]["cpu"] == "1"
     assert {"memory", "pods", "ephemeral-storage", "google.com/tpu"} < set(node["status"]["allocatable"])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_manifest, cpu_pool, tpu_pool
-from builders.local import a_node, condition, is_true, local_control_plane, tpu_node
+from builders.local import condition, is_true, local_control_plane
+from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.faults import Fault
 from diloco_operator.local.nodes import BadNode
@@ -26,7 +27,7 @@ def in_state(state: str, attempt: int = 1) -> Callable[[Obj], bool]:
 
 
 async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, [a_node("a"), a_node("b")]) as cluster:
+    async with local_control_plane(tmp_path, [a_fleet_node("a"), a_fleet_node("b")]) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
         await cluster.kill("sleeps", "cpu-0")
@@ -37,7 +38,7 @@ async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
 async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path) -> None:
     home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which is never force-deleted
     prompt = OperatorConfig(unheard_tolerance=0.2)
-    async with local_control_plane(tmp_path, [a_node("a"), a_node("b"), a_node("home")], config=prompt) as cluster:
+    async with local_control_plane(tmp_path, [a_fleet_node("a"), a_fleet_node("b"), a_fleet_node("home")], config=prompt) as cluster:
         await cluster.apply(sleeping(syncer=home))
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
         assert await cluster.node_of("sleeps", "cpu-0") == "a"
@@ -56,7 +57,13 @@ async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     }
     home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}
-    nodes = [a_node("a"), a_node("b", labels={"disk": "slow"}), a_node("c"), a_node("d", labels={"disk": "fast"}), a_node("home")]
+    nodes = [
+        a_fleet_node("a"),
+        a_fleet_node("b", labels={"disk": "slow"}),
+        a_fleet_node("c"),
+        a_fleet_node("d", labels={"disk": "fast"}),
+        a_fleet_node("home"),
+    ]
     async with local_control_plane(tmp_path, nodes) as cluster:
         await cluster.apply(wanted | {"spec": {**wanted["spec"], "syncer": home}})
         for unit in ("cpu-0", "cpu-1"):
@@ -68,7 +75,7 @@ async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them
 
 async def test_node_with_unknown_devices_runs_only_units_whose_template_requests_them(tmp_path: Path) -> None:
     devices: dict[str, Any] = {"example.com/npu": 4}
-    async with local_control_plane(tmp_path, [a_node("npu-node", **devices)]) as cluster:
+    async with local_control_plane(tmp_path, [a_fleet_node("npu-node", **devices)]) as cluster:
         await cluster.apply(sleeping("plain"))
         waiting = await cluster.job("plain", lambda obj: condition(obj, "Placed").get("status") == "False")
         assert "1 host has other devices than the template requests: example.com/npu" in condition(waiting, "Placed")["message"]
@@ -80,7 +87,7 @@ async def test_node_with_unknown_devices_runs_only_units_whose_template_requests
 
 
 async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, [a_node("cpu"), tpu_node("tpu")]) as cluster:
+    async with local_control_plane(tmp_path, [a_fleet_node("cpu"), a_fleet_tpu_node("tpu")]) as cluster:
         await cluster.remove_node("tpu")
         await cluster.apply(a_manifest("waits", min=1, pools=[tpu_pool(topology="2x2x1", max=1)], steps=10))
         waiting = await cluster.job("waits", lambda obj: condition(obj, "Placed").get("status") == "False")
@@ -90,7 +97,7 @@ async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: P
 
 
 async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, [a_node("a")]) as cluster:
+    async with local_control_plane(tmp_path, [a_fleet_node("a")]) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
         await cluster.change("sleeps", {"suspend": True})
@@ -105,7 +112,7 @@ async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_pat
 async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
     fault = Fault("cpu-0", 0)
     on_fired: list[Any] = []
-    async with local_control_plane(tmp_path, [a_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=on_fired.append) as cluster:
+    async with local_control_plane(tmp_path, [a_fleet_node("a")], faults=[fault, Fault("cpu-9", 5)], on_fault=on_fired.append) as cluster:
         await cluster.apply(sleeping())
         await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
         injector = cluster.plane.injector
@@ -115,17 +122,17 @@ async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
 
 
 async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, [a_node("a")]):
+    async with local_control_plane(tmp_path, [a_fleet_node("a")]):
         with pytest.raises(StateDirBusy):
-            async with local_control_plane(tmp_path, [a_node("a")]):
+            async with local_control_plane(tmp_path, [a_fleet_node("a")]):
                 pass
-    async with local_control_plane(tmp_path, [a_node("a")]):
+    async with local_control_plane(tmp_path, [a_fleet_node("a")]):
         pass
 
 
 async def test_bad_node_leaves_the_state_directory_free(tmp_path: Path) -> None:
     with pytest.raises(BadNode):
-        async with local_control_plane(tmp_path, [a_node("a", speed="7")]):
+        async with local_control_plane(tmp_path, [a_fleet_node("a", speed="7")]):
             pass
-    async with local_control_plane(tmp_path, [a_node("a")]):
+    async with local_control_plane(tmp_path, [a_fleet_node("a")]):
         pass

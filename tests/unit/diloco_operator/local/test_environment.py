@@ -1,7 +1,7 @@
 """What a container's words become on this machine."""
 
 import pytest
-from builders.local import a_pod
+from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.addresses import Addresses
 from diloco_operator.local.environment import ConfigError, Mount, Sources, command, declared_environment, expand, field_value, translate

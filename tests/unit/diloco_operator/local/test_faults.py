@@ -2,7 +2,7 @@
 
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool
-from builders.local import a_pod
+from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.faults import BadFault, Fault, due, parse, target_pod, unknown_units
 

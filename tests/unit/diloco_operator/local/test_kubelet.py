@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.local import Holds, LocalNodes, a_node, a_pod, condition, has_phase, is_gone, is_gone_after, is_true, local_nodes
+from builders.local import Holds, LocalNodes, condition, has_phase, is_gone, is_gone_after, is_true, local_nodes
+from builders.nodes import a_fleet_node
+from builders.pods import a_pod
 from diloco_operator.api.names import CONFIG_MAPS, PODS, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.supervisor import processes
@@ -278,7 +280,7 @@ async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(
 
 
 async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path) -> None:
-    async with local_nodes(tmp_path, a_node("slow", speed="0.5")) as nodes:
+    async with local_nodes(tmp_path, a_fleet_node("slow", speed="0.5")) as nodes:
         script = "echo ${DILOCO_RELATIVE_SPEED-none}"
         learner, other = [{"name": name, "image": "none", "command": ["sh", "-c", script]} for name in ("learner", "other")]
         pod = a_pod()

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.local import Holds, LocalNodes, NodeFailure, a_node, a_pod, condition, is_gone, is_gone_after, is_true, local_nodes, wait_for
+from builders.local import Holds, LocalNodes, NodeFailure, condition, is_gone, is_gone_after, is_true, local_nodes, wait_for
+from builders.nodes import a_fleet_node
+from builders.pods import a_pod
 from diloco_operator.api.names import NODES, PODS
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import BadNode, complete, this_machine
@@ -14,7 +16,7 @@ from diloco_operator.local.supervisor import processes
 
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[LocalNodes]:
-    async with local_nodes(tmp_path, a_node("one", tpu=4, labels={"a": "b"}), a_node("two")) as nodes:
+    async with local_nodes(tmp_path, a_fleet_node("one", tpu=4, labels={"a": "b"}), a_fleet_node("two")) as nodes:
         yield nodes
 
 
@@ -117,7 +119,7 @@ async def test_noexecute_taint_evicts_those_who_do_not_tolerate_it(two: LocalNod
 
 
 async def test_pending_pod_is_told_why_and_bound_as_soon_as_there_is_room(tmp_path: Path) -> None:
-    async with local_nodes(tmp_path, a_node("one", gpu=1)) as local:
+    async with local_nodes(tmp_path, a_fleet_node("one", gpu=1)) as local:
         gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
         for name in ("first", "second"):
             await local.create(PODS, a_pod(name, "sleep", "100", container=gpu))
@@ -133,7 +135,7 @@ async def test_pending_pod_is_told_why_and_bound_as_soon_as_there_is_room(tmp_pa
 
 @pytest.mark.parametrize("speed", ["fast", "0", "-1", "1.5", ""])
 def test_speed_that_makes_no_sense_is_refused_with_the_node_and_the_field(speed: str) -> None:
-    manifest = a_node("slow", speed="x")
+    manifest = a_fleet_node("slow", speed="x")
     manifest["metadata"]["annotations"]["local.diloco.dev/relative-speed"] = speed
     with pytest.raises(BadNode, match=r"node slow: metadata.annotations\[local.diloco.dev/relative-speed\]"):
         complete(manifest)

@@ -5,7 +5,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from builders.local import a_node, a_pod, gpu_node, tpu_node
+from builders.nodes import a_fleet_gpu_node, a_fleet_node, a_fleet_tpu_node
+from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import complete
 from diloco_operator.local.quantities import quantity
@@ -30,7 +31,7 @@ def placed(pod: Obj, *nodes: Obj, others: Sequence[Obj] = ()) -> Choice:
 
 
 def test_pod_goes_to_the_emptiest_feasible_node_and_by_name_among_equals() -> None:
-    nodes = [a_node("c"), a_node("b"), a_node("a")]
+    nodes = [a_fleet_node("c"), a_fleet_node("b"), a_fleet_node("a")]
     assert placed(a_pod(), *nodes).node == "a"
     assert placed(a_pod(), *nodes, others=[a_pod("x", node="a")]).node == "b"
 
@@ -38,20 +39,20 @@ def test_pod_goes_to_the_emptiest_feasible_node_and_by_name_among_equals() -> No
 def test_ended_pods_hold_no_room() -> None:
     ended = a_pod("x", node="a")
     ended["status"] = {"phase": "Succeeded"}
-    assert placed(a_pod(), a_node("a"), a_node("b"), others=[ended]).node == "a"
+    assert placed(a_pod(), a_fleet_node("a"), a_fleet_node("b"), others=[ended]).node == "a"
 
 
 def test_node_selector_matches_labels_and_the_host_name() -> None:
     pod = {**a_pod(), "spec": {**a_pod()["spec"], "nodeSelector": {"kubernetes.io/hostname": "b"}}}
-    assert placed(pod, a_node("a"), a_node("b")).node == "b"
-    assert placed(pod, a_node("a")).message == "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    assert placed(pod, a_fleet_node("a"), a_fleet_node("b")).node == "b"
+    assert placed(pod, a_fleet_node("a")).message == "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
 
 def test_every_node_that_was_passed_over_gets_its_reason() -> None:
     one_gpu: Obj = {"nvidia.com_gpu": 1}
-    cordoned = a_node("cordoned")
+    cordoned = a_fleet_node("cordoned")
     cordoned["spec"]["unschedulable"] = True
-    choice = placed(wanting(**one_gpu), tpu_node("tpu"), a_node("cpu-1"), a_node("cpu-2"), cordoned)
+    choice = placed(wanting(**one_gpu), a_fleet_tpu_node("tpu"), a_fleet_node("cpu-1"), a_fleet_node("cpu-2"), cordoned)
     assert choice.node is None
     assert choice.message == (
         "0/4 nodes are available: 2 Insufficient nvidia.com/gpu, "
@@ -63,23 +64,23 @@ def test_device_that_is_taken_is_not_given_twice() -> None:
     gpu: Obj = {"nvidia.com_gpu": 8}
     pod = wanting(**gpu)
     pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    assert placed(pod, gpu_node("h")).node == "h"
-    assert "Insufficient nvidia.com/gpu" in placed(pod, gpu_node("h"), others=[wanting("x", "h", **gpu)]).message
+    assert placed(pod, a_fleet_gpu_node("h")).node == "h"
+    assert "Insufficient nvidia.com/gpu" in placed(pod, a_fleet_gpu_node("h"), others=[wanting("x", "h", **gpu)]).message
 
 
 def test_cpu_counts_only_where_the_node_says_how_much_it_has() -> None:
-    assert placed(wanting(cpu="64"), a_node("silent")).node == "silent"
-    assert placed(wanting(cpu="64"), a_node("small", cpu=2)).message == "0/1 nodes are available: 1 Insufficient cpu."
-    assert placed(wanting(cpu="1500m"), a_node("small", cpu=2)).node == "small"
+    assert placed(wanting(cpu="64"), a_fleet_node("silent")).node == "silent"
+    assert placed(wanting(cpu="64"), a_fleet_node("small", cpu=2)).message == "0/1 nodes are available: 1 Insufficient cpu."
+    assert placed(wanting(cpu="1500m"), a_fleet_node("small", cpu=2)).node == "small"
 
 
 def test_device_that_the_node_does_not_list_is_not_there() -> None:
     four_tpus: Obj = {"google.com_tpu": 4}
-    assert placed(wanting(**four_tpus), a_node("silent")).node is None
+    assert placed(wanting(**four_tpus), a_fleet_node("silent")).node is None
 
 
 def test_node_that_is_not_ready_gets_nothing() -> None:
-    assert choose(a_pod(), [ready(a_node("a"), "Unknown")], {}).message == "0/1 nodes are available: 1 node(s) were not ready."
+    assert choose(a_pod(), [ready(a_fleet_node("a"), "Unknown")], {}).message == "0/1 nodes are available: 1 node(s) were not ready."
 
 
 def test_no_nodes_at_all_has_its_own_words() -> None:
@@ -95,7 +96,7 @@ def test_required_node_affinity(operator: str, values: list[str], node: str) -> 
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     pod = a_pod()
     pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    assert placed(pod, a_node("one", labels={"zone": "a"}), a_node("two")).node == node
+    assert placed(pod, a_fleet_node("one", labels={"zone": "a"}), a_fleet_node("two")).node == node
 
 
 @pytest.mark.parametrize(

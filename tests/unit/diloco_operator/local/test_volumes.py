@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders.local import a_pod
+from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.environment import ConfigError, Sources
 from diloco_operator.local.volumes import File, PodFolder, publish

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
-from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -82,7 +82,9 @@ async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile,
     api = CountingApi(now)
     await api.create(names.CUSTOM_RESOURCES, build_crd())
     async with FakeCluster(api, now) as cluster:
-        await cluster.add([cpu_node("cpu"), *(node for i in range(slices) for node in tpu_nodes(f"np-{i}", "tpu-v6e-slice", "2x2"))])
+        await cluster.add(
+            [a_node("cpu"), *(node for i in range(slices) for node in a_tpu_slice(f"np-{i}", kind="tpu-v6e-slice", topology="2x2"))]
+        )
         operator = Operator(
             api,
             config=OperatorConfig(),

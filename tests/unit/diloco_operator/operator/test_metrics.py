@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey
-from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
 from builders.operator_process import series
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
@@ -107,10 +107,10 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         async with Cluster(api, wall_clock) as cluster:
             await cluster.add(
                 [
-                    cpu_node("cpu-0"),
-                    *tpu_nodes("np-v5p", "tpu-v5p-slice", "2x2x2", hosts=2),
-                    *tpu_nodes("np-a", "tpu-v6e-slice", "2x2"),
-                    *tpu_nodes("np-b", "tpu-v6e-slice", "2x2"),
+                    a_node("cpu-0"),
+                    *a_tpu_slice("np-v5p", 2, topology="2x2x2"),
+                    *a_tpu_slice("np-a", kind="tpu-v6e-slice", topology="2x2"),
+                    *a_tpu_slice("np-b", kind="tpu-v6e-slice", topology="2x2"),
                 ]
             )
             world = World(api, cluster)

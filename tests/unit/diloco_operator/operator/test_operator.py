@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -111,7 +111,7 @@ def play(
     async def run() -> World:
         world = World(decide)
         await world.api.create(names.CUSTOM_RESOURCES, build_crd())
-        for node in [cpu_node("cpu-0"), *tpu_nodes("np-a", "tpu-v6e-slice", "2x2")]:
+        for node in [a_node("cpu-0"), *a_tpu_slice("np-a", kind="tpu-v6e-slice", topology="2x2")]:
             await world.api.create(names.NODES, node)
             await world.api.patch(
                 names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, type=PatchType.MERGE, subresource="status"

@@ -7,8 +7,8 @@ import random
 from datetime import UTC, datetime
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
-from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -48,9 +48,9 @@ def test_scavenger_gives_one_slice_for_one_want_and_takes_it_again_later() -> No
         api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
         await api.create(names.CUSTOM_RESOURCES, build_crd())
         async with FakeCluster(api, wall_clock) as cluster:
-            await cluster.add([cpu_node("cpu-0")])
+            await cluster.add([a_node("cpu-0")])
             for slice_ in ("a", "b", "c"):
-                await cluster.add(tpu_nodes(f"np-{slice_}", "tpu-v6e-slice", "2x2"))
+                await cluster.add(a_tpu_slice(f"np-{slice_}", kind="tpu-v6e-slice", topology="2x2"))
             operator = Operator(
                 api,
                 config=OperatorConfig(),

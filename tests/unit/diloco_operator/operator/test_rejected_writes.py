@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
-from builders.fleet_manifests import cpu_node, tpu_nodes
 from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -56,9 +56,9 @@ def play(scenario: Callable[[MemoryApi, Guarded], Awaitable[None]]) -> Guarded:
         await api.create(names.CUSTOM_RESOURCES, build_crd())
         guarded: Any = Guarded(api)
         async with FakeCluster(api, wall_clock) as cluster:
-            await cluster.add([cpu_node("cpu-0")])
-            await cluster.add(tpu_nodes("np-v5p-a", "tpu-v5p-slice", "2x2x2", hosts=2))
-            await cluster.add(tpu_nodes("np-v6e-a", "tpu-v6e-slice", "2x2"))
+            await cluster.add([a_node("cpu-0")])
+            await cluster.add(a_tpu_slice("np-v5p-a", 2, topology="2x2x2"))
+            await cluster.add(a_tpu_slice("np-v6e-a", kind="tpu-v6e-slice", topology="2x2"))
             operator = Operator(
                 guarded,
                 config=OperatorConfig(),

@@ -17,10 +17,10 @@ from builders.kube_objects import (
     config_map,
     names,
     owned_by,
-    pod,
     widget,
     widget_definition,
 )
+from builders.pods import a_bare_pod
 from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, NotFound, PatchType, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.memory import WRITE_VERBS, MemoryApi
 
@@ -47,7 +47,7 @@ async def test_every_timestamp_is_the_clocks() -> None:
     clock = _Clock()
     api = await _with_widgets(clock=clock)
     clock.now += timedelta(days=1)
-    made = await api.create(PODS, pod("default", "a"))
+    made = await api.create(PODS, a_bare_pod("default", "a"))
     assert made["metadata"]["creationTimestamp"] == "2026-01-02T00:00:00Z"
     assert made["metadata"]["managedFields"][0]["time"] == "2026-01-02T00:00:00Z"
     await api.bind("default", "a", "node-1")
@@ -63,7 +63,7 @@ async def test_same_seed_makes_the_same_server() -> None:
     async def run() -> str:
         api = await _with_widgets(clock=_Clock(), random=random.Random(7))
         owner = await api.create(WIDGETS, widget("default", meta={"generateName": "w-"}))
-        await api.create(PODS, pod("default", "a", meta={"ownerReferences": [owned_by(owner)]}))
+        await api.create(PODS, a_bare_pod("default", "a", meta={"ownerReferences": [owned_by(owner)]}))
         return json.dumps(api.dump())
 
     assert await run() == await run()
@@ -72,7 +72,7 @@ async def test_same_seed_makes_the_same_server() -> None:
 async def test_idle_watch_gets_bookmarks_on_the_way() -> None:
     api = await _with_widgets(bookmark_seconds=0.05)
     version = (await api.list(WIDGETS)).resource_version
-    await api.create(PODS, pod("default", "a"))
+    await api.create(PODS, a_bare_pod("default", "a"))
     found = [each async for each in api.watch(WIDGETS, resource_version=version, timeout_seconds=0.3)]
     assert len(found) >= 2
     assert {each.type for each in found} == {EventType.BOOKMARK}
@@ -91,8 +91,8 @@ async def test_error_from_before_refuses_the_request() -> None:
 
     api = MemoryApi(before=refuse)
     with pytest.raises(Unavailable):
-        await api.create(PODS, pod("default", "a"))
-    await api.create(PODS, pod("default", "b"))
+        await api.create(PODS, a_bare_pod("default", "a"))
+    await api.create(PODS, a_bare_pod("default", "b"))
     assert names((await api.list(PODS)).items) == ["b"]
     assert api.writes == 1
 
@@ -104,7 +104,7 @@ async def test_error_from_after_loses_the_answer_not_the_write() -> None:
 
     api = MemoryApi(after=lose)
     with pytest.raises(Unavailable):
-        await api.create(PODS, pod("default", "a"))
+        await api.create(PODS, a_bare_pod("default", "a"))
     assert names((await api.list(PODS)).items) == ["a"]
     assert api.writes == 1
 
@@ -112,7 +112,7 @@ async def test_error_from_after_loses_the_answer_not_the_write() -> None:
 async def test_hooks_see_every_verb() -> None:
     seen: list[str] = []
     api = MemoryApi(before=lambda verb, *_: seen.append(verb))
-    made = await api.create(PODS, pod("default", "a"))
+    made = await api.create(PODS, a_bare_pod("default", "a"))
     await api.get(PODS, "default", "a")
     await api.update(PODS, made)
     await api.patch(PODS, "default", "a", {}, type=PatchType.MERGE)
@@ -120,7 +120,7 @@ async def test_hooks_see_every_verb() -> None:
     await api.list(PODS)
     await _watched(api, PODS, "")
     await api.delete(PODS, "default", "a")
-    await api.create(PODS, pod("default", "b"))
+    await api.create(PODS, a_bare_pod("default", "b"))
     await api.evict("default", "b")
     assert seen == ["create", "get", "update", "patch", "bind", "list", "watch", "delete", "create", "evict"]
     assert api.writes == 7
@@ -129,7 +129,7 @@ async def test_hooks_see_every_verb() -> None:
 async def test_refused_writes_are_not_counted() -> None:
     api = MemoryApi()
     with pytest.raises(ApiError):
-        await api.create(PODS, pod("default", "A"))
+        await api.create(PODS, a_bare_pod("default", "A"))
     with pytest.raises(NotFound):
         await api.delete(PODS, "default", "a")
     assert api.writes == 0
@@ -163,14 +163,14 @@ async def test_busy_kind_does_not_push_out_the_history_of_a_quiet_one() -> None:
     version = (await api.list(PODS)).resource_version
     for index in range(20):
         await api.create(CONFIG_MAPS, config_map("default", f"c{index}"))
-    await api.create(PODS, pod("default", "a"))
+    await api.create(PODS, a_bare_pod("default", "a"))
     assert len(await _watched(api, PODS, version)) == 1
 
 
 async def test_interrupted_watches_break_and_later_ones_work() -> None:
     api = MemoryApi()
     version = (await api.list(PODS)).resource_version
-    await api.create(PODS, pod("default", "a"))
+    await api.create(PODS, a_bare_pod("default", "a"))
     stream = aiter(api.watch(PODS, resource_version=version, timeout_seconds=5))
     assert (await anext(stream)).type is EventType.ADDED
     api.interrupt_watches()
@@ -182,7 +182,7 @@ async def test_interrupted_watches_break_and_later_ones_work() -> None:
 async def test_restored_server_goes_on_where_the_dump_was_made() -> None:
     first = await _with_widgets()
     owner = await first.create(WIDGETS, widget("default", "owner", parts=[{"name": "x"}]))
-    await first.create(PODS, pod("default", "a", meta={"ownerReferences": [owned_by(owner)]}))
+    await first.create(PODS, a_bare_pod("default", "a", meta={"ownerReferences": [owned_by(owner)]}))
     await first.create(NAMESPACES, {"metadata": {"name": "other"}})
     dumped = json.loads(json.dumps(first.dump()))
     second = MemoryApi.restore(dumped)
@@ -225,7 +225,9 @@ async def test_malformed_built_in_objects_are_bad_requests() -> None:
 
 async def test_update_of_a_pod_does_not_change_history() -> None:
     api = MemoryApi()
-    made = await api.create(PODS, pod("default", "a", containers=[{"name": "main", "image": "x:1", "resources": {"limits": {"cpu": "1"}}}]))
+    made = await api.create(
+        PODS, a_bare_pod("default", "a", containers=[{"name": "main", "image": "x:1", "resources": {"limits": {"cpu": "1"}}}])
+    )
     version = made["metadata"]["resourceVersion"]
     for index in range(3):
         await api.patch(PODS, "default", "a", {"metadata": {"labels": {"n": str(index)}}}, type=PatchType.MERGE)
