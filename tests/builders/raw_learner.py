@@ -11,7 +11,7 @@ from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Tensor, ToLearner, WorkWanted
+from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, Tensor, ToLearner, WorkWanted
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.framing import Assembler, Transfer, split
 from diloco.protocol.tls import TlsFiles
@@ -102,6 +102,11 @@ class RawLearner:
             if which == kind:
                 return message
         raise AssertionError(f"the stream ended before {kind} came")
+
+    def leave(self) -> list[str]:
+        """Say Bye; the kinds of all replies until the end of the stream."""
+        self.say(FromLearner(bye=Bye()))
+        return [str(message.WhichOneof("message")) for message in self._call]
 
     def receive(self, wanted: Callable[[Transfer], bool] = lambda transfer: True) -> Transfer:
         """The next complete broadcast for which `wanted` is true."""

@@ -91,6 +91,8 @@ class Engine:
         self._peers: dict[int, Peer] = {}
         self._streams = 0
         self._seeder: int | None = None
+        self._asked_to_seed: set[str] = set()
+        """Holders that were asked for the seed and whose seed was not taken: their version 0 is their own, not the job's."""
         self._events: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
         self._at_work = asyncio.Lock()
         self._stopping = asyncio.Event()
@@ -292,7 +294,9 @@ class Engine:
         )
         if self._core.seeded:
             peer.outgoing.urgent(self._welcome(self._core, resumed=resumed, seed_wanted=False))
-            known = dict(enumerate(hello.versions)) if resumed else {}
+            own_seed = session.holder in self._asked_to_seed
+            self._asked_to_seed.discard(session.holder)
+            known = dict(enumerate(hello.versions)) if resumed and not own_seed else {}
             self._send_parameters(peer, self._core, known)
             self._core.join(session.unit, now)
             if self._finished_at is not None:
@@ -300,6 +304,7 @@ class Engine:
         else:
             if self._seeder is None:
                 self._seeder = peer.stream
+                self._asked_to_seed.add(session.holder)
             peer.outgoing.urgent(self._welcome(self._core, resumed=resumed, seed_wanted=self._seeder == peer.stream))
         if resumed:
             for lease, start, end in self._uncommitted.get(session.holder, UncommittedLeases()).after(hello.samples_leased):
@@ -481,6 +486,7 @@ class Engine:
         for stream, peer in sorted(self._peers.items()):
             if peer.session is not None:
                 self._seeder = stream
+                self._asked_to_seed.add(peer.session.holder)
                 peer.outgoing.urgent(self._welcome(self._core, resumed=True, seed_wanted=True))
                 return
         self._core = None
@@ -507,6 +513,7 @@ class Engine:
         for other in self._peers.values():
             if other.session is None:
                 continue
+            self._asked_to_seed.discard(other.session.holder)
             self._send_parameters(other, core, dict.fromkeys(range(len(core.fragments)), 0) if other is peer else {})
             core.join(other.session.unit, now)
         self._changes.notify()

@@ -14,6 +14,7 @@ from diloco.contract import Exit
 from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import INLINE_ELEMENTS, RunOutcome
 
 LONG = 100_000
@@ -153,6 +154,27 @@ def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: P
         assert (asked.seed_wanted, asked.resumed) == (True, True)
         second.seed()
         until(lambda: syncer.report().seeded, "the seed")
+
+
+def test_a_learner_whose_seed_was_not_taken_gets_the_one_that_was(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    timeouts = Timeouts(reconnect_window=WAIT_TIMEOUT, farewell=WAIT_TIMEOUT)
+    with LocalSyncer(place, timeouts) as syncer, RawLearner(syncer, weights(-1.0), unit="second") as second:
+        with RawLearner(syncer, weights(2.5), unit="first") as first:
+            incarnation = first.hello().hear("welcome").welcome.incarnation
+            second.hello().hear("welcome")
+        assert second.hear("welcome").welcome.seed_wanted
+        second.seed()
+        until(lambda: syncer.report().seeded, "the seed")
+        # The connection broke before its seed was complete. It holds a version 0, but not the job's.
+        with RawLearner(syncer, unit="first") as again:
+            assert again.hello(incarnation=incarnation, versions=[0, 0]).hear("welcome").welcome.resumed
+            received = [again.receive() for _ in again.fragments]
+            assert all((np.frombuffer(transfer.payload, np.float32) == -1.0).all() for transfer in received)
+        # What it holds now is the job's.
+        until(lambda: state(syncer, "first")(UnitReport.DISCONNECTED), "the break to be noticed")
+        with RawLearner(syncer, unit="first") as again:
+            assert again.hello(incarnation=incarnation, versions=[0, 0]).leave() == ["welcome"]
 
 
 def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
