@@ -54,7 +54,7 @@ def reference() -> str:
 def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
     """One section for every object of the schema, outer ones first."""
     required = schema.get("required", [])
-    # Only the operator writes status, so nobody needs defaults or what is required there.
+    # Only the operator writes status, so its fields need no defaults here.
     status = place.startswith("status")
     rows = []
     for name, child in schema["properties"].items():

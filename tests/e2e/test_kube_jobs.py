@@ -295,7 +295,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1})
     job["spec"]["ttlSecondsAfterFinished"] = 1
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=2)) as cluster:
-        # What has the name that a job needs, and is not the job's: the operator looks whose it is.
+        # Objects with names that a job needs, but of another owner: the operator checks the owner.
         for obj in strangers("taken", "busy"):
             await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
         with operator(plane, tmp_path, "first"):

@@ -36,9 +36,9 @@ async def test_a_unit_is_drained_and_a_job_suspended_and_resumed_while_it_trains
                 assert said.endswith("failures on its restart budget: 0\n")
                 drained = await cluster.job("quad", contribute(3))
                 assert {unit["name"]: unit["attempt"] for unit in drained["status"]["units"]} == {"v5p-0": 2, "v5p-1": 1, "h100-0": 1}
-                told = await diloco("status", "quad")
-                assert "\n  Training: 3 of 3 learners contribute\n" in told
-                assert [line.split()[:2] for line in told.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
+                shown = await diloco("status", "quad")
+                assert "\n  Training: 3 of 3 learners contribute\n" in shown
+                assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
 
                 said = await diloco("suspend", "quad", "--wait", "--timeout", "2m")
                 assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: every pod has gone, the state is saved"

@@ -58,10 +58,10 @@ class Scene:
         return "observedGeneration" in (self.plane.request("GET", path).get("status") or {})
 
     def wait_second_works(self) -> None:
-        """Until the second has taken over, and looked after a job that was made since."""
+        """Until the second replica has taken over and reconciled a job that was created since."""
         self.second.wait_leads()
         newest = self.made[-1]
-        wait_for(lambda: self.has_status(newest), f"the second replica to look after {newest}", self.first, self.second)
+        wait_for(lambda: self.has_status(newest), f"the second replica to reconcile {newest}", self.first, self.second)
 
     def check_order(self) -> None:
         """The second wrote after it got the lease, and the first nothing after that."""

@@ -26,7 +26,7 @@ def install_crd(plane: ControlPlane) -> None:
 
 
 class Scene:
-    """An operator that looks after one namespace, and writes under a name of its own."""
+    """An operator that watches one namespace and writes with its own user name."""
 
     def __init__(self, plane: ControlPlane, namespace: str, operator: OperatorReplica) -> None:
         self.plane = plane
@@ -109,7 +109,7 @@ def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> Non
         operator.wait_leads()
         assert operator.get("/readyz") == (200, "ok\n")
         complaints = [line["msg"] for line in operator.lines() if line["msg"].startswith("not ready: ")]
-        assert len(complaints) == len(set(complaints))  # each once, however often it looked
+        assert len(complaints) == len(set(complaints))  # each once, however often the job was reconciled
         operator.send(signal.SIGTERM)
         assert operator.wait() == 0
 
@@ -164,7 +164,7 @@ def test_events_read_well_and_repeat_as_a_count(scene: Scene) -> None:
         listed = json.loads(scene.plane.kubectl("get", "events", "-n", scene.namespace, "-o", "json").stdout)["items"]
         return any(event["reason"] == "WriteRefused" and event["count"] >= 3 for event in listed)
 
-    wait_for(repeated, "a refused write to be told three times", scene.operator)
+    wait_for(repeated, "a rejected write to be reported three times", scene.operator)
     assert "WriteRefused" in described
     assert "exceeded quota: none" in described
     assert "over" in described  # `3x over 20s`
@@ -230,7 +230,7 @@ def test_foreign_objects_stay_as_they_are_and_are_reported(scene: Scene) -> None
         if kind != "PersistentVolumeClaim":  # of which its protection and its binder make notes
             managers = {entry["manager"] for entry in after["metadata"].get("managedFields", ())}
             assert names.FIELD_MANAGER not in managers
-    # Whoever does as he is told gets his job.
+    # After the steps in the message the job runs.
     scene.plane.kubectl("delete", "configmap", names.config_map_name("a"), "-n", scene.namespace)
     scene.plane.kubectl("patch", "dlj", "a", "-n", scene.namespace, "--type=merge", "-p", '{"spec": {"ttlSecondsAfterFinished": 9999}}')
     wait_for(lambda: scene.exists("pod", names.syncer_pod_name("a")), "the syncer's pod of job a", scene.operator)

@@ -300,7 +300,7 @@ def test_no_crd_is_rendered_with_crds_enabled_false() -> None:
     assert of_kind(render({"crds": {"enabled": False}}), "CustomResourceDefinition") == []
 
 
-# --- what the operator is told ----------------------------------------------------------------------------------------
+# --- the operator's arguments ----------------------------------------------------------------------------------------
 def test_the_configuration_holds_the_syncers_image_and_what_the_user_set() -> None:
     objects = render({"images": {"syncer": {"tag": "v7"}}, "config": {"disruptionTaints": ["example.com/gone"]}})
     configuration = yaml.safe_load(one(objects, "ConfigMap")["data"]["config.yaml"])

@@ -19,7 +19,7 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 @functools.lru_cache(maxsize=4096)
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as `1h30m`. Raises ValueError that says what a duration looks like."""
+    """Seconds of a duration such as `1h30m`. Raises ValueError with the form of a duration."""
     if len(text) > DURATION_MAX_LENGTH or not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m")
     return sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)) / 1000

@@ -49,7 +49,7 @@ def unit(name: str = "v5p-0", state: str = "Training", attempt: int = 1, **field
 
 
 class Cluster:
-    """The in-memory API with one job in namespace `team`, and what a person was told."""
+    """The in-memory API with one job in namespace `team`, and what the command printed."""
 
     def __init__(self) -> None:
         self.api = MemoryApi()

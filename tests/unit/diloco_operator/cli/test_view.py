@@ -102,12 +102,12 @@ def test_unit_that_fails_and_recovers_is_followed() -> None:
 
 def test_progress_is_told_in_twentieths_and_at_the_end() -> None:
     steps = [0, 5, 19, 20, 21, 39, 45, 399, 400]
-    told = [
+    shown = [
         new
         for old, new in itertools.pairwise(steps)
         if changes(view(step=old, progress={"loss": 2.5}), view(step=new, progress={"loss": 2.5}))
     ]
-    assert told == [20, 45, 399, 400]  # 400 / 20 = one line every 20 steps
+    assert shown == [20, 45, 399, 400]  # 400 / 20 = one line every 20 steps
     (line,) = changes(view(step=19), view(step=20, progress={"loss": 2.5, "tokensPerSecond": 51200.4, "tokens": 40960}))
     assert line.text == "step 20/400, loss 2.500, 51,200 tokens/s, 40,960 tokens"
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: what they look like, when they are due, whom they hit."""
+"""Fault injection: the form of faults, when they are due, and their targets."""
 
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool

@@ -331,7 +331,7 @@ async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_go
         "import contextlib, pathlib, sys\n"
         "alive = []\n"
         "for process in pathlib.Path('/proc').glob('[0-9]*'):\n"
-        "    with contextlib.suppress(OSError):\n"  # it ended while it was looked at
+        "    with contextlib.suppress(OSError):\n"  # it ended meanwhile
         "        if (process / 'comm').read_text() == 'sleep\\n' and sys.argv[1].encode() in (process / 'environ').read_bytes():\n"
         "            alive.append(process)\n"
         "sys.exit(len(alive))"

@@ -54,7 +54,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 
 async def appears(path: Path) -> str:
-    """The content of a file as soon as it is there. There is no event for a stranger's file: look again soon."""
+    """The content of a file as soon as it is there. A file of another process has no event, so poll."""
     async with asyncio.timeout(20):
         while (text := text_of(path)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
