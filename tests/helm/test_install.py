@@ -202,7 +202,7 @@ def test_notes_follow_the_values(plane: ControlPlane, space: str) -> None:
     said = install(plane, space, "--dry-run=client", "--set", "crds.enabled=false,rbac.create=false,networkPolicy.enabled=true")
     assert "crds.enabled is false" in said
     assert f"the service account {RELEASE} needs the rights" in said
-    assert "name the namespaces of your jobs in networkPolicy.jobNamespaces" in said
+    assert "list the namespaces of your jobs in networkPolicy.jobNamespaces" in said
     assert "It watches all namespaces." in said
     said = install(plane, space, "--dry-run=client", "--set", "watchNamespaces={team-a,team-b},networkPolicy.enabled=true")
     assert "It watches the namespaces team-a, team-b." in said

@@ -120,7 +120,7 @@ def test_the_test_pod_is_content_with_a_ready_operator_that_counts(endpoints: Th
             {"/readyz": (500, "caches are not synced"), "/metrics": (200, METRICS)},
             "/readyz does not answer: HTTP Error 500: Internal Server Error caches are not synced",
         ),
-        ({"/readyz": (200, "ok"), "/metrics": (200, "")}, "/metrics holds no metric"),
+        ({"/readyz": (200, "ok"), "/metrics": (200, "")}, "/metrics serves no metric"),
     ],
 )
 def test_the_test_pod_fails_with_what_is_wrong(endpoints: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], says: str) -> None:

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* At most 45 characters: names made from it end in up to 18 more. */}}
+{{/* At most 45 characters, since suffixes add up to 18. */}}
 {{- define "diloco-operator.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 45 | trimSuffix "-" -}}
@@ -38,7 +38,7 @@ app.kubernetes.io/part-of: diloco-operator
 {{- end -}}
 {{- end }}
 
-{{/* image: {repository, tag, digest}; version: the tag where none is given */}}
+{{/* image: {repository, tag, digest}; version: the default tag */}}
 {{- define "diloco-operator.image" -}}
 {{- if .image.digest -}}
 {{ .image.repository }}@{{ .image.digest }}
@@ -95,7 +95,7 @@ app.kubernetes.io/part-of: diloco-operator
   {{- end }}
 {{- end }}
 
-{{/* What no schema can say: values that contradict each other. */}}
+{{/* Rejects values that contradict each other, which a schema cannot express. */}}
 {{- define "diloco-operator.validate" -}}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
 {{- fail "replicas: more than one needs leaderElection.enabled: two operators would both write for every job" -}}
