@@ -1,4 +1,7 @@
-"""Writes docs/api.md, the API reference, from the types: `python hack/api_docs.py > docs/api.md`."""
+"""Writes docs/api.md, the API reference, from the types: `python hack/api_docs.py > docs/api.md`.
+
+See docs/decisions/0010-crd-generation.md.
+"""
 
 from __future__ import annotations
 

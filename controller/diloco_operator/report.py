@@ -1,4 +1,7 @@
-"""The report of a job's syncer as plain data. `telemetry` makes it from the wire; reconcile reads it. Pure."""
+"""The report of a job's syncer as plain data. `telemetry` makes it from the wire; reconcile reads it. Pure.
+
+See docs/decisions/0041-syncer-observation.md.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 # Finds or builds the programs of a Kubernetes control plane and links them into .tools/kube/bin: hack/kube/assets.sh [PROGRAM...]
 # (default: those that the tests need). Looked for in KUBEBUILDER_ASSETS (envtest's convention), then in the cache; what is in neither
 # is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores for the default set, seconds from Go's build cache).
+# See docs/decisions/0082-test-control-plane.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
 cd "$(dirname "$0")/../.."

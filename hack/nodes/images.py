@@ -3,6 +3,8 @@
 Each is what its Dockerfile makes: an environment by hack/images/install.sh in /opt/diloco on top of a system with Python. The system is
 the running distribution's smallest with the interpreter that runs this. An environment is cut into two layers, so that a change of the
 project is a few megabytes.
+
+See docs/decisions/0107-images.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ called `run` is killed, the kernel ends every process in there, and with the las
 addresses. What the kernel keeps are cgroups and folders: a reaper, which lives a moment longer than `run`, removes these.
 
 /run, /var/lib, /var/log and the kernel settings that a kubelet changes are the sandbox's own. There is no way out to a network.
+
+See docs/decisions/0109-real-nodes-in-tests.md.
 """
 
 from __future__ import annotations

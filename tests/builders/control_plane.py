@@ -2,6 +2,8 @@
 
 Needs nothing else of this repository but hack/kube/assets.sh, which finds or builds the programs. Everything that is started dies with
 the process that started it.
+
+See docs/decisions/0082-test-control-plane.md.
 """
 
 from __future__ import annotations

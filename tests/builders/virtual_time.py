@@ -1,4 +1,7 @@
-"""An event loop whose clock jumps to the next timer: hours of back-off and time-outs pass in no time, and always the same way."""
+"""An event loop whose clock jumps to the next timer: hours of back-off and time-outs pass in no time, and always the same way.
+
+See docs/decisions/0030-controller-loop.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the chart's roles allow on a real API server: this, and nothing more."""
+"""What the chart's roles allow on a real API server: this, and nothing more.
+
+See docs/decisions/0105-network-policies-and-rbac.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One job on real nodes, a JAX unit and a torch unit, and everything that happens to nodes and containers."""
+"""One job on real nodes, a JAX unit and a torch unit, and everything that happens to nodes and containers.
+
+See docs/decisions/0109-real-nodes-in-tests.md.
+"""
 
 from __future__ import annotations
 

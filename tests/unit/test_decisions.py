@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ HEADINGS = ["Context", "Decision", "Alternatives", "Consequences"]
 LONGEST_LINE = 120
 LONGEST_RECORD = 60
 """Lines: about one page."""
+MODULE_ROOTS = (ROOT / "controller" / "diloco_operator", ROOT / "runtimes" / "diloco", ROOT)
+"""Paths in `Explains` are relative to one of these."""
 SCANNED = ("benchmarks", "controller", "docs", "examples", "hack", "helm", "runtimes", "tests", ".github", ".ci")
 """Folders that may refer to a record; the files beside them in the root may, too."""
 TEXT = {".md", ".py", ".sh", ".proto", ".toml", ".yaml", ".yml", ".tpl", ".txt", ".Dockerfile", ""}
@@ -25,6 +28,7 @@ _METADATA = re.compile(
     r"Supersedes: (?P<supersedes>none|\d{4}(, \d{4})*) · Area: (?P<area>[A-Za-z]+( [a-z]+)*(, [A-Za-z]+( [a-z]+)*)*)"
 )
 _ROW = re.compile(r"^\| \[(\d{4})\]\(([^)]+)\) \|([^|]+)\|([^|]+)\|([^|]*)\|([^|]+)\|$", re.MULTILINE)
+_SEE = re.compile(r"See docs/decisions/(\S+?\.md)\.")
 _LINK = re.compile(r"decisions/([\w.-]+\.md)")
 _NUMBER = re.compile(r"\bdecisions? (\d{4})\b", re.IGNORECASE)
 
@@ -39,6 +43,7 @@ class Record:
     status: str
     supersedes: tuple[str, ...]
     area: str
+    explains: tuple[str, ...]
 
 
 def _paths() -> list[Path]:
@@ -64,6 +69,7 @@ def _record(path: Path) -> Record:
         metadata["status"],
         () if earlier == "none" else tuple(earlier.split(", ")),
         metadata["area"],
+        tuple(re.findall(r"`([^`]+)`", _paragraph(text, "Explains: "))),
     )
 
 
@@ -81,6 +87,12 @@ def _texts() -> Iterator[tuple[Path, str]]:
                 yield path, path.read_text(encoding="utf-8")
             except UnicodeDecodeError:
                 continue
+
+
+def _resolve(path: str) -> Path:
+    found = {root / path for root in MODULE_ROOTS if (root / path).is_file()}
+    assert len(found) == 1, f"`{path}` names {len(found)} files; give the path from the repository root"
+    return found.pop()
 
 
 @pytest.mark.parametrize("path", _paths(), ids=lambda path: path.name)
@@ -135,3 +147,21 @@ def test_every_link_to_a_record_points_to_a_file() -> None:
         inside = re.findall(r"\]\(([\w-]+\.md)\)", path.read_text(encoding="utf-8"))
         wrong += [f"{path.name}: {name}" for name in inside if name not in allowed]
     assert not wrong
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=lambda record: record.name)
+def test_the_modules_that_a_record_explains_refer_to_it(record: Record) -> None:
+    assert record.explains, "name the modules that it explains: 'Explains: `path`, `path`'"
+    for module in record.explains:
+        path = _resolve(module)
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".py":
+            text = ast.get_docstring(ast.parse(text)) or ""
+        assert record.name in _SEE.findall(text), f"{module} must say 'See docs/decisions/{record.name}.'"
+
+
+def test_a_record_names_the_modules_that_refer_to_it() -> None:
+    explained = {(record.name, _resolve(module)) for record in RECORDS.values() for module in record.explains}
+    seen = {(name, path) for path, text in _texts() if path.suffix != ".md" for name in _SEE.findall(text)}
+    missing = sorted(f"{name}: {path.relative_to(ROOT)}" for name, path in seen - explained)
+    assert not missing, "add these modules to 'Explains' of the record"

@@ -2,6 +2,8 @@
 
 To add a kind, add a row, run `make crds docs`, and write one of its nodes out in `tests/unit/diloco_operator/test_accelerator_rows.py`,
 which takes every row from a node to a pod that fits it. Names are part of the API and never change.
+
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The CustomResourceDefinition of DiLoCoJob, made from the types in `api.job` and the rules in `api.rules`. Pure."""
+"""The CustomResourceDefinition of DiLoCoJob, made from the types in `api.job` and the rules in `api.rules`. Pure.
+
+See docs/decisions/0010-crd-generation.md.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. Everything is
 immutable: a changed status is a new object (`model_copy(update=...)`). What CEL rules require beyond the types is in `api.rules`.
+
+See docs/decisions/0011-api-limits.md.
 """
 
 from __future__ import annotations

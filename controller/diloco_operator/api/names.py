@@ -2,6 +2,8 @@
 
 Names that a pod must know as well (environment, mount paths, ports) are in `diloco.contract`. No other module writes such a name
 out; tests/unit/diloco_operator/api/test_names.py finds the ones that do.
+
+See docs/decisions/0011-api-limits.md.
 """
 
 from __future__ import annotations

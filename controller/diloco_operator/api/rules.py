@@ -3,6 +3,8 @@
 They are part of the CRD, so that `kubectl apply`, `diloco validate` and the in-memory API refuse the same objects with the same words.
 Every message names the field and the rule, and says what to do. Rules call only functions that a real API server has. Each list that
 a rule iterates over is bounded in the schema, so that the rule's estimated cost stays within the API server's limit.
+
+See docs/decisions/0010-crd-generation.md.
 """
 
 from __future__ import annotations

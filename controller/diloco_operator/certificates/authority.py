@@ -1,4 +1,7 @@
-"""A job's certificate authority as plain data, so that a plan can carry it to the code that signs."""
+"""A job's certificate authority as plain data, so that a plan can carry it to the code that signs.
+
+See docs/decisions/0095-mutual-tls.md.
+"""
 
 from __future__ import annotations
 

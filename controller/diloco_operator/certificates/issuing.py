@@ -1,4 +1,7 @@
-"""Makes keys and certificates. This is the only part of a reconcile that draws randomness."""
+"""Makes keys and certificates. This is the only part of a reconcile that draws randomness.
+
+See docs/decisions/0095-mutual-tls.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`kubectl diloco drain`: evict a unit's pods, which does not use its restart budget, and wait until it contributes again."""
+"""`kubectl diloco drain`: evict a unit's pods, which does not use its restart budget, and wait until it contributes again.
+
+See docs/decisions/0052-drain-commands.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result."""
+"""One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result.
+
+See docs/decisions/0052-drain-commands.md.
+"""
 
 from __future__ import annotations
 

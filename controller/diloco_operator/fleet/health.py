@@ -1,4 +1,8 @@
-"""Whether a node can take a new unit, and whether the units on it must leave. Pure."""
+"""Whether a node can take a new unit, and whether the units on it must leave. Pure.
+
+See docs/decisions/0102-node-disruption.md.
+See docs/decisions/0125-unreachable-nodes.md.
+"""
 
 from __future__ import annotations
 

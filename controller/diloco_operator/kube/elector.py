@@ -1,4 +1,7 @@
-"""Takes part in the leader election: reads and writes the Lease as `kube.lease` decides, and opens the fence while this replica leads."""
+"""Takes part in the leader election: reads and writes the Lease as `kube.lease` decides, and opens the fence while this replica leads.
+
+See docs/decisions/0090-leader-fencing.md.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A reconcile from a stale cache would create objects twice and count events twice. So a key with open expectations is not processed until the
 cache has shown their effect, or until they expire: a watch may compress a creation and a deletion into nothing.
+
+See docs/decisions/0031-expectations.md.
 """
 
 from __future__ import annotations

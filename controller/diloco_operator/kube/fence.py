@@ -8,6 +8,8 @@ socket checks before each part of it.
 Two cases remain. A write that was sent in time may reach the API server late: it has the difference between lease duration and renew
 deadline (see kube.lease) to arrive. And the process may be stopped in the microsecond between the socket's check and the kernel: only a
 condition that the API server checks could close that gap.
+
+See docs/decisions/0090-leader-fencing.md.
 """
 
 from __future__ import annotations

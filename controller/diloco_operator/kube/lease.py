@@ -7,6 +7,8 @@ information, so clocks that differ between replicas do no harm.
 The leader counts from before its last successful renewal was *sent*. The API server carried that renewal out later, and another replica saw
 it later still. So the leader stops writing, `renew_deadline` after sending, well before another replica can take the lease,
 `lease_duration` after seeing. A write that is on its way has the difference of the two to arrive.
+
+See docs/decisions/0090-leader-fencing.md.
 """
 
 from __future__ import annotations

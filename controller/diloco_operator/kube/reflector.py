@@ -5,6 +5,8 @@ silent for a while is dropped and resumed, because its connection may be dead. I
 listed again, and objects that vanished meanwhile are reported as deleted.
 
 Handlers see (old, new) and only enqueue keys. Decisions are made from the cache, never from an event.
+
+See docs/decisions/0030-controller-loop.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Slots for requests, shared fairly between keys: a key with a thousand waiting requests does not delay a key with one."""
+"""Slots for requests, shared fairly between keys: a key with a thousand waiting requests does not delay a key with one.
+
+See docs/decisions/0091-fairness-between-jobs.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 `KeyQueue` has the rules, without a clock and without waiting. `WorkQueue` lets workers wait for keys. The semantics are those of
 Kubernetes' controllers: a key that is added while it is processed is processed once more afterwards, a delayed key keeps its earliest
 time, and each key has its own back-off.
+
+See docs/decisions/0030-controller-loop.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs one container of a pod: configure, start, wait for its end, restart as the policy says."""
+"""Runs one container of a pod: configure, start, wait for its end, restart as the policy says.
+
+See docs/decisions/0050-local-pods.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command's side of `supervisor`: starts, signals and awaits processes that cannot outlive the command."""
+"""The command's side of `supervisor`: starts, signals and awaits processes that cannot outlive the command.
+
+See docs/decisions/0050-local-pods.md.
+"""
 
 from __future__ import annotations
 

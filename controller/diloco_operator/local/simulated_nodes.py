@@ -1,4 +1,7 @@
-"""Simulated nodes joined to a real cluster: the process kubelet, its nodes and their volumes, over a client of that cluster."""
+"""Simulated nodes joined to a real cluster: the process kubelet, its nodes and their volumes, over a client of that cluster.
+
+See docs/decisions/0112-simulated-nodes.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which jobs wait for slices, and which one to wake when a slice becomes free."""
+"""Which jobs wait for slices, and which one to wake when a slice becomes free.
+
+See docs/decisions/0032-capacity-queue-and-preemption.md.
+"""
 
 from __future__ import annotations
 

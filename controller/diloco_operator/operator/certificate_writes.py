@@ -1,4 +1,7 @@
-"""Turns the certificates that a plan asks for (`plan.IssueCertificates`) into writes of Secrets."""
+"""Turns the certificates that a plan asks for (`plan.IssueCertificates`) into writes of Secrets.
+
+See docs/decisions/0096-certificate-secrets.md.
+"""
 
 from __future__ import annotations
 

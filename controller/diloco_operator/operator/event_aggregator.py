@@ -1,4 +1,7 @@
-"""Decides when similar events are so many that they become one. Pure."""
+"""Decides when similar events are so many that they become one. Pure.
+
+See docs/decisions/0092-event-aggregation.md.
+"""
 
 from __future__ import annotations
 

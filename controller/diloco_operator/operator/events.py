@@ -1,5 +1,8 @@
 """Events about a job, as `kubectl describe` shows them: one object for each thing that happens, with a count of repetitions, and one object
-for many similar things. Needs only the rights to create and to patch events."""
+for many similar things. Needs only the rights to create and to patch events.
+
+See docs/decisions/0092-event-aggregation.md.
+"""
 
 from __future__ import annotations
 

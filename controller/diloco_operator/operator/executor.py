@@ -1,4 +1,7 @@
-"""Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing."""
+"""Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing.
+
+See docs/decisions/0121-write-cost.md.
+"""
 
 from __future__ import annotations
 

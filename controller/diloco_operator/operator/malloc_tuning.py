@@ -1,5 +1,8 @@
 """Process-wide settings of malloc and of the garbage collector. Memory that a decision for a big job used goes back to the system, where
-glibc allows it, and full garbage collections, which stop everything, happen less often."""
+glibc allows it, and full garbage collections, which stop everything, happen less often.
+
+See docs/decisions/0091-fairness-between-jobs.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which jobs give reclaimable slices back, and how many. Decided over all jobs, so that one missing slice does not evict two units."""
+"""Which jobs give reclaimable slices back, and how many. Decided over all jobs, so that one missing slice does not evict two units.
+
+See docs/decisions/0032-capacity-queue-and-preemption.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A plan must reserve its nodes before another job's plan is decided. For most jobs the whole decision is made between two awaits. The
 decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
+
+See docs/decisions/0091-fairness-between-jobs.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The running operator: reflectors fill caches and enqueue keys, workers take keys and reconcile jobs."""
+"""The running operator: reflectors fill caches and enqueue keys, workers take keys and reconcile jobs.
+
+See docs/decisions/0030-controller-loop.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How long the write of a job's status may be postponed. Pure."""
+"""How long the write of a job's status may be postponed. Pure.
+
+See docs/decisions/0121-write-cost.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The first solver: minima first, then units that run already, then growth in the order of the pools; augmenting paths where pools compete.
 
 Every unit that has a slice keeps it, so only free slices are matched.
+
+See docs/decisions/0043-placement.md.
 """
 
 from __future__ import annotations

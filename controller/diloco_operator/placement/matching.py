@@ -2,6 +2,8 @@
 
 Units with equal requirements are interchangeable. The search therefore runs over distinct requirements, not over units: a path is at
 most as long as there are distinct requirements, however many units wait.
+
+See docs/decisions/0043-placement.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What placement is asked for, and what it answers. One request can hold several jobs, so that a solver can weigh them."""
+"""What placement is asked for, and what it answers. One request can hold several jobs, so that a solver can weigh them.
+
+See docs/decisions/0043-placement.md.
+"""
 
 from __future__ import annotations
 

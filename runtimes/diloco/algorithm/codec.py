@@ -3,6 +3,8 @@
 Payloads are little-endian. `BFLOAT16_DELTA`: the upper half of each float32, rounded to nearest, ties to even.
 `INT4_DELTA`: blocks of 256 values; first one float32 scale a block (absolute maximum / 7), then the levels -7..7 as level + 8
 in four bits, two to a byte, the even element in the low half. The last block may be short.
+
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One exchange of one fragment, from pull to merge."""
+"""One exchange of one fragment, from pull to merge.
+
+See docs/decisions/0060-outer-clock-and-quorum.md.
+"""
 
 from __future__ import annotations
 

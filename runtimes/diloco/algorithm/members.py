@@ -1,4 +1,7 @@
-"""What the core knows of the joined units: newest metadata, speed, liveness, time to answer."""
+"""What the core knows of the joined units: newest metadata, speed, liveness, time to answer.
+
+See docs/decisions/0060-outer-clock-and-quorum.md.
+"""
 
 from __future__ import annotations
 

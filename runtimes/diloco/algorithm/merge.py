@@ -8,6 +8,8 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
 
 Sums run in the order of the arguments, in float32, in blocks that fit the cache; norms are summed in float64. No result depends on the
 number of threads, so equal arguments give equal bytes.
+
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

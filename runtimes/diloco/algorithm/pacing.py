@@ -4,6 +4,8 @@ The quorum alone does not limit the clock: with K = 1, M learners that are not a
 would contain the work of one learner. So an outer step costs one *mean learner step*: the local steps of all live learners divided by
 their number. A fragment then returns after H mean learner steps, that is `H * step_time / P` seconds between launches at any speed of
 the network. Steps are counted and not predicted from times, so errors of averages do not add up.
+
+See docs/decisions/0060-outer-clock-and-quorum.md.
 """
 
 from __future__ import annotations

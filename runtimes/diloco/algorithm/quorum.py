@@ -1,4 +1,7 @@
-"""Adaptive grace (the paper): how long to wait for more learners once the quorum is reached, and the moving averages that it needs."""
+"""Adaptive grace (the paper): how long to wait for more learners once the quorum is reached, and the moving averages that it needs.
+
+See docs/decisions/0060-outer-clock-and-quorum.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sets of integers as sorted, disjoint, merged half-open intervals."""
+"""Sets of integers as sorted, disjoint, merged half-open intervals.
+
+See docs/decisions/0003-work-leases-and-ledger.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Every number below the frontier is in exactly one of three states: committed (trained, in an accepted contribution), leased, or free. When
 a unit leaves, its leased and not committed numbers become free and are leased again first. So no number is lost, and none is committed
 twice. A number is one sample in one epoch of the data (`sampling`), so each sample is committed at most once per epoch.
+
+See docs/decisions/0003-work-leases-and-ledger.md.
 """
 
 from __future__ import annotations

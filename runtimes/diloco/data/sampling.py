@@ -3,6 +3,8 @@
 The job's work is the sequence 0, 1, 2, …; epoch e is the numbers [e*n, (e+1)*n) for n samples. Within an epoch every sample
 comes once, in an order that a seeded permutation of its own gives: a Feistel network over the smallest power of two >= n, whose results
 outside 0..n-1 are put in again until they fall inside (cycle walking; fewer than two rounds on average).
+
+See docs/decisions/0003-work-leases-and-ledger.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The functional face of a session: parameters go in, parameters come out."""
+"""The functional face of a session: parameters go in, parameters come out.
+
+See docs/decisions/0081-jax-session.md.
+"""
 
 from __future__ import annotations
 

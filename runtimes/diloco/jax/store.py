@@ -1,4 +1,7 @@
-"""A JAX pytree's arrays in canonical form."""
+"""A JAX pytree's arrays in canonical form.
+
+See docs/decisions/0081-jax-session.md.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ It shares two queues with the training thread: the inbox (received) and the stre
 training step, and no training step waits for this thread.
 
 A *generation* is what the syncer continues across reconnects: leases and counters. It ends when a Welcome does not resume the session.
+
+See docs/decisions/0072-threads-and-event-loops.md.
 """
 
 from __future__ import annotations

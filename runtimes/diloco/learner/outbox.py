@@ -1,4 +1,7 @@
-"""The queue of messages on one stream to the syncer. The training thread adds and never waits; gRPC's sending thread takes."""
+"""The queue of messages on one stream to the syncer. The training thread adds and never waits; gRPC's sending thread takes.
+
+See docs/decisions/0072-threads-and-event-loops.md.
+"""
 
 from __future__ import annotations
 

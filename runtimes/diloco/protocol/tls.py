@@ -3,6 +3,8 @@
 Each pod of a job has a directory with its own certificate and the job's authorities (`contract.ENV_TLS_DIR`). The kubelet replaces the
 files by renewed ones. Both ends read them again for every connection, so a new certificate needs no restart. An open connection stays
 open when its certificate expires: identity is checked when it begins.
+
+See docs/decisions/0095-mutual-tls.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 core's actions. Only this task uses core, ledger, session registry and unit statistics, so the order of the queue is the order of changes.
 
 Decoding and merging of a large fragment run in a thread. The event loop serves the streams meanwhile; events wait their turn.
+
+See docs/decisions/0072-threads-and-event-loops.md.
 """
 
 from __future__ import annotations

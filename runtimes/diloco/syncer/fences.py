@@ -1,4 +1,7 @@
-"""The newest attempt of each unit, durable before the attempt joins: a restarted syncer must not accept an older one."""
+"""The newest attempt of each unit, durable before the attempt joins: a restarted syncer must not accept an older one.
+
+See docs/decisions/0070-sessions-and-fences.md.
+"""
 
 from __future__ import annotations
 

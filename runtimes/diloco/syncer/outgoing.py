@@ -1,5 +1,8 @@
 """The queue of messages to one learner. Adding a message never waits, so a slow learner delays no other. The queue is bounded: a newer
-broadcast of a fragment replaces an older one, and a newer pull of it an older pull."""
+broadcast of a fragment replaces an older one, and a newer pull of it an older pull.
+
+See docs/decisions/0072-threads-and-event-loops.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://`, whatever fsspec has a driver for.
 
 An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
+
+See docs/decisions/0002-snapshots-and-rollback.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a syncer finds on its volume: the newest usable snapshot as core, ledger, unit statistics and fences, or nothing yet."""
+"""What a syncer finds on its volume: the newest usable snapshot as core, ledger, unit statistics and fences, or nothing yet.
+
+See docs/decisions/0002-snapshots-and-rollback.md.
+"""
 
 from __future__ import annotations
 

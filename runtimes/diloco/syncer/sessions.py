@@ -2,6 +2,8 @@
 
 A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones for good. Of one attempt only one process
 may be connected at a time. A session whose stream breaks stays open, with its leases, for the reconnect window.
+
+See docs/decisions/0070-sessions-and-fences.md.
 """
 
 from __future__ import annotations

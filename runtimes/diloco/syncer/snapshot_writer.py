@@ -1,5 +1,8 @@
 """Writes the syncer's snapshots in the background: one at a time, in a thread. A failure is reported and never stops training; the next
-snapshot tries again."""
+snapshot tries again.
+
+See docs/decisions/0002-snapshots-and-rollback.md.
+"""
 
 from __future__ import annotations
 

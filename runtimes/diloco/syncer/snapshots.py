@@ -5,6 +5,8 @@
 
 The first number counts saves and orders them: after a roll-back an older step may be saved after a newer one. A folder with such a name
 is complete. The temporary folders of a crash begin with `.tmp-`; the next save removes them.
+
+See docs/decisions/0002-snapshots-and-rollback.md.
 """
 
 from __future__ import annotations

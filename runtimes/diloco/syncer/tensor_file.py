@@ -2,6 +2,8 @@
 
 `safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's
 error. The format is an 8-byte length, a JSON header and the raw buffers; a test compares with the library, which reads it back.
+
+See docs/decisions/0002-snapshots-and-rollback.md.
 """
 
 from __future__ import annotations

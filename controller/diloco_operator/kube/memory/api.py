@@ -1,4 +1,7 @@
-"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/kube tests it."""
+"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/kube tests it.
+
+See docs/decisions/0021-in-memory-api-server.md.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A real cluster collects garbage in the background, some time later. Here all consequences of a deletion happen before the call returns, in a
 fixed order, so that tests are repeatable. Each consequence is a separate change that watches see.
+
+See docs/decisions/0021-in-memory-api-server.md.
 """
 
 from __future__ import annotations

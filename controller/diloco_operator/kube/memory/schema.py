@@ -2,6 +2,8 @@
 
 `Structural` is the compiled form. The module's functions compile a schema on first use and remember the last few. A schema must not change
 after its first use.
+
+See docs/decisions/0020-cel-evaluation.md.
 """
 
 from __future__ import annotations

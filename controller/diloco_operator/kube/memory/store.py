@@ -2,6 +2,8 @@
 
 Stored objects are never changed in place. Writers put new ones, which may share parts with the old ones. So history keeps references, and
 readers copy what they return.
+
+See docs/decisions/0021-in-memory-api-server.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`RestClient`: the verbs as requests to a real API server. kube/client.py says what they promise, and tests/kube tests it."""
+"""`RestClient`: the verbs as requests to a real API server. kube/client.py says what they promise, and tests/kube tests it.
+
+See docs/decisions/0086-api-client.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The loader is that of the official client, with fixes where it silently differs from kubectl: with several files it takes the last one's
 current-context (kubectl: the first's); it continues without credentials when an exec plugin fails; it prefers `token` to `tokenFile` and
 keeps the newline at the end of that file; it ignores `as`.
+
+See docs/decisions/0086-api-client.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The API server's clock, estimated from the Date of its answers."""
+"""The API server's clock, estimated from the Date of its answers.
+
+See docs/decisions/0103-clocks.md.
+"""
 
 from __future__ import annotations
 

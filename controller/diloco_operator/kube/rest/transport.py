@@ -1,4 +1,7 @@
-"""Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. Knows nothing of objects."""
+"""Requests over HTTP: connections, rotating credentials, and servers that ask for a later retry. Knows nothing of objects.
+
+See docs/decisions/0086-api-client.md.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ so that many units cost few writes; a pod mounts its own items alone.
 An authority that is lost, or deleted so that it changes, is replaced without locking out running pods. A kubelet needs a while to bring
 new files to a pod (`OperatorConfig.secret_propagation`). So first all pods are told to trust the new authority beside the old one; one
 such while later all get a certificate of the new one; yet another later the old one is trusted no more.
+
+See docs/decisions/0096-certificate-secrets.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The restricted Pod Security profile under a template: fields that the template does not set are filled in, one by one. Pure."""
+"""The restricted Pod Security profile under a template: fields that the template does not set are filled in, one by one. Pure.
+
+See docs/decisions/0099-pod-security-and-templates.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The user's template wins wherever it does not break the contract: its image, command, security context, resources, affinity,
 volumes and environment stay; identity, mounts, restart policy, host and accelerators are the operator's. A template that
 would break the contract never comes here: `template` rejects it.
+
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 What a cluster may forbid (host paths, privileged containers, users) is not checked here: Pod Security, quotas and admission decide on
 the pods, and the unit's message quotes them. A field that is checked here would make the job misbehave on any cluster: the operator
 rejects the job, and does not change the template without its author's knowledge.
+
+See docs/decisions/0099-pod-security-and-templates.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which pods go: those whose end is on record, those that drain, and by force those whose end no kubelet will confirm. Pure."""
+"""Which pods go: those whose end is on record, those that drain, and by force those whose end no kubelet will confirm. Pure.
+
+See docs/decisions/0102-node-disruption.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Units of Scavenged pools leave for units of other jobs that found no slice. Pure.
 
 How many slices a job is to give back is worked out over all jobs (`operator.preemption`); which units leave is decided here.
+
+See docs/decisions/0032-capacity-queue-and-preemption.md.
 """
 
 from __future__ import annotations
