@@ -50,7 +50,7 @@ def training_job(units: int) -> tuple[ObservedState, datetime.datetime]:
     if set(stage.states().values()) != {"Training"} or len(stage.states()) != units:
         raise RuntimeError(f"the job does not train: {stage.states()}")
     stage.advance(REPORT_AGE)
-    stage.everyone_contributes(t=11)
+    stage.all_contribute(t=11)
     return stage.observed(), datetime.datetime.fromtimestamp(stage.now, datetime.UTC)
 
 

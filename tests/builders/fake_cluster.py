@@ -1,4 +1,4 @@
-"""What a cluster does with the operator's pods, in miniature: binds and starts them, ends them, and tells what a syncer would tell.
+"""A cluster in miniature for the operator's pods: it binds, starts and ends them, and reports what a syncer would report.
 
 Drives everything through the API, so the operator sees of it what it would see of a real kubelet. A pod needs `START` seconds of
 the loop's clock to run and `STOP` to end.
@@ -85,7 +85,7 @@ class FakeCluster:
     async def complete(self, job: JobKey) -> None:
         """Step T: the syncer says done, the learners end, then the syncer leaves its result and ends."""
         self.done.add(job)
-        self._tell(job)
+        self._report(job)
         for pod in self.running(job):
             if pod["metadata"]["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
                 await self._finish(job[0], pod["metadata"]["name"], 0, "Completed")
@@ -150,9 +150,9 @@ class FakeCluster:
             self._deletions[held.uid].set()
         job = held.value["metadata"].get("labels", {}).get(names.LABEL_JOB)
         if job:
-            self._tell((held.namespace, job))
+            self._report((held.namespace, job))
 
-    def _tell(self, job: JobKey) -> None:
+    def _report(self, job: JobKey) -> None:
         for listener in self.listeners:
             listener(job)
 
@@ -221,7 +221,7 @@ class FakeTelemetry:
         self._cluster = cluster
         self._followed: dict[JobKey, Endpoint] = {}
         self._notify: list[Callable[[JobKey], None]] = []
-        cluster.listeners.append(self._tell)
+        cluster.listeners.append(self._report)
 
     def on_change(self, notify: Callable[[JobKey], None]) -> None:
         self._notify.append(notify)
@@ -231,7 +231,7 @@ class FakeTelemetry:
             self._followed.pop(key, None)
         elif key not in self._followed:
             self._followed[key] = endpoint
-            asyncio.get_running_loop().call_soon(self._tell, key)
+            asyncio.get_running_loop().call_soon(self._report, key)
 
     def forget(self, key: JobKey) -> None:
         self._followed.pop(key, None)
@@ -241,10 +241,10 @@ class FakeTelemetry:
 
     async def close(self) -> None:
         self._followed.clear()
-        if self._tell in self._cluster.listeners:
-            self._cluster.listeners.remove(self._tell)
+        if self._report in self._cluster.listeners:
+            self._cluster.listeners.remove(self._report)
 
-    def _tell(self, key: JobKey) -> None:
+    def _report(self, key: JobKey) -> None:
         if key in self._followed:
             for notify in self._notify:
                 notify(key)

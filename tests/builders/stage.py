@@ -1,6 +1,6 @@
 """A stage on which reconcile plays: a pure, tiny API server and kubelet under a hand-moved clock.
 
-A test sets the scene (`Stage(a_job()..., nodes)`), lets time and the world act, and looks at plans and status. `crash_after` carries
+A test sets the scene (`Stage(a_job()..., nodes)`), lets time and cluster act, and checks plans and status. `crash_after` carries
 out only the first writes of a plan, as if the operator had died there.
 """
 
@@ -97,7 +97,7 @@ class Stage:
         return Children(**others, authority=authority, certificates=found)
 
     def reconcile_only(self) -> Plan:
-        """One pass, nothing carried out."""
+        """One reconcile, nothing carried out."""
         self.inventory.advance(self.now)
         if self._unsure:  # as the operator does after a plan that was not carried out in full
             observed = self.observed()
@@ -109,7 +109,7 @@ class Stage:
         return plan
 
     def step(self, crash_after: int | None = None) -> Plan:
-        """One pass, carried out; only the first `crash_after` writes if told so."""
+        """One reconcile, carried out; with `crash_after` only its first writes."""
         plan = self.reconcile_only()
         self.inventory.set_reservations(self.observed().job.key, plan.reservations)
         secrets = certificate_writes(self.issuer, plan.certificates)  # a pod comes after the Secret with its certificate
@@ -126,24 +126,24 @@ class Stage:
                 self.job["status"] = copy.deepcopy(write.status)
         return plan
 
-    def step_rejected(self, refuses: Callable[[dict[str, Any]], str], code: int = 403) -> Plan:
-        """One pass of which the API server refuses to make some objects: `refuses` tells why, "" lets one pass. As the executor does it,
+    def step_rejected(self, rejects: Callable[[dict[str, Any]], str], code: int = 403) -> Plan:
+        """One reconcile of which the API server rejects some creates: `rejects` says why, "" accepts one. As the executor does it,
         the rest of that wave is made, and nothing after it."""
         plan = self.reconcile_only()
         self.inventory.set_reservations(self.observed().job.key, plan.reservations)
         for wave in sorted({create.wave for create in plan.creates}):
-            refused = {}
+            rejected = {}
             for create in (each for each in plan.creates if each.wave == wave):
                 key = write_key(create.resource, create.obj)
-                if message := refuses(create.obj):
+                if message := rejects(create.obj):
                     before = self.rejected_writes.get(key)
                     count = before.count + 1 if before else 1
                     generation = self.job["metadata"]["generation"]
-                    refused[key] = RejectedWrite(code, message, self.now, generation, transient=code >= 500, count=count)
+                    rejected[key] = RejectedWrite(code, message, self.now, generation, transient=code >= 500, count=count)
                 else:
                     self._create(create)
-            self.rejected_writes |= refused
-            if refused:
+            self.rejected_writes |= rejected
+            if rejected:
                 self._unsure = True
                 return plan
         self._finish(plan)
@@ -166,12 +166,12 @@ class Stage:
         observed = self.observed()
         self.inventory.set_reservations(observed.job.key, reservations(observed.job, observed.pods, self.inventory))
 
-    def settle(self, passes: int = 20) -> None:
-        """Passes until a plan is empty; the world stands still meanwhile."""
-        for _ in range(passes):
+    def settle(self, reconciles: int = 20) -> None:
+        """Reconciles until a plan is empty; nothing else happens meanwhile."""
+        for _ in range(reconciles):
             if self.step().empty:
                 return
-        raise AssertionError(f"still busy after {passes} passes: {self.plans[-1]}")
+        raise AssertionError(f"still busy after {reconciles} reconciles: {self.plans[-1]}")
 
     def _create(self, create: Create) -> None:
         obj = copy.deepcopy(create.obj)
@@ -204,11 +204,11 @@ class Stage:
             del self.children[delete.resource.kind]
         elif (pod := self.pods.get(delete.name)) is not None and pod["metadata"]["uid"] == delete.uid:
             if delete.grace_seconds == 0 or phase(pod) != "Running":
-                del self.pods[delete.name]  # nothing runs that would have to be told
+                del self.pods[delete.name]  # nothing runs that would need a signal
             elif "deletionTimestamp" not in pod["metadata"]:
                 is_deleted(pod, self.now)
 
-    # --- the world -----------------------------------------------------------------------------------------------------
+    # --- the cluster -----------------------------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:
         self.now += seconds
         if self.report is not None:
@@ -245,7 +245,7 @@ class Stage:
     def learner_exits(self, unit: str, attempt: int, code: int, host: int = 0, **how: Any) -> None:
         exits(self.pod(unit, attempt, host), code, self.now, **how)
 
-    def everyone_contributes(self, **fields: Any) -> None:
+    def all_contribute(self, **fields: Any) -> None:
         """The syncer has seen every learner pod that runs."""
         units: dict[str, int] = {}
         for pod in self.pods.values():
@@ -261,12 +261,12 @@ class Stage:
         self.report = a_report(*known.values(), at=self.now)
 
     def train(self) -> Stage:
-        """From nothing to everyone contributing."""
+        """From nothing until all contribute."""
         self.settle()
         self.kubelets_start()
         self.settle()
         self.kubelets_start()
-        self.everyone_contributes()
+        self.all_contribute()
         self.settle()
         return self
 
@@ -279,7 +279,7 @@ class Stage:
         learners |= {key: value for key, value in (("min", min), ("max", max)) if value is not None}
         self.edit(learners=learners)
 
-    # --- looking -------------------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------------
     @property
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.job.get("status", {})

@@ -36,9 +36,9 @@ WRITES = ("create", "update", "patch", "delete", "bind")
 class MortalClient:
     """An operator's connection. After `lives` writes the operator is dead: nothing that it still asks for is heard."""
 
-    def __init__(self, api: MemoryApi, lives: int | None, on_death: Callable[[], None], refuses: Callable[[Obj], bool]) -> None:
+    def __init__(self, api: MemoryApi, lives: int | None, on_death: Callable[[], None], rejects: Callable[[Obj], bool]) -> None:
         self._api = api
-        self._refuses = refuses
+        self._rejects = rejects
         self._lives = lives
         self._on_death = on_death
         self.writes: list[str] = []
@@ -61,7 +61,7 @@ class MortalClient:
     def _counted(self, verb: str, request: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
             await self._alive()
-            if verb == "create" and self._refuses(args[1]):
+            if verb == "create" and self._rejects(args[1]):
                 raise Forbidden(403, "Forbidden", "exceeded quota: pods")
             if self._lives is not None:
                 self._lives -= 1  # taken before the request, so that of many at once no more than these are carried out
@@ -80,15 +80,15 @@ class MortalClient:
             await asyncio.Event().wait()
 
 
-class World:
+class Scene:
     """The API server, the cluster, and an operator that may die once."""
 
     def __init__(self, api: MemoryApi, cluster: FakeCluster, lives: int | None) -> None:
         self.api = api
         self.cluster = cluster
         self.deaths = 0
-        self.refused: tuple[str, ...] = ()
-        """Beginnings of the names that the API server refuses to make."""
+        self.rejected: tuple[str, ...] = ()
+        """Prefixes of the names of objects that the API server rejects."""
         self._lives = lives
         self._operators: list[Operator] = []
         self.clients: list[MortalClient] = []
@@ -99,7 +99,7 @@ class World:
         lives = self._lives
         while True:
             self._died.clear()
-            client: Any = MortalClient(self.api, lives, self._died.set, lambda obj: obj["metadata"]["name"].startswith(self.refused))
+            client: Any = MortalClient(self.api, lives, self._died.set, lambda obj: obj["metadata"]["name"].startswith(self.rejected))
             self.clients.append(client)
             seed = random.Random(7)
             operator = Operator(
@@ -158,35 +158,35 @@ def training(status: Obj, units: int) -> bool:
     return states.count("Training") == units and is_true(status, "Training")
 
 
-async def scenario(world: World) -> None:
-    await world.api.create(names.DILOCO_JOBS, the_job())
-    await world.until("three units train", lambda status: training(status, 3))
+async def scenario(scene: Scene) -> None:
+    await scene.api.create(names.DILOCO_JOBS, the_job())
+    await scene.until("three units train", lambda status: training(status, 3))
 
-    await world.cluster.crash("lm-v6e-0-a1-0")
-    await world.until("the crashed unit is back", lambda status: training(status, 3) and attempts(status)["v6e-0"] == 2)
+    await scene.cluster.crash("lm-v6e-0-a1-0")
+    await scene.until("the crashed unit is back", lambda status: training(status, 3) and attempts(status)["v6e-0"] == 2)
 
-    [victim] = [unit for unit in (await world.status())["units"] if unit["name"] == "v5p-0"]
-    await world.cluster.lose_node(f"{victim['slice']}-1")
-    await world.until(
+    [victim] = [unit for unit in (await scene.status())["units"] if unit["name"] == "v5p-0"]
+    await scene.cluster.lose_node(f"{victim['slice']}-1")
+    await scene.until(
         "the unit has moved to another slice",
         lambda status: training(status, 3) and {u["name"]: u["slice"] for u in status["units"]}["v5p-0"] not in ("", victim["slice"]),
     )
 
-    world.refused = ("lm-v6e-2-",)
-    await world.patch_spec(learners={"max": 4})
-    await world.until(
+    scene.rejected = ("lm-v6e-2-",)
+    await scene.patch_spec(learners={"max": 4})
+    await scene.until(
         "the fourth unit is refused", lambda status: {u["name"]: u["reason"] for u in status["units"]}.get("v6e-2") == "PodsRefused"
     )
-    world.refused = ()
-    await world.until("a fourth unit trains", lambda status: training(status, 4))
+    scene.rejected = ()
+    await scene.until("a fourth unit trains", lambda status: training(status, 4))
 
-    await world.patch_spec(suspend=True)
-    await world.until("nothing runs", lambda status: is_true(status, "Suspended"))
-    await world.patch_spec(suspend=False)
-    await world.until("four units train again", lambda status: training(status, 4))
+    await scene.patch_spec(suspend=True)
+    await scene.until("nothing runs", lambda status: is_true(status, "Suspended"))
+    await scene.patch_spec(suspend=False)
+    await scene.until("four units train again", lambda status: training(status, 4))
 
-    await world.cluster.complete(KEY)
-    await world.until("the job is complete", lambda status: is_true(status, "Complete"))
+    await scene.cluster.complete(KEY)
+    await scene.until("the job is complete", lambda status: is_true(status, "Complete"))
     await asyncio.sleep(120)  # whatever is still to be tidied up
 
 
@@ -207,7 +207,7 @@ def attempts(status: Obj) -> dict[str, int]:
 
 
 def what_counts(status: Obj, pods: list[Obj]) -> dict[str, Any]:
-    """The end as a user would tell it: without times."""
+    """The end as a user sees it: without times."""
     return {
         "units": {u["name"]: (u["state"], u["attempt"], u.get("restarts", 0), len(u.get("failures", ()))) for u in status["units"]},
         "conditions": {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]},
@@ -216,10 +216,10 @@ def what_counts(status: Obj, pods: list[Obj]) -> dict[str, Any]:
     }
 
 
-def live(lives: int | None) -> tuple[dict[str, Any], World]:
+def live(lives: int | None) -> tuple[dict[str, Any], Scene]:
     """The whole scenario with an operator that dies after `lives` writes."""
 
-    async def run() -> tuple[dict[str, Any], World]:
+    async def run() -> tuple[dict[str, Any], Scene]:
         api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
         await api.create(names.CUSTOM_RESOURCES, CRD)
         async with FakeCluster(api, wall_clock) as cluster:
@@ -228,15 +228,15 @@ def live(lives: int | None) -> tuple[dict[str, Any], World]:
                 await cluster.add(a_tpu_slice(slice_, 2, topology="2x2x2"))
             for slice_ in ("np-v6e-a", "np-v6e-b", "np-v6e-c"):
                 await cluster.add(a_tpu_slice(slice_, kind="tpu-v6e-slice", topology="2x2"))
-            world = World(api, cluster, lives)
-            operating = asyncio.create_task(world.keep_an_operator())
+            scene = Scene(api, cluster, lives)
+            operating = asyncio.create_task(scene.keep_an_operator())
             try:
-                playing = asyncio.create_task(scenario(world))
+                playing = asyncio.create_task(scenario(scene))
                 await asyncio.wait([operating, playing], return_when=asyncio.FIRST_COMPLETED)
                 if operating.done():
                     operating.result()
                 await playing
-                return what_counts(await world.status(), cluster.pods(KEY)), world
+                return what_counts(await scene.status(), cluster.pods(KEY)), scene
             finally:
                 operating.cancel()
                 await asyncio.gather(operating, return_exceptions=True)
@@ -246,9 +246,9 @@ def live(lives: int | None) -> tuple[dict[str, Any], World]:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> tuple[dict[str, Any], list[str]]:
-    end, world = live(None)
-    assert world.defects == 0
-    return end, world.clients[0].writes
+    end, scene = live(None)
+    assert scene.defects == 0
+    return end, scene.clients[0].writes
 
 
 def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[str]]) -> None:
@@ -272,9 +272,9 @@ def test_an_operator_that_dies_after_any_write_is_taken_over_without_a_trace(
     expected, writes = undisturbed
     differing = {}
     for lives in itertools.islice(range(1, len(writes) + 1), part, None, 4):
-        end, world = live(lives)
-        assert world.deaths == 1, f"the operator did not die at write {lives}"
-        assert world.defects == 0
+        end, scene = live(lives)
+        assert scene.deaths == 1, f"the operator did not die at write {lives}"
+        assert scene.defects == 0
         if end != expected:
             differing[f"{lives}: {writes[lives - 1]}"] = {k: (end[k], expected[k]) for k in end if end[k] != expected[k]}
     assert not differing

@@ -71,9 +71,9 @@ async def serving(
 
 class Watched:
     def __init__(self, timeouts: TelemetryTimeouts = FAST) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.notified: list[tuple[str, str]] = []
         self.watcher = SyncerWatcher(now=lambda: NOW, rng=lambda: 0.0, timeouts=timeouts)
-        self.watcher.on_change(self.told.append)
+        self.watcher.on_change(self.notified.append)
 
     @property
     def latest(self) -> Report | None:
@@ -108,7 +108,7 @@ async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock
         assert watched.latest.units["v5p-0"].attempt == 2
         assert syncer.callers == [operator_identity(JOB.uid)]
         assert syncer.intervals == [0.05]
-        assert watched.told == [KEY]
+        assert watched.notified == [KEY]
 
 
 async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(watched: Watched) -> None:
@@ -118,9 +118,9 @@ async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(w
         for t in (1, 2, 3):
             syncer.reports.put_nowait(report(t, ("v5p-0", 1, pb.UnitReport.CONTRIBUTING)))
         await until(lambda: watched.latest and watched.latest.t == 3)
-        assert watched.told == [KEY]
+        assert watched.notified == [KEY]
         syncer.reports.put_nowait(report(4, ("v5p-0", 1, pb.UnitReport.DISCONNECTED)))
-        await until(lambda: len(watched.told) == 2)
+        await until(lambda: len(watched.notified) == 2)
 
 
 async def test_progress_is_told_once_an_interval() -> None:
@@ -130,7 +130,7 @@ async def test_progress_is_told_once_an_interval() -> None:
         it.watcher.follow(KEY, endpoint(port))
         for t in (1, 2, 3):
             syncer.reports.put_nowait(report(t))
-        await until(lambda: len(it.told) == 3)
+        await until(lambda: len(it.notified) == 3)
         await it.watcher.close()
 
 
@@ -227,11 +227,17 @@ def test_every_field_of_the_wire_arrives() -> None:
     }  # fmt: skip
     assert plain.loss is None
     assert plain.received_at == 42
-    told = plain.units["h100-1"]
-    assert (told.phase, told.attempt, told.tokens, told.refused, told.loss) == (UnitPhase.REFUSED, 3, 2**40, {"NONFINITE": 2}, 7.5)
-    assert (told.steps, told.weight, told.staleness, told.contributions) == (10, 0.25, 4, 5)
-    assert (told.seconds_since_heard, told.local_step, told.step_seconds, told.recover_seconds) == (6.5, 8, 0.5, 9.5)
-    assert (told.tokens_per_second, told.message) == (1.5, "NaN")
+    reported = plain.units["h100-1"]
+    assert (reported.phase, reported.attempt, reported.tokens, reported.refused, reported.loss) == (
+        UnitPhase.REFUSED,
+        3,
+        2**40,
+        {"NONFINITE": 2},
+        7.5,
+    )
+    assert (reported.steps, reported.weight, reported.staleness, reported.contributions) == (10, 0.25, 4, 5)
+    assert (reported.seconds_since_heard, reported.local_step, reported.step_seconds, reported.recover_seconds) == (6.5, 8, 0.5, 9.5)
+    assert (reported.tokens_per_second, reported.message) == (1.5, "NaN")
 
 
 def test_a_state_that_this_operator_does_not_know_is_said() -> None:

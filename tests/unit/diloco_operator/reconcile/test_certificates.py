@@ -1,4 +1,4 @@
-"""Which certificates there are, when they are renewed, and what becomes of a job whose Secrets are lost."""
+"""Which certificates there are, when they are renewed, and what happens to a job whose Secrets are lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wanted(plan: Plan, name: str) -> IssueCertificates:
 
 
 def signed_by(stage: Stage) -> set[str]:
-    """Whoever signed what the job's pods show."""
+    """The authority that signed the certificates of the job's pods."""
     return {c.authority for name in (SYNCER, LEARNERS) for c in read(stage, name).certificates.values()}
 
 
@@ -145,7 +145,7 @@ def test_a_shorter_lifetime_holds_from_the_next_renewal_and_a_longer_one_at_once
 
 
 @pytest.mark.parametrize("lifetime", [0.0, 3 * SPREAD - 1, 366 * 86400.0])
-def test_a_lifetime_that_cannot_work_is_refused(lifetime: float) -> None:
+def test_a_lifetime_that_cannot_work_is_rejected(lifetime: float) -> None:
     with pytest.raises(ValueError, match="certificateLifetime must be at least three times secretPropagation"):
         OperatorConfig(certificate_lifetime=lifetime)
 
@@ -166,7 +166,7 @@ def test_a_suspended_job_renews_nothing_and_a_resumed_one_before_its_pods() -> N
 
 
 # --- losing -------------------------------------------------------------------------------------------------------------
-def test_a_lost_secret_is_made_again_under_the_same_authority() -> None:
+def test_a_lost_secret_is_created_again_under_the_same_authority() -> None:
     stage = trained()
     for name in (SYNCER, LEARNERS):
         authority = authority_of(stage)
@@ -177,14 +177,14 @@ def test_a_lost_secret_is_made_again_under_the_same_authority() -> None:
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
 
 
-def test_a_lost_authority_is_replaced_without_locking_anybody_out() -> None:
+def test_a_lost_authority_is_replaced_without_locking_any_pod_out() -> None:
     stage = trained()
     old = authority_of(stage)
     del stage.secrets[CA]
     stage.settle()
     new = authority_of(stage)
     assert new != old
-    # At first everybody learns to trust the new one, and shows what everybody else trusts already.
+    # At first all pods learn to trust the new one, and show what all others trust already.
     assert trusted(stage) == [[new, old], [new, old]]
     assert signed_by(stage) == {old}
     stage.advance(SPREAD)
@@ -266,7 +266,7 @@ def test_edited_secrets_are_put_right() -> None:
 
 
 # --- what is in the way -------------------------------------------------------------------------------------------------
-def test_a_name_that_belongs_to_somebody_else_is_said() -> None:
+def test_a_name_that_belongs_to_another_owner_is_reported() -> None:
     for name in (CA, SYNCER, LEARNERS):
         stage = a_stage()
         stage.secrets[name] = {"metadata": {"name": name, "uid": "x"}, "data": {}}
@@ -277,7 +277,7 @@ def test_a_name_that_belongs_to_somebody_else_is_said() -> None:
         assert stage.secrets[name]["data"] == {}
 
 
-def test_a_strangers_secret_with_the_jobs_label_is_nobodys_business() -> None:
+def test_a_foreign_secret_with_the_jobs_label_is_ignored() -> None:
     stage = a_stage()
     stage.secrets["mine"] = {"metadata": {"name": "mine", "uid": "x"}, "data": {"ca.crt": ""}}
     stage.settle()
@@ -317,7 +317,7 @@ def test_an_operator_that_dies_while_it_changes_the_authority_is_taken_over() ->
         del stage.secrets[CA]
         stage.step(crash_after=writes)
         stage.restart_operator()
-        stage.everyone_contributes()
+        stage.all_contribute()
         stage.settle()
         assert trusted(stage) == [[authority_of(stage), old]] * 2
         assert signed_by(stage) == {old}

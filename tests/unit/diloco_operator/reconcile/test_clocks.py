@@ -1,4 +1,4 @@
-"""Clocks that are wrong: of the nodes, of an operator that led before, of this one."""
+"""Wrong clocks: of the nodes, of an operator that led before, and of this one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_back_off_does_not_depend_on_a_nodes_clock(skew: float) -> None:
 
 
 @pytest.mark.parametrize("skew", [-3 * HOUR, 3 * HOUR])
-def test_restart_budget_holds_whatever_a_nodes_clock_says(skew: float) -> None:
+def test_restart_budget_holds_with_every_clock_of_a_node(skew: float) -> None:
     stage = trained(limit=2, initial="0s")
     for attempt in (1, 2, 3):
         crash(stage, attempt, skew)
@@ -51,7 +51,7 @@ def test_restart_budget_holds_whatever_a_nodes_clock_says(skew: float) -> None:
 def test_join_timeout_runs_by_the_operators_clock() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
-    stage.everyone_contributes()
+    stage.all_contribute()
     for pod in stage.pods.values():
         starts(pod, stage.now + 3 * HOUR)
     stage.settle()

@@ -1,4 +1,4 @@
-"""An operator may die between any two of its writes; the next one brings the same end."""
+"""An operator may die between any two of its writes; the next one reaches the same end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recover(stage: Stage) -> Stage:
         stage.settle()
         stage.kubelets_finish_deletions()
         stage.kubelets_start()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     return stage
 
@@ -39,7 +39,7 @@ def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None
     assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 2)) for h in (0, 1)]
 
 
-def test_record_of_an_end_that_pods_still_tell_may_wait_for_a_later_pass() -> None:
+def test_record_of_an_end_that_pods_still_show_may_wait() -> None:
     stage = trained()
     for host in (0, 1):
         stage.learner_exits("v5p-1", 1, 1, host=host)
@@ -48,7 +48,7 @@ def test_record_of_an_end_that_pods_still_tell_may_wait_for_a_later_pass() -> No
     assert plan.status.may_wait
 
 
-def test_record_of_an_end_that_nothing_else_tells_does_not_wait() -> None:
+def test_record_of_an_end_that_nothing_else_shows_does_not_wait() -> None:
     one_host_runs = trained()
     one_host_runs.learner_exits("v5p-1", 1, 1, host=0)  # a successor beside it would make it look as if it had only been replaced
     its_pods_are_gone = trained()
@@ -117,7 +117,7 @@ def test_same_state_gives_the_same_plan() -> None:
     assert stage.reconcile_only() == stage.reconcile_only()
 
 
-def test_pass_changes_nothing_that_it_was_given() -> None:
+def test_reconcile_changes_none_of_its_arguments() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)
     before = copy.deepcopy((stage.job, stage.pods, stage.children))

@@ -50,7 +50,7 @@ def test_out_of_memory_is_a_failure_even_if_the_pod_was_a_disruption_target() ->
     assert len(stage.unit("v5p-0")["failures"]) == 1
 
 
-def test_pod_that_somebody_deletes_comes_back_on_its_slice_and_does_not_count() -> None:
+def test_pod_that_is_deleted_from_outside_returns_to_its_slice_and_does_not_count() -> None:
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     is_deleted(stage.pod("v5p-0", 1), stage.now)
     stage.settle()
@@ -87,11 +87,11 @@ def test_unit_of_a_lost_node_without_another_slice_makes_room_for_a_unit_of_anot
     assert stage.unit("v5p-1")["attempt"] == 1  # kept, so that its attempt does not come twice
 
 
-@pytest.mark.parametrize(("heard", "looks"), [(True, (5,)), (False, (10, 5))])
-def test_not_ready_node_is_left_only_after_a_moment(heard: bool, looks: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(("heard", "waits"), [(True, (5,)), (False, (10, 5))])
+def test_not_ready_node_is_left_only_after_a_moment(heard: bool, waits: tuple[float, ...]) -> None:
     stage = trained(a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     not_ready(stage, "tpu-0", heard=heard)
-    for wait in looks:
+    for wait in waits:
         plan = stage.step()
         assert plan.deletes == ()
         assert plan.requeue_after == pytest.approx(wait, abs=0.01)
@@ -205,7 +205,7 @@ def test_a_lost_node_is_left_in_the_end_however_many_come_and_go() -> None:
     assert stage.unit("v5p-0")["slice"] == "tpu-1"
 
 
-def test_what_a_person_says_of_a_node_counts_in_an_outage_as_well() -> None:
+def test_what_a_person_marks_on_a_node_counts_in_an_outage_too() -> None:
     nodes = [f"tpu-{index}" for index in range(4)]
     stage = trained(*(a_tpu_node(name) for name in nodes))
     for name in nodes[:3]:
@@ -230,7 +230,7 @@ def test_pod_on_a_dead_node_is_forced_after_its_grace_and_its_host_stays_held_un
     stage.settle()
     assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
     stage.kubelets_start()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     stage.advance(30 + stage.config.dead_node_force_delete - 1)
     assert stage.reconcile_only().deletes == ()
@@ -293,7 +293,7 @@ def test_time_to_recover_counts_from_the_disruption() -> None:
     stage.settle()
     stage.advance(7)
     stage.kubelets_start()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     assert stage.unit("v5p-0")["recoverSeconds"] == 7.0
 
@@ -312,7 +312,7 @@ def test_drain_ends_when_the_node_dies_meanwhile() -> None:
     assert stage.unit("v5p-0")["state"] == "Starting"
 
 
-def test_a_unit_that_lost_its_node_and_finds_no_other_says_both() -> None:
+def test_a_unit_that_lost_its_node_and_finds_no_other_reports_both() -> None:
     stage = trained(a_tpu_node("tpu-0"))
     not_ready(stage, "tpu-0")
     stage.advance(stage.config.unheard_tolerance)
@@ -325,10 +325,10 @@ def test_a_unit_that_lost_its_node_and_finds_no_other_says_both() -> None:
     assert stage.reconcile_only().empty
 
 
-def test_with_no_hardware_at_all_nobody_is_counted() -> None:
+def test_without_any_hardware_no_learner_is_counted() -> None:
     stage = trained(a_tpu_node("tpu-0"))
     stage.lose_node("tpu-0")
     stage.settle()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     assert stage.condition("Training")["message"].startswith("no learner has hardware, training.quorum is 1")

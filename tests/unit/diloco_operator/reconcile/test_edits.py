@@ -16,12 +16,12 @@ def trained(count: int) -> Stage:
 
 
 def until_all_train(stage: Stage) -> None:
-    """The world does its part until nothing is left to do."""
+    """Kubelets and syncer do their part until nothing is left to do."""
     for _ in range(6):
         stage.kubelets_finish_deletions()
         stage.settle()
         stage.kubelets_start()
-        stage.everyone_contributes()
+        stage.all_contribute()
         stage.settle()
 
 
@@ -49,7 +49,7 @@ def test_template_changed_while_a_unit_drains_is_what_it_comes_back_with() -> No
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
 
 
-def test_pool_that_goes_and_comes_back_as_other_hardware_while_its_unit_drains_waits_for_the_old_pods() -> None:
+def test_pool_that_returns_with_other_hardware_while_its_unit_drains_waits_for_the_old_pods() -> None:
     job = a_job().with_learners(1, 2).with_pool(max=1).with_pool("extra", max=1)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0")).train()
     keep, extra = stage.job["spec"]["pools"]
@@ -60,14 +60,14 @@ def test_pool_that_goes_and_comes_back_as_other_hardware_while_its_unit_drains_w
     stage.edit(pools=[keep, other])
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-extra-0-a1-0", "bytes-lm-v5p-0-a1-0"]
-    assert stage.plans[-1].reservations >= {"tpu-0", "tpu-1"}  # an old pod's node is nobody else's
+    assert stage.plans[-1].reservations >= {"tpu-0", "tpu-1"}  # an old pod's node is for no other unit
     until_all_train(stage)
     assert stage.learner_pods() == ["bytes-lm-extra-0-a2-0", "bytes-lm-v5p-0-a1-0"]
     assert stage.pod("extra-0", 2)["metadata"]["annotations"]["diloco.dev/node"] == "gpu-0"
     assert stage.plans[-1].reservations == {stage.pod("v5p-0", 1)["metadata"]["annotations"]["diloco.dev/node"], "gpu-0"}
 
 
-def test_spec_that_is_refused_while_a_unit_drains_loses_nothing() -> None:
+def test_spec_that_becomes_invalid_while_a_unit_drains_loses_nothing() -> None:
     stage = trained(2)
     stage.scale(max=1)
     stage.step()
@@ -88,7 +88,7 @@ def test_spec_that_is_refused_while_a_unit_drains_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("run", [False, True], ids=["scheduling", "joining"])
-def test_suspend_while_units_start_gives_everything_back_and_blames_nobody(run: bool) -> None:
+def test_suspend_while_units_start_frees_every_slice_and_counts_no_failure(run: bool) -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     stage.settle()
     if run:
@@ -166,7 +166,7 @@ def test_unit_leaves_a_node_that_its_templates_new_selector_does_not_choose() ->
     assert on(stage, "v5p-0", 2) == "tpu-1"
 
 
-def test_unit_whose_new_shape_nobody_has_waits_without_a_slice_and_says_so() -> None:
+def test_unit_whose_new_shape_the_fleet_lacks_waits_without_a_slice_and_reports_it() -> None:
     stage = trained(1)
     stage.edit(pools=[{**stage.job["spec"]["pools"][0], "topology": "2x2x2"}])
     for _ in range(2):

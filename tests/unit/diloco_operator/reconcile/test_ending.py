@@ -75,7 +75,7 @@ def test_sidecar_of_the_syncer_does_not_hold_up_completion() -> None:
     assert "Complete" in stage.true()
 
 
-def test_completion_without_a_readable_result_says_so() -> None:
+def test_completion_without_a_readable_result_is_reported() -> None:
     stage = trained()
     exits(stage.syncer, 0, stage.now, message="{truncated")
     stage.step()
@@ -110,9 +110,9 @@ def test_finished_job_without_a_time_to_live_stays() -> None:
     assert not stage.job_gone
 
 
-def test_nobody_is_restarted_once_the_last_step_is_done() -> None:
+def test_no_unit_restarts_after_the_last_step() -> None:
     stage = trained()
-    stage.everyone_contributes(done=True, t=100)
+    stage.all_contribute(done=True, t=100)
     stage.learner_exits("v5p-0", 1, 1)
     assert stage.step().creates == ()
     assert stage.unit("v5p-0")["message"] == "the job is about to end"
@@ -139,7 +139,7 @@ def test_job_with_a_quorum_of_two_fails_with_one_unit_left() -> None:
     assert stage.condition("Failed")["reason"] == "RestartsExhausted"
 
 
-def test_unusable_state_fails_the_job_and_says_that_nothing_was_overwritten() -> None:
+def test_unusable_state_fails_the_job_and_reports_that_nothing_was_overwritten() -> None:
     stage = trained()
     container = stage.syncer["status"]["containerStatuses"][0]
     container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}

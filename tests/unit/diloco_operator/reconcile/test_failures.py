@@ -1,4 +1,4 @@
-"""Crashes, refusals, time-outs: what counts, what waits, who is given up."""
+"""Crashes, refusals and time-outs: what counts, what waits, and which units are given up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def two_units(**restart: str) -> Stage:
     return Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
 
 
-def test_crashed_unit_is_replaced_in_the_pass_that_sees_it() -> None:
+def test_crashed_unit_is_replaced_in_the_reconcile_that_sees_it() -> None:
     stage = one_unit()
     stage.learner_exits("v5p-0", 1, 1)
     plan = stage.step()
@@ -65,7 +65,7 @@ def test_backoff_doubles_with_every_failure_up_to_its_maximum() -> None:
     assert pauses == [4, 8, 10, 10]
 
 
-def test_backing_off_unit_keeps_its_slice_and_says_when_it_comes_back() -> None:
+def test_backing_off_unit_keeps_its_slice_and_reports_when_it_returns() -> None:
     stage = one_unit(initial="30s")
     stage.learner_exits("v5p-0", 1, 137, reason="OOMKilled")
     stage.settle()
@@ -93,7 +93,7 @@ def test_job_goes_on_without_a_unit_that_was_given_up() -> None:
     stage = two_units()
     stage.learner_exits("v5p-1", 1, 65)
     stage.settle()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     assert "Training" in stage.true()
     assert stage.condition("Degraded")["reason"] == "LearnersFailed"
@@ -106,10 +106,10 @@ def test_failures_outside_the_window_are_forgotten() -> None:
         stage.learner_exits("v5p-0", attempt, 1)
         stage.settle()
         stage.kubelets_start()
-        stage.everyone_contributes()
+        stage.all_contribute()
         stage.settle()
         stage.advance(601)
-        stage.everyone_contributes()
+        stage.all_contribute()
     assert stage.unit("v5p-0")["state"] == "Training"
     assert stage.unit("v5p-0")["restarts"] == 4
 
@@ -125,7 +125,7 @@ def test_limit_zero_gives_up_at_the_first_failure() -> None:
     ("code", "reason"),
     [(65, "RefusedLayout"), (64, "BadContract")],
 )
-def test_refusals_that_a_restart_does_not_mend_fail_the_unit_at_once(code: int, reason: str) -> None:
+def test_errors_that_a_restart_does_not_fix_fail_the_unit_at_once(code: int, reason: str) -> None:
     stage = two_units()
     stage.learner_exits("v5p-1", 1, code, message="expected 12 tensors, got 11")
     stage.settle()
@@ -171,8 +171,8 @@ def test_unit_that_does_not_join_in_time_is_replaced() -> None:
     stage.settle()
     stage.kubelets_start()
     stage.settle()
-    stage.everyone_contributes()
-    stage.report = Report(received_at=stage.now, t=0, steps=100)  # the syncer serves, but has seen nobody
+    stage.all_contribute()
+    stage.report = Report(received_at=stage.now, t=0, steps=100)  # the syncer serves, but has seen no learner
     stage.settle()
     stage.advance(59)
     assert stage.reconcile_only().deletes == ()
@@ -224,7 +224,7 @@ def test_silent_unit_is_replaced_after_the_stall_timeout() -> None:
     assert [c.obj["metadata"]["name"] for c in stage.step().creates] == ["bytes-lm-v5p-0-a2-0"]
 
 
-def test_syncer_that_has_just_restarted_blames_nobody_for_silence() -> None:
+def test_syncer_that_has_just_restarted_stalls_no_learner() -> None:
     stage = one_unit()
     stage.advance(600)
     starts(stage.syncer, stage.now)
@@ -234,7 +234,7 @@ def test_syncer_that_has_just_restarted_blames_nobody_for_silence() -> None:
     assert stage.states() == {"v5p-0": "Joining"}
 
 
-def test_stale_report_kills_nobody() -> None:
+def test_stale_report_ends_no_unit() -> None:
     stage = one_unit()
     stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=10.0)
     stage.step()
@@ -251,7 +251,7 @@ def test_recovery_is_measured_from_the_loss_to_contributing_again() -> None:
     stage.settle()
     stage.advance(4)
     stage.kubelets_start()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["recoverSeconds"]) == ("Training", 10.0)
@@ -312,7 +312,7 @@ def test_sidecar_does_not_keep_a_dead_learner_alive() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0"]
 
 
-def test_the_cause_of_an_end_is_told_while_its_pod_is_still_going() -> None:
+def test_the_cause_of_an_end_is_reported_while_its_pod_still_ends() -> None:
     stage = one_unit()
     # A real kubelet reports the end of the container a moment before it reports the end of the pod.
     main_container_exits(stage.pod("v5p-0", 1), 137, stage.now)
@@ -323,7 +323,7 @@ def test_the_cause_of_an_end_is_told_while_its_pod_is_still_going() -> None:
     assert stage.unit("v5p-0")["message"].count("waits until") == 1
 
 
-def test_given_up_unit_gets_a_new_chance_with_a_new_template() -> None:
+def test_given_up_unit_starts_again_with_a_new_template() -> None:
     stage = two_units()
     stage.learner_exits("v5p-1", 1, 65)
     stage.settle()
@@ -335,7 +335,7 @@ def test_given_up_unit_gets_a_new_chance_with_a_new_template() -> None:
     assert stage.unit("v5p-1")["failures"] == []
 
 
-def test_given_up_unit_gets_a_new_chance_after_suspend_and_resume() -> None:
+def test_given_up_unit_starts_again_after_suspend_and_resume() -> None:
     stage = two_units()
     stage.learner_exits("v5p-1", 1, 65)
     stage.settle()

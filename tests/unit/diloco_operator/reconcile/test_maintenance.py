@@ -1,4 +1,4 @@
-"""Nodes that are about to go, or that somebody wants empty."""
+"""Nodes that are about to go, or that a person drains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_unit_leaves_ahead_of_announced_maintenance_and_it_does_not_count() -> N
     stage = two_nodes()
     stage.set_node(a_tpu_node("tpu-0", labels=at(1000)))
     plan = stage.step()
-    # maintenance_lead is 300 s: at 700 s it leaves, and asks to be looked at no later
+    # maintenance_lead is 300 s: at 700 s it leaves, and the job is requeued for no later
     assert stage.states() == {"v5p-0": "Training"}
     assert plan.requeue_after is not None
     assert plan.requeue_after <= 700.001
@@ -61,7 +61,7 @@ def test_node_whose_maintenance_is_far_off_is_used_and_one_that_is_near_is_not()
     assert list(fleet.free(shape)) == []
 
 
-def test_announcement_that_nobody_took_away_is_forgotten() -> None:
+def test_announcement_that_stays_on_the_node_is_ignored_in_the_end() -> None:
     fleet = an_inventory(a_tpu_node("tpu-0", labels=at(100)))
     shape = Shape("tpu-v5p", "2x2x1", 4)
     fleet.advance(START)

@@ -42,9 +42,9 @@ def with_template(**spec: Any) -> Stage:
     return Stage(job, a_tpu_node("tpu-0"))
 
 
-def test_learner_is_told_who_it_is_and_where_the_syncer_is() -> None:
-    told = env(learner(Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))))
-    assert told == {
+def test_learner_gets_its_identity_and_the_syncers_address() -> None:
+    variables = env(learner(Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))))
+    assert variables == {
         contract.ENV_JOB_FILE: "/etc/diloco/job/job.json",
         contract.ENV_TLS_DIR: "/etc/diloco/tls",
         contract.ENV_POD_IP: {"fieldRef": {"fieldPath": "status.podIP"}},
@@ -145,7 +145,7 @@ def test_making_pods_leaves_the_template_alone() -> None:
     assert spec.model_dump() == parsed
 
 
-def test_hosts_of_a_unit_are_told_how_to_meet() -> None:
+def test_hosts_of_a_unit_get_the_addresses_of_each_other() -> None:
     stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
     first, second = env(learner(stage)), env(learner(stage, host=1))
     hosts = ["bytes-lm-v5p-0-a1-0.bytes-lm", "bytes-lm-v5p-0-a1-1.bytes-lm"]
@@ -162,9 +162,9 @@ def test_hosts_of_a_unit_are_told_how_to_meet() -> None:
 
 def test_gpu_hosts_get_torchs_names_and_no_tpu_ones() -> None:
     stage = Stage(a_job().with_gpu_pool(max=1, hosts=2), a_gpu_node("gpu-0"), a_gpu_node("gpu-1"))
-    told = env(learner(stage, "h100-0", 1))
-    assert told["RANK"] == "1"
-    assert not any(name.startswith("TPU_") for name in told)
+    variables = env(learner(stage, "h100-0", 1))
+    assert variables["RANK"] == "1"
+    assert not any(name.startswith("TPU_") for name in variables)
     assert stage.pod("h100-0", 1, 1)["metadata"]["annotations"][names.ANNOTATION_SLICE] == "gpu-0+gpu-1"
 
 
@@ -179,9 +179,9 @@ def test_syncer_runs_on_its_volume_and_is_restarted_in_place() -> None:
     assert spec["priorityClassName"] == "batch"
     claims = [v["persistentVolumeClaim"]["claimName"] for v in spec["volumes"] if "persistentVolumeClaim" in v]
     assert claims == ["bytes-lm-syncer"]
-    told = env(pod)
-    assert (told[contract.ENV_STATE_DIR], told[contract.ENV_LISTEN_PORT]) == ("/var/lib/diloco", "7077")
-    assert told[contract.ENV_TERMINATION_LOG] == main(pod)["terminationMessagePath"]
+    variables = env(pod)
+    assert (variables[contract.ENV_STATE_DIR], variables[contract.ENV_LISTEN_PORT]) == ("/var/lib/diloco", "7077")
+    assert variables[contract.ENV_TERMINATION_LOG] == main(pod)["terminationMessagePath"]
 
 
 def test_syncers_template_keeps_its_image_and_gets_the_contract() -> None:
@@ -197,7 +197,7 @@ def test_syncers_template_keeps_its_image_and_gets_the_contract() -> None:
     assert [c["name"] for c in stage.syncer["spec"]["containers"]] == ["syncer", "log"]
 
 
-def test_job_file_says_what_to_train() -> None:
+def test_job_file_has_what_to_train() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
     job_file = contract.JobFile.model_validate_json(stage.children["ConfigMap"]["data"]["job.json"])
@@ -215,7 +215,7 @@ def test_a_learner_mounts_its_own_certificate_and_no_other() -> None:
     assert {item["key"] for item in items} <= stage.secrets["bytes-lm-learners-v5p-0"]["data"].keys()
 
 
-def test_nobody_mounts_the_authority_and_no_key_is_in_plain_sight() -> None:
+def test_no_pod_mounts_the_authority_and_no_key_is_in_plain_sight() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
     shown = json.dumps([stage.pods, stage.status]) + repr(stage.plans)
@@ -244,12 +244,12 @@ def test_slice_of_two_thousand_hosts_fits_into_environment_variables() -> None:
     job = Stage(a_job("j" * 10).with_pool(max=1, accelerator="tpu7x", topology="16x24x24")).observed().job
     assert job.spec is not None
     hosts = [Host(f"host-{index}") for index in range(2304)]
-    mould = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
-    pods = learner_pods(mould, unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash="")
-    told = env(pods[-1])
-    assert len(told["TPU_WORKER_HOSTNAMES"].split(",")) == 2304
-    assert told["TPU_WORKER_ID"] == "2303"
-    assert max(len(value) for value in told.values() if isinstance(value, str)) < 128 * 1024
+    base = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
+    pods = learner_pods(base, unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash="")
+    variables = env(pods[-1])
+    assert len(variables["TPU_WORKER_HOSTNAMES"].split(",")) == 2304
+    assert variables["TPU_WORKER_ID"] == "2303"
+    assert max(len(value) for value in variables.values() if isinstance(value, str)) < 128 * 1024
 
 
 def security(pod: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -257,7 +257,7 @@ def security(pod: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
     return spec["securityContext"], [c["securityContext"] for c in (*spec["containers"], *spec.get("initContainers", ()))]
 
 
-def test_every_container_obeys_the_restricted_profile_unless_the_template_says_otherwise() -> None:
+def test_every_container_obeys_the_restricted_profile_unless_the_template_sets_it() -> None:
     stage = with_template(initContainers=[{"name": "fetch", "image": "fetch:1"}])
     pods = [learner(stage), stage.syncer]
     for pod in pods:
@@ -331,7 +331,7 @@ def test_deleting_a_job_needs_no_right_to_its_finalizers() -> None:
     assert not any("blockOwnerDeletion" in owner for obj in objects for owner in obj["metadata"]["ownerReferences"])
 
 
-def test_syncer_asks_for_what_the_operator_is_told_and_stays_where_it_is_steady() -> None:
+def test_syncer_requests_the_configured_resources_and_stays_on_steady_nodes() -> None:
     config = OperatorConfig(syncer_cpu="2", syncer_memory="8Gi", syncer_memory_limit="16Gi")
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"), config=config)
     stage.settle()

@@ -1,4 +1,4 @@
-"""Scavenged pools take what nobody wants, and give it back when somebody does."""
+"""Scavenged pools take free slices, and give them back when another job needs them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ANY = SliceRequirements(V5P, "")
 RESERVED = SliceRequirements(V5P, "Reserved")
 
 
-def a_scavenger(count: int = 3, capacity: str = "Scavenged") -> Stage:
+def scavenging_job(count: int = 3, capacity: str = "Scavenged") -> Stage:
     job = a_job().with_learners(1, count).with_pool(max=count, capacity=capacity)
     return Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(count))).train()
 
 
-def test_as_many_units_give_way_as_are_wanted_the_last_first_and_it_does_not_count() -> None:
-    stage = a_scavenger()
+def test_as_many_units_leave_as_the_demand_needs_the_last_first_and_it_does_not_count() -> None:
+    stage = scavenging_job()
     stage.reclaims = {ANY: 1}
     stage.settle()
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Draining"}
@@ -33,8 +33,8 @@ def test_as_many_units_give_way_as_are_wanted_the_last_first_and_it_does_not_cou
     assert stage.inventory.reservations(stage.observed().job.key) == {"tpu-0", "tpu-1"}
 
 
-def test_slice_that_is_wanted_is_not_taken_again_until_nobody_wants_it() -> None:
-    stage = a_scavenger()
+def test_slice_in_demand_is_not_taken_again_before_the_demand_ends() -> None:
+    stage = scavenging_job()
     stage.reclaims = {ANY: 1}
     stage.settle()
     stage.kubelets_finish_deletions()
@@ -47,20 +47,20 @@ def test_slice_that_is_wanted_is_not_taken_again_until_nobody_wants_it() -> None
 
 
 def test_all_go_if_all_are_wanted_whatever_the_minimum_is() -> None:
-    stage = a_scavenger()
+    stage = scavenging_job()
     stage.reclaims = {ANY: 7}
     stage.settle()
     assert set(stage.states().values()) == {"Draining"}
 
 
 def test_unit_on_a_slice_that_does_not_fit_the_want_stays() -> None:
-    stage = a_scavenger()  # on-demand nodes
+    stage = scavenging_job()  # on-demand nodes
     stage.reclaims = {RESERVED: 3}
     stage.settle()
     assert set(stage.states().values()) == {"Training"}
 
 
-def test_unit_without_processes_gives_its_slice_before_one_that_trains() -> None:
+def test_unit_without_processes_leaves_before_one_that_trains() -> None:
     job = a_job().with_learners(1, 2).with_restarts(5, initial="1m").with_pool(max=2, capacity="Scavenged")
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
     stage.learner_exits("v5p-0", 1, 1)
@@ -73,15 +73,15 @@ def test_unit_without_processes_gives_its_slice_before_one_that_trains() -> None
     assert stage.unit("v5p-0")["slice"] == ""
 
 
-def test_pool_that_is_paid_for_gives_nothing() -> None:
-    stage = a_scavenger(capacity="OnDemand")
+def test_pool_that_is_not_scavenged_gives_no_slice_back() -> None:
+    stage = scavenging_job(capacity="OnDemand")
     stage.reclaims = {ANY: 3}
     stage.settle()
     assert set(stage.states().values()) == {"Training"}
     assert stage.plans[-1].reclaimable == ()
 
 
-def test_job_says_what_it_lacks_but_not_for_its_scavenged_pools() -> None:
+def test_job_reports_its_demand_but_not_for_scavenged_pools() -> None:
     job = a_job().with_learners(1, 3).with_pool("a", max=2).with_pool("b", max=1, capacity="Scavenged")
     stage = Stage(job, a_tpu_node("tpu-0"))
     stage.settle()

@@ -1,4 +1,4 @@
-"""Objects that the API server refuses to make: said where people look, tried again with patience, and nobody else waits for them."""
+"""Objects that the API server rejects: reported in status, tried again after growing pauses, and nothing else waits for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def two_pools() -> Stage:
     return Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1", kind="tpu-v6e-slice", topology="2x2"))
 
 
-def test_refused_unit_says_why_and_the_other_pool_trains() -> None:
+def test_rejected_unit_reports_why_and_the_other_pool_trains() -> None:
     stage = two_pools()
     for _ in range(6):
         stage.step_rejected(of_unit("a-0", PSA))
@@ -37,21 +37,21 @@ def test_refused_unit_says_why_and_the_other_pool_trains() -> None:
     assert "pod-security.kubernetes.io/enforce" in unit["message"]
     assert stage.learner_pods() == ["bytes-lm-b-0-a1-0"]
     stage.kubelets_start()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.step_rejected(of_unit("a-0", PSA))
     assert stage.states() == {"a-0": "Pending", "b-0": "Training"}
     assert stage.condition("Training")["status"] == "True"
 
 
-def test_job_whose_authority_cannot_be_made_asks_for_no_certificates() -> None:
+def test_job_whose_authority_is_rejected_asks_for_no_certificates() -> None:
     stage = two_pools()
     assert len(stage.reconcile_only().certificates) > 1, "the authority, and certificates that it signs"
     taken = RejectedWrite(409, "Secret bytes-lm-ca exists and does not belong to this job", stage.now, 1, transient=False, count=1)
     stage.rejected_writes["Secret", "bytes-lm-ca"] = taken
-    assert not stage.reconcile_only().certificates, "there is nobody to sign"
+    assert not stage.reconcile_only().certificates, "there is no authority that signs"
 
 
-def test_job_below_its_minimum_for_refused_pods_says_so() -> None:
+def test_job_below_its_minimum_because_of_rejected_pods_reports_it() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
         stage.step_rejected(of_unit("v5p-0", QUOTA))
@@ -62,12 +62,12 @@ def test_job_below_its_minimum_for_refused_pods_says_so() -> None:
     assert stage.status["learners"]["placed"] == 0
 
 
-def test_refused_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may() -> None:
+def test_rejected_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
-    refuses = of_unit("v5p-0", QUOTA)
+    rejects = of_unit("v5p-0", QUOTA)
     tried = []
     for _ in range(4000):
-        plan = stage.step_rejected(refuses)
+        plan = stage.step_rejected(rejects)
         if any(create.obj["metadata"]["labels"].get("diloco.dev/unit") for create in plan.creates):
             tried.append(stage.now)
         assert plan.requeue_after is not None
@@ -81,7 +81,7 @@ def test_refused_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may(
     assert stage.unit("v5p-0")["restarts"] == 0
 
 
-def test_pass_while_waiting_asks_to_be_woken_when_the_next_try_is_due() -> None:
+def test_plan_while_waiting_requeues_when_the_next_try_is_due() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
         plan = stage.step_rejected(of_unit("v5p-0", QUOTA))
@@ -90,7 +90,7 @@ def test_pass_while_waiting_asks_to_be_woken_when_the_next_try_is_due() -> None:
     assert plan.requeue_after <= 5.01
 
 
-def test_mended_spec_is_tried_at_once() -> None:
+def test_changed_spec_is_tried_at_once() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
         stage.step_rejected(of_unit("v5p-0", PSA))
@@ -99,7 +99,7 @@ def test_mended_spec_is_tried_at_once() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
 
 
-def test_gang_that_is_refused_in_part_gives_back_what_it_got() -> None:
+def test_gang_that_is_rejected_in_part_frees_what_it_has() -> None:
     stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
 
     def second_host(obj: dict[str, Any]) -> str:
@@ -117,7 +117,7 @@ def test_gang_that_is_refused_in_part_gives_back_what_it_got() -> None:
     assert stage.unit("v5p-0")["restarts"] == 0
 
 
-def test_refused_syncer_is_a_condition_of_the_job() -> None:
+def test_rejected_syncer_is_a_condition_of_the_job() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
 
     def syncer(obj: dict[str, Any]) -> str:
@@ -135,7 +135,7 @@ def test_refused_syncer_is_a_condition_of_the_job() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
 
 
-def test_refused_volume_claim_keeps_everything_after_it_back() -> None:
+def test_rejected_volume_claim_keeps_back_everything_after_it() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     wrong = "PersistentVolumeClaim is invalid: spec.storageClassName: Invalid value"
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_server_error_is_tried_at_once_and_a_lasting_one_becomes_a_message() -> 
     assert "ask the owner of this admission webhook" in stage.unit("v5p-0")["message"]
 
 
-def test_running_units_are_left_alone_when_a_new_one_is_refused() -> None:
+def test_running_units_are_left_alone_when_a_new_one_is_rejected() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
     stage.scale(max=2)
     for _ in range(4):
@@ -166,7 +166,7 @@ def test_running_units_are_left_alone_when_a_new_one_is_refused() -> None:
     assert stage.condition("Placed")["status"] == "True"
 
 
-def test_operator_that_forgot_the_refusal_tries_once_and_tells_again() -> None:
+def test_operator_that_forgot_the_rejection_tries_once_and_reports_again() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     for _ in range(4):
         stage.step_rejected(of_unit("v5p-0", QUOTA))
@@ -194,7 +194,7 @@ def test_operator_that_forgot_the_refusal_tries_once_and_tells_again() -> None:
         (403, "no", "the cluster's administrators"),
     ],
 )
-def test_advice_fits_what_the_server_said(code: int, message: str, words: str) -> None:
+def test_advice_fits_the_servers_message(code: int, message: str, words: str) -> None:
     assert words in advice(RejectedWrite(code, message, 0.0, 1))
 
 
@@ -205,7 +205,7 @@ def test_enormous_message_of_the_server_is_cut() -> None:
     assert len(stage.unit("v5p-0")["message"]) < 4096  # what the CRD allows
 
 
-def test_pods_say_on_which_slice_they_are_and_a_unit_on_two_is_made_again_on_one() -> None:
+def test_pods_show_their_slice_and_a_unit_on_two_is_created_again_on_one() -> None:
     # A create that timed out was carried out after all, on another slice than the next plan chose.
     stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2), *a_tpu_slice("np-1", 2))
     stage.settle()

@@ -1,4 +1,4 @@
-"""Growing, shrinking, changing and suspending while training."""
+"""Scaling up and down, changing and suspending while training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_maximum_above_what_the_pools_may_have_fills_the_pools_and_is_no_lack() 
     stage.scale(max=100)
     stage.settle()
     stage.kubelets_start()
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Training"}
     assert stage.status["learners"]["desired"] == 3
@@ -134,7 +134,7 @@ def test_changed_template_replaces_units_one_after_the_other() -> None:
         stage.settle()
         assert "Draining" not in stage.states().values()  # the next waits until this one contributes again
         stage.kubelets_start()
-        stage.everyone_contributes()
+        stage.all_contribute()
     stage.settle()
     assert order == ["v5p-0", "v5p-1", "v5p-2"]
     assert stage.learner_pods() == [f"bytes-lm-v5p-{i}-a2-0" for i in range(3)]
@@ -150,7 +150,7 @@ def test_changed_template_replaces_units_that_do_not_contribute_at_once() -> Non
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a2-0"]
 
 
-def test_suspend_drains_learners_then_the_syncer_and_gives_everything_back() -> None:
+def test_suspend_drains_learners_then_the_syncer_and_frees_every_slice() -> None:
     stage = trained(2)
     stage.edit(suspend=True)
     assert {d.name for d in stage.step().deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a1-0"}

@@ -10,7 +10,7 @@ from builders.stage import Stage
 from diloco_operator.report import UnitPhase
 
 
-def test_configuration_is_made_before_the_syncer_and_the_syncer_before_learners() -> None:
+def test_configuration_is_created_before_the_syncer_and_the_syncer_before_learners() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.step()
     assert [(create.wave, create.resource.kind, create.obj["metadata"]["name"]) for create in stage.plans[-1].creates] == [
@@ -81,13 +81,13 @@ def test_new_hardware_is_taken_as_soon_as_it_is_there() -> None:
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Starting"}
 
 
-def test_a_job_with_hungry_units_looks_again_soon() -> None:
+def test_a_job_with_unplaced_units_is_reconciled_again_soon() -> None:
     stage = Stage(a_job().with_learners(2, 4).with_pool(max=4), a_tpu_node("tpu-0"))
     stage.settle()
     assert (stage.reconcile_only().requeue_after or 0) <= stage.config.placement_retry + 0.001
 
 
-def test_plan_tells_which_nodes_the_job_holds() -> None:
+def test_plan_has_the_nodes_that_the_job_reserves() -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=4), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_tpu_node("tpu-2"))
     stage.settle()
     assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
@@ -101,7 +101,7 @@ def test_slices_that_another_job_holds_are_left_alone() -> None:
     assert "1 reserved by other jobs" in stage.status["pools"][0]["message"]
 
 
-def test_job_that_somebody_else_manages_is_left_alone() -> None:
+def test_job_of_another_manager_is_left_alone() -> None:
     plan = Stage(a_job().with_pool().with_spec(managedBy="kueue.x-k8s.io/multikueue"), a_tpu_node("tpu-0")).reconcile_only()
     assert plan.empty
     assert plan.requeue_after is None
@@ -114,7 +114,7 @@ def test_job_that_is_being_deleted_gets_no_new_pods() -> None:
     assert stage.reconcile_only().empty
 
 
-def test_unreadable_spec_is_refused_with_every_reason_and_what_runs_is_left_alone() -> None:
+def test_invalid_spec_is_reported_with_every_reason_and_what_runs_is_left_alone() -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0")).train()
     stage.edit(
         pools=[{"name": "v5p", "accelerator": "tpu-v5p", "topology": "3x5", "learners": {"min": 3, "max": 2}, "template": {"spec": {}}}]

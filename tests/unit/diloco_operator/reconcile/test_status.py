@@ -1,4 +1,4 @@
-"""What status says, and how often."""
+"""What status shows, and how often it is written."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_observed_generation_follows_the_spec() -> None:
 def test_figures_alone_are_written_at_most_once_per_interval() -> None:
     stage = trained()
     stage.advance(1)
-    stage.everyone_contributes(t=11)
+    stage.all_contribute(t=11)
     plan = stage.step()
     assert plan.status is None
     assert plan.requeue_after == pytest.approx(stage.config.progress_interval - 1, abs=0.01)
     stage.advance(stage.config.progress_interval)
-    stage.everyone_contributes(t=15)
+    stage.all_contribute(t=15)
     assert stage.step().status is not None
     assert stage.status["progress"]["step"] == 15
 
@@ -111,7 +111,7 @@ def test_silent_syncer_makes_training_unknown_and_touches_nothing() -> None:
     assert stage.status["learners"]["contributing"] == 2
 
 
-def test_quorum_missing_says_who_and_why_and_until_when() -> None:
+def test_quorum_missing_names_the_units_the_cause_and_the_time() -> None:
     job = a_job().with_learners(2, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
     stage.learner_exits("v5p-1", 1, 137, reason="OOMKilled")
@@ -139,14 +139,14 @@ def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
 
 def test_seeding_is_not_training_yet() -> None:
     stage = trained(1)
-    stage.everyone_contributes(seeded=False)
+    stage.all_contribute(seeded=False)
     stage.step()
     assert stage.condition("Training")["reason"] == "Seeding"
 
 
 def test_snapshot_that_cannot_be_written_degrades_the_job_with_advice() -> None:
     stage = trained()
-    stage.everyone_contributes(snapshot_error="No space left on device")
+    stage.all_contribute(snapshot_error="No space left on device")
     stage.step()
     degraded = stage.condition("Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "SnapshotFailed")
@@ -154,7 +154,7 @@ def test_snapshot_that_cannot_be_written_degrades_the_job_with_advice() -> None:
     assert "Training" in stage.true()
 
 
-def test_placed_counts_and_says_what_is_missing() -> None:
+def test_placed_counts_units_and_reports_what_is_missing() -> None:
     stage = Stage(a_job().with_learners(1, 4).with_pool(max=4), a_tpu_node("tpu-0"))
     stage.settle()
     placed = stage.condition("Placed")
@@ -168,7 +168,7 @@ def test_placed_counts_and_says_what_is_missing() -> None:
     assert "Add nodes" in placed["message"]
 
 
-def test_events_tell_what_happened_to_units() -> None:
+def test_events_report_what_happened_to_units() -> None:
     stage = trained(1)
     stage.learner_exits("v5p-0", 1, 1)
     plan = stage.step()
@@ -185,7 +185,7 @@ def test_message_of_many_missing_units_stays_short() -> None:
     assert len(message) < 2000
 
 
-def test_a_condition_that_somebody_else_added_causes_no_write() -> None:
+def test_a_foreign_condition_causes_no_write() -> None:
     ours = {"type": "Complete", "status": "False", "reason": "InProgress", "message": ""}
     theirs = {"type": "example.com/Audited", "status": "True", "reason": "ByHand", "message": ""}
     new = {"observedGeneration": 1, "conditions": [ours]}

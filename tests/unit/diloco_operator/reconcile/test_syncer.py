@@ -24,7 +24,7 @@ def replace_syncer(stage: Stage) -> None:
     stage.settle()
 
 
-def test_vanished_syncer_is_made_again_and_learners_run_on() -> None:
+def test_vanished_syncer_is_created_again_and_learners_run_on() -> None:
     stage = trained()
     del stage.pods["bytes-lm-syncer"]
     plan = stage.step()
@@ -35,7 +35,7 @@ def test_vanished_syncer_is_made_again_and_learners_run_on() -> None:
     assert "reconnect by themselves" in training["message"]
 
 
-def test_while_the_syncer_is_replaced_nobody_is_missing() -> None:
+def test_while_the_syncer_is_replaced_no_learner_is_missing() -> None:
     """Training tells of the syncer; Degraded is about learners, and these wait for it, unharmed."""
     stage = trained()
     turned = stage.condition("Degraded")["lastTransitionTime"]
@@ -69,7 +69,7 @@ def test_who_is_lost_while_the_syncer_is_away_is_missing() -> None:
     assert stage.condition("Degraded")["status"] == "True"
 
 
-def test_failed_syncer_is_deleted_and_made_again() -> None:
+def test_failed_syncer_is_deleted_and_created_again() -> None:
     stage = trained()
     exits(stage.syncer, 137, stage.now)
     stage.step()
@@ -120,7 +120,7 @@ def test_edited_job_file_is_put_right() -> None:
     assert '"steps":100' in stage.children["ConfigMap"]["data"]["job.json"]
 
 
-def test_name_taken_by_somebody_else_is_said_and_nothing_is_made_over_it() -> None:
+def test_name_of_a_foreign_object_is_reported_and_nothing_is_overwritten() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.children["Service"] = {"kind": "Service", "metadata": {"name": "bytes-lm", "uid": "x"}}
     stage.settle()
@@ -130,7 +130,7 @@ def test_name_taken_by_somebody_else_is_said_and_nothing_is_made_over_it() -> No
     assert stage.pods == {}
 
 
-def test_pod_name_taken_by_somebody_else_is_said() -> None:
+def test_pod_name_of_a_foreign_pod_is_reported() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
     stage.syncer["metadata"]["ownerReferences"] = [{"uid": "the-job-before", "controller": True}]
@@ -138,7 +138,7 @@ def test_pod_name_taken_by_somebody_else_is_said() -> None:
     assert "Pod bytes-lm-syncer" in stage.condition("Training")["message"]
 
 
-def test_crash_looping_syncer_says_how_it_ends() -> None:
+def test_crash_looping_syncer_reports_how_it_ends() -> None:
     stage = trained()
     container = stage.syncer["status"]["containerStatuses"][0]
     container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
@@ -156,12 +156,12 @@ def test_restarted_syncer_that_runs_again_is_no_news() -> None:
     container = stage.syncer["status"]["containerStatuses"][0]
     container["restartCount"] = 1
     container["lastState"] = {"terminated": {"exitCode": 1}}
-    stage.everyone_contributes()
+    stage.all_contribute()
     stage.settle()
     assert "Training" in stage.true()
 
 
-def test_syncer_on_a_dead_node_says_what_a_person_can_do() -> None:
+def test_syncer_on_an_unreachable_node_reports_what_a_person_can_do() -> None:
     stage = trained()
     stage.set_node(a_node("cpu-0", ready=False, taints=[{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]))
     stage.settle()
@@ -171,7 +171,7 @@ def test_syncer_on_a_dead_node_says_what_a_person_can_do() -> None:
     assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in training["message"]
 
 
-def test_volume_claim_that_somebody_deletes_is_said_while_work_goes_on() -> None:
+def test_deleted_volume_claim_is_reported_while_work_goes_on() -> None:
     stage = trained()
     stage.children["PersistentVolumeClaim"]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
     stage.settle()
@@ -181,14 +181,14 @@ def test_volume_claim_that_somebody_deletes_is_said_while_work_goes_on() -> None
     stage.learner_exits("v5p-0", 1, 1)
     stage.settle()
     assert stage.unit("v5p-0")["attempt"] == 2  # learners are still replaced
-    # Nobody makes a syncer on a volume that goes.
+    # No syncer is created on a volume that goes.
     del stage.pods["bytes-lm-syncer"]
     stage.settle()
     assert "bytes-lm-syncer" not in stage.pods
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "Service", "PersistentVolumeClaim"])
-def test_lost_object_of_a_running_job_is_made_again_and_nobody_is_disturbed(kind: str) -> None:
+def test_lost_object_of_a_running_job_is_created_again_and_no_pod_is_disturbed(kind: str) -> None:
     stage = trained()
     before = {name: pod["metadata"]["uid"] for name, pod in stage.pods.items()}
     del stage.children[kind]

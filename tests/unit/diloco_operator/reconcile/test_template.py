@@ -1,4 +1,4 @@
-"""Templates that break the contract are refused with every offending field."""
+"""Templates that break the contract are rejected, and every offending field is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POOL = "spec.pools[0].template"
 SYNCER = "spec.syncer.template"
 
 
-def refusal(stage: Stage) -> str:
+def problems(stage: Stage) -> str:
     """The message of Accepted=False; nothing is made."""
     stage.settle()
     condition = stage.condition("Accepted")
@@ -52,7 +52,7 @@ def learner_container(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_field_of_the_pod_that_breaks_the_contract_is_named(spec: dict[str, Any], field: str) -> None:
-    assert f"{POOL}.spec.{field}: " in refusal(with_pool_template(template(**spec)))
+    assert f"{POOL}.spec.{field}: " in problems(with_pool_template(template(**spec)))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_field_of_the_pod_that_breaks_the_contract_is_named(spec: dict[str, Any]
     ],
 )
 def test_field_of_the_learner_that_breaks_the_contract_is_named(container: dict[str, Any], field: str) -> None:
-    assert f"{POOL}.spec.containers[1].{field}: " in refusal(with_pool_template(learner_container(**container)))
+    assert f"{POOL}.spec.containers[1].{field}: " in problems(with_pool_template(learner_container(**container)))
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_field_of_the_learner_that_breaks_the_contract_is_named(container: dict[
 )
 def test_field_of_the_syncer_that_breaks_the_contract_is_named(given: dict[str, Any], field: str) -> None:
     stage = Stage(a_job().with_pool(max=1).with_spec(syncer={"template": {"spec": given}}), a_tpu_node("tpu-0"))
-    assert f"{SYNCER}.spec.{field}" in refusal(stage)
+    assert f"{SYNCER}.spec.{field}" in problems(stage)
 
 
 def test_labels_and_annotations_of_the_operator_are_its_own() -> None:
     given = {**template(), "metadata": {"labels": {"diloco.dev/unit": "x"}, "annotations": {"diloco.dev/slice": "y", "note": "z"}}}
-    message = refusal(with_pool_template(given))
+    message = problems(with_pool_template(given))
     assert f"{POOL}.metadata.labels[diloco.dev/unit]: " in message
     assert f"{POOL}.metadata.annotations[diloco.dev/slice]: " in message
     assert "note" not in message
 
 
-def test_two_priority_classes_that_differ_are_refused_and_one_is_enough() -> None:
+def test_two_priority_classes_that_differ_are_rejected_and_one_is_enough() -> None:
     one = a_job().with_pool(max=1, template=template(priorityClassName="low"))
-    assert f"{POOL}.spec.priorityClassName: " in refusal(Stage(one.with_spec(priorityClassName="high"), a_tpu_node("tpu-0")))
+    assert f"{POOL}.spec.priorityClassName: " in problems(Stage(one.with_spec(priorityClassName="high"), a_tpu_node("tpu-0")))
     stage = Stage(a_job().with_pool(max=1, template=template(priorityClassName="low")), a_tpu_node("tpu-0"))
     stage.settle()
     assert stage.pod("v5p-0", 1)["spec"]["priorityClassName"] == "low"
@@ -109,7 +109,7 @@ def test_two_priority_classes_that_differ_are_refused_and_one_is_enough() -> Non
 def test_all_offending_fields_of_all_templates_are_listed_at_once() -> None:
     job = a_job().with_pool("a", max=1, template=template(nodeName="x", hostname="y"))
     job.with_pool("b", max=1, template=template(subdomain="z")).with_spec(syncer={"template": {"spec": {"restartPolicy": "Always"}}})
-    message = refusal(Stage(job, a_tpu_node("tpu-0")))
+    message = problems(Stage(job, a_tpu_node("tpu-0")))
     for field in ("pools[0].template.spec.nodeName", "pools[0].template.spec.hostname", "pools[1].template.spec.subdomain"):
         assert f"spec.{field}: " in message
     assert "spec.syncer.template.spec.restartPolicy: " in message
@@ -153,10 +153,10 @@ def node_affinity(expression: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_template_of_another_shape_is_a_reason_and_no_crash(given: dict[str, Any], field: str) -> None:
-    assert f"{POOL}.{field}: " in refusal(with_pool_template(given))
+    assert f"{POOL}.{field}: " in problems(with_pool_template(given))
 
 
-def test_what_the_cluster_decides_is_not_refused_here() -> None:
+def test_what_the_cluster_decides_is_not_checked_here() -> None:
     given = template(hostPID=True, hostNetwork=True, volumes=[{"name": "x", "hostPath": {"path": "/"}}], runtimeClassName="gvisor")
     given["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     stage = with_pool_template(given)
@@ -165,7 +165,7 @@ def test_what_the_cluster_decides_is_not_refused_here() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
 
 
-def test_template_that_repeats_what_the_pool_says_is_fine() -> None:
+def test_template_that_repeats_the_pool_is_valid() -> None:
     given = template(nodeSelector={"cloud.google.com/gke-tpu-topology": "2x2x1"}, restartPolicy="Never")
     given["spec"]["containers"][0]["resources"] = {"limits": {"google.com/tpu": 4}}
     stage = with_pool_template(given)

@@ -1,4 +1,4 @@
-"""Whatever the world does, in whatever order, some things always hold, and when it calms down the job trains."""
+"""Whatever happens in whatever order, the invariants hold, and when it calms down the job trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINGLE = ("tpu-0", "tpu-1", "tpu-2")
 PAIRS = ("np-0", "np-1")
 
 
-class Worlds(RuleBasedStateMachine):
+class EventStorms(RuleBasedStateMachine):
     """Two pools, of one and of two hosts a unit, with hardware for some of what they may have. Limit 1,000: nothing is given up."""
 
     @initialize()
@@ -31,7 +31,7 @@ class Worlds(RuleBasedStateMachine):
         return [p for p in self.stage.pods.values() if p["metadata"]["labels"]["diloco.dev/component"] == "learner"]
 
     @rule(crash=st.none() | st.integers(0, 6))
-    def operator_passes(self, crash: int | None) -> None:
+    def operator_reconciles(self, crash: int | None) -> None:
         self.stage.step(crash_after=crash)
         if crash is not None:
             self.stage.restart_operator()
@@ -58,9 +58,9 @@ class Worlds(RuleBasedStateMachine):
         self.stage.kubelets_start()
 
     @rule()
-    def syncer_hears_everyone(self) -> None:
+    def syncer_hears_all(self) -> None:
         if "bytes-lm-syncer" in self.stage.pods and phase(self.stage.syncer) == "Running":
-            self.stage.everyone_contributes()
+            self.stage.all_contribute()
 
     @rule(pick=st.integers(0, 99), code=st.sampled_from([1, 66, 67, 137, 143]))
     def learner_dies(self, pick: int, code: int) -> None:
@@ -161,7 +161,7 @@ class Worlds(RuleBasedStateMachine):
             stage.advance(9.0)
             stage.kubelets_finish_deletions()
             stage.kubelets_start()
-            self.syncer_hears_everyone()
+            self.syncer_hears_all()
             stage.settle()
         states = Counter(stage.states().values())
         assert states["Training"] == 4, stage.status["units"]
@@ -172,7 +172,7 @@ class Worlds(RuleBasedStateMachine):
         )
 
 
-Worlds.TestCase.settings = settings(
+EventStorms.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-TestWorlds = Worlds.TestCase
+TestEventStorms = EventStorms.TestCase
