@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,15 +10,13 @@ from typing import Any
 
 from builders.jobs import JobBuilder
 from builders.nodes import a_tpu_node
+from builders.operator_run import an_api, an_operator, running
 from builders.pods import running_status
 from diloco_operator.api import names
-from diloco_operator.api.crd import build_crd
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.reflector import CachedObject, Reflector
-from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
 
@@ -52,8 +49,7 @@ def node(name: str, pool: str = "", topology: str = "2x2") -> Obj:
 
 async def new_api(nodes: int) -> MemoryApi:
     """An API server that knows DiLoCoJobs and has `nodes` slices."""
-    api = MemoryApi(random=random.Random(1))
-    await api.create(names.CUSTOM_RESOURCES, build_crd())
+    api = await an_api(time.time)
     for index in range(nodes):
         made = node(f"v6e-{index}")
         await api.create(names.NODES, made)
@@ -162,24 +158,13 @@ async def operating(
     telemetry = SimulatedTelemetry()
     instant = InstantKubelet(api, telemetry.changed)
     telemetry.kubelet = instant
-    rng = random.Random(2)
-    operator = Operator(
-        ObservedApi(api, on_create),
-        config=OperatorConfig(),
-        telemetry=telemetry,
-        now=time.time,
-        rng=rng.random,
-        run=RunConfig(stop_grace=0.1),
-    )
-    tasks = [asyncio.create_task(operator.run())]
-    if kubelet:
-        tasks += [asyncio.create_task(instant.pods.run()), asyncio.create_task(instant.work())]
+    operator = an_operator(ObservedApi(api, on_create), telemetry, now=time.time)
+    tasks = [asyncio.create_task(instant.pods.run()), asyncio.create_task(instant.work())] if kubelet else []
     try:
-        while not operator.idle:  # noqa: ASYNC110 -- nothing reports the end of the first synchronization
-            await asyncio.sleep(0.01)
-        yield instant
-        if operator.counters.defects:
-            raise RuntimeError(f"the operator had {operator.counters.defects} defects, see the log")
+        async with running(operator):
+            while not operator.idle:  # noqa: ASYNC110 -- nothing reports the end of the first synchronization
+                await asyncio.sleep(0.01)
+            yield instant
         for task in tasks:
             if task.done():
                 task.result()

@@ -129,6 +129,7 @@ def a_job(name: str = "bytes-lm") -> JobBuilder:
 def a_manifest(
     name: str = "bytes-lm",
     *,
+    namespace: str = "",
     min: int = 2,
     max: int = 6,
     pools: Sequence[Obj] | None = None,
@@ -138,4 +139,6 @@ def a_manifest(
     """As a user writes it, valid, on a TPU and a GPU pool; `training` are fields in camelCase on top of `steps: 2400`."""
     chosen = pools if pools is not None else (tpu_pool(), gpu_pool())
     builder = JobBuilder(name).with_learners(min, max).with_pools(*chosen).with_training(**{"steps": 2400, **training})
+    if namespace:
+        builder.in_namespace(namespace)
     return builder.with_spec(**(spec or {})).build()

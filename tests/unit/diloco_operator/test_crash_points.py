@@ -19,13 +19,13 @@ import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
+from builders.operator_run import an_operator
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Forbidden, Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.operator import Operator
 
 KEY = ("default", "lm")
 EPOCH = 1_763_672_400.0
@@ -101,15 +101,7 @@ class Scene:
             self._died.clear()
             client: Any = MortalClient(self.api, lives, self._died.set, lambda obj: obj["metadata"]["name"].startswith(self.rejected))
             self.clients.append(client)
-            seed = random.Random(7)
-            operator = Operator(
-                client,
-                config=OperatorConfig(),
-                telemetry=FakeTelemetry(self.cluster),
-                now=wall_clock,
-                rng=seed.random,
-                run=RunConfig(stop_grace=0),
-            )
+            operator = an_operator(client, FakeTelemetry(self.cluster), now=wall_clock)
             self._operators.append(operator)
             running = asyncio.create_task(operator.run())
             death = asyncio.create_task(self._died.wait())

@@ -14,15 +14,16 @@ import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
+from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator import RunConfig
 from diloco_operator.operator.reconciler import Decide
 from diloco_operator.plan import Plan
-from diloco_operator.reconcile import ObservedState, OperatorConfig, reconcile
+from diloco_operator.reconcile import ObservedState, reconcile
 
 START = 1_800_000_000.0
 UNITS = 60
@@ -85,22 +86,10 @@ async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile,
         await cluster.add(
             [a_node("cpu"), *(node for i in range(slices) for node in a_tpu_slice(f"np-{i}", kind="tpu-v6e-slice", topology="2x2"))]
         )
-        operator = Operator(
-            api,
-            config=OperatorConfig(),
-            telemetry=FakeTelemetry(cluster),
-            now=now,
-            rng=lambda: 0.5,
-            offload=offload,
-            decide=decide,
-            run=run or RunConfig(stop_grace=0),
-        )
-        task = asyncio.create_task(operator.run())
-        yield Stand(api, cluster)
-        assert not task.done()
-        assert operator.counters.defects == 0
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        options = {"offload": offload, "decide": decide, **({"run": run} if run else {})}
+        async with running(an_operator(api, FakeTelemetry(cluster), now=now, **options)) as task:
+            yield Stand(api, cluster)
+            assert not task.done()
 
 
 def test_failures_that_come_one_by_one_are_written_down_together() -> None:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
+from builders.operator_run import an_api, an_operator, running
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import VirtualLoop, run_virtual
 from diloco_operator.api import names
-from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
-from diloco_operator.reconcile import ObservedState, OperatorConfig
+from diloco_operator.reconcile import ObservedState
 
 REQUEST = 0.01
 
@@ -83,30 +81,18 @@ def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time() -> No
             await asyncio.sleep(pause)
 
     async def run() -> None:
-        api = MemoryApi(random=random.Random(1))
-        await api.create(names.CUSTOM_RESOURCES, build_crd())
         loop = asyncio.get_running_loop()
-        async with FakeCluster(api, loop.time) as cluster:
-            telemetry = FakeTelemetry(cluster)
-            operator = Operator(
-                api,
-                config=OperatorConfig(),
-                telemetry=telemetry,
-                now=loop.time,
-                rng=lambda: 0.5,
-                decide=decide,
-                run=RunConfig(stop_grace=0),
-            )
-            task = asyncio.create_task(operator.run())
+        api = await an_api(loop.time)
+        async with (
+            FakeCluster(api, loop.time) as cluster,
+            running(an_operator(api, FakeTelemetry(cluster), now=loop.time, decide=decide)),
+        ):
             for name in decided:
-                manifest = a_manifest(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)])
-                manifest["metadata"]["namespace"] = "default"
+                manifest = a_manifest(name, namespace="default", pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)])
                 await api.create(names.DILOCO_JOBS, manifest)
             await asyncio.sleep(1)
             end = loop.time() + seconds
             await asyncio.gather(touch(api, "big", end, 0.005, lambda _: None), touch(api, "small", end, 0.7, asked.append))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     run_virtual(run())
     begun = asked[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -14,15 +13,14 @@ from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_process import series
+from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
-from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator import RunConfig
 from diloco_operator.operator.endpoints import metrics_app
 from diloco_operator.operator.metrics import Metrics, placement_failures, recoveries
-from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report
 
 EPOCH = 1_763_672_400.0
@@ -43,20 +41,12 @@ class World:
         self.api = api
         self.cluster = cluster
         self.metrics = Metrics()
-        self.operator = Operator(
-            api,
-            config=OperatorConfig(),
-            telemetry=FakeTelemetry(cluster),
-            now=wall_clock,
-            rng=random.Random(1).random,
-            run=RunConfig(workers=4, stop_grace=0),
-            metrics=self.metrics,
-        )
+        run = RunConfig(workers=4, stop_grace=0)
+        self.operator = an_operator(api, FakeTelemetry(cluster), now=wall_clock, metrics=self.metrics, run=run)
 
     async def apply(self, name: str = "lm", *, max: int = 3) -> None:
         pools = [tpu_pool("v5p", min=1, max=1), tpu_pool("v6e", "tpu-v6e", "2x2", max=3)]
-        manifest = a_manifest(name, min=2, max=max, pools=pools, spec={"syncer": {}})
-        manifest["metadata"]["namespace"] = "default"
+        manifest = a_manifest(name, namespace="default", min=2, max=max, pools=pools, spec={"syncer": {}})
         await self.api.create(names.DILOCO_JOBS, manifest)
 
     async def until(self, what: str, condition: Callable[[Obj], object]) -> None:
@@ -102,8 +92,7 @@ def wall_clock() -> float:
 
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        api = MemoryApi(random=random.Random(1))
-        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        api = await an_api(wall_clock)
         async with Cluster(api, wall_clock) as cluster:
             await cluster.add(
                 [
@@ -114,12 +103,8 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
                 ]
             )
             world = World(api, cluster)
-            task = asyncio.create_task(world.operator.run())
-            try:
+            async with running(world.operator, defects=True):
                 await scenario(world)
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
     run_virtual(run())
 
@@ -219,14 +204,7 @@ def test_a_standby_tells_of_no_job() -> None:
         await world.apply()
         await world.trains(3)
         standby = Metrics()
-        operator = Operator(
-            world.api,
-            config=OperatorConfig(),
-            telemetry=FakeTelemetry(world.cluster),
-            now=wall_clock,
-            rng=lambda: 0.5,
-            metrics=standby,
-        )
+        operator = an_operator(world.api, FakeTelemetry(world.cluster), now=wall_clock, metrics=standby)
         task = asyncio.create_task(operator.run(lead=asyncio.Event().wait))  # type: ignore[arg-type]
         await asyncio.sleep(10)
         assert operator.caches.synced

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
+from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -20,10 +21,10 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
-from diloco_operator.reconcile import ObservedState, OperatorConfig
+from diloco_operator.reconcile import ObservedState
 from diloco_operator.report import Report
 from diloco_operator.telemetry import Endpoint
 
@@ -62,35 +63,19 @@ class World:
         self.decide = decide
         self.seen: list[tuple[float, ObservedState]] = []
         self.telemetry = SilentTelemetry()
-        self.operator = Operator(
-            self.api,
-            config=OperatorConfig(),
-            telemetry=self.telemetry,
-            now=lambda: asyncio.get_running_loop().time(),
-            rng=lambda: 0.0,
-            run=RunConfig(workers=4),
-            decide=self._decide,
-        )
+        options: dict[str, Any] = {"run": RunConfig(workers=4), "rng": lambda: 0.0, "decide": self._decide}
+        self.operator = an_operator(self.api, self.telemetry, now=lambda: asyncio.get_running_loop().time(), **options)
 
     def _decide(self, observed: ObservedState, now: datetime) -> Plan:
         assert now.tzinfo is UTC
         self.seen.append((asyncio.get_running_loop().time(), observed))
         return self.decide(observed)
 
-    @asynccontextmanager
-    async def operating(self) -> AsyncIterator[asyncio.Task[None]]:
-        task = asyncio.create_task(self.operator.run())
-        try:
-            yield task
-            if task.done() and not task.cancelled():
-                task.result()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    def operating(self) -> AbstractAsyncContextManager[asyncio.Task[None]]:
+        return running(self.operator, defects=True)
 
     async def apply(self, name: str = "lm", **spec: Any) -> Obj:
-        manifest = a_manifest(name, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)], spec=spec)
-        manifest["metadata"]["namespace"] = NS
+        manifest = a_manifest(name, namespace=NS, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)], spec=spec)
         return await self.api.create(names.DILOCO_JOBS, manifest)
 
     async def touch(self, name: str = "lm", value: str = "x") -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from datetime import UTC, datetime
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
+from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
-from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.reconcile import OperatorConfig
 
 EPOCH = 1_763_672_400.0
 
@@ -25,9 +21,9 @@ def wall_clock() -> float:
 
 
 def the_job(name: str, max: int, **pool: str) -> Obj:
-    manifest = a_manifest(name, min=1, max=max, pools=[{**tpu_pool("v6e", "tpu-v6e", "2x2", max=max), **pool}], spec={"syncer": {}})
-    manifest["metadata"]["namespace"] = "default"
-    return manifest
+    return a_manifest(
+        name, namespace="default", min=1, max=max, pools=[{**tpu_pool("v6e", "tpu-v6e", "2x2", max=max), **pool}], spec={"syncer": {}}
+    )
 
 
 async def states(api: MemoryApi, name: str) -> list[str]:
@@ -45,22 +41,12 @@ async def until(api: MemoryApi, name: str, wanted: list[str]) -> None:
 
 def test_scavenger_gives_one_slice_for_one_want_and_takes_it_again_later() -> None:
     async def run() -> None:
-        api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
-        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        api = await an_api(wall_clock)
         async with FakeCluster(api, wall_clock) as cluster:
             await cluster.add([a_node("cpu-0")])
             for slice_ in ("a", "b", "c"):
                 await cluster.add(a_tpu_slice(f"np-{slice_}", kind="tpu-v6e-slice", topology="2x2"))
-            operator = Operator(
-                api,
-                config=OperatorConfig(),
-                telemetry=FakeTelemetry(cluster),
-                now=wall_clock,
-                rng=random.Random(7).random,
-                run=RunConfig(stop_grace=0),
-            )
-            operating = asyncio.create_task(operator.run())
-            try:
+            async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
                 await api.create(names.DILOCO_JOBS, the_job("scavenger", 3, capacity="Scavenged"))
                 await until(api, "scavenger", ["Training"] * 3)
                 await api.create(names.DILOCO_JOBS, the_job("paid", 1))
@@ -70,9 +56,5 @@ def test_scavenger_gives_one_slice_for_one_want_and_takes_it_again_later() -> No
                 assert await states(api, "scavenger") == ["Pending", "Training", "Training"]
                 await api.delete(names.DILOCO_JOBS, "default", "paid")
                 await until(api, "scavenger", ["Training"] * 3)
-                assert operator.counters.defects == 0
-            finally:
-                operating.cancel()
-                await asyncio.gather(operating, return_exceptions=True)
 
     run_virtual(run())

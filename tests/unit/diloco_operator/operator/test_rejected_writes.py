@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
+from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
-from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Forbidden, Obj
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.operator import Operator, RunConfig
-from diloco_operator.reconcile import OperatorConfig
 
 EPOCH = 1_763_672_400.0
 
@@ -52,33 +48,19 @@ def play(scenario: Callable[[MemoryApi, Guarded], Awaitable[None]]) -> Guarded:
     """With an operator over a small fleet."""
 
     async def run() -> Guarded:
-        api = MemoryApi(clock=lambda: datetime.fromtimestamp(wall_clock(), tz=UTC), random=random.Random(3))
-        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        api = await an_api(wall_clock)
         guarded: Any = Guarded(api)
         async with FakeCluster(api, wall_clock) as cluster:
             await cluster.add([a_node("cpu-0")])
             await cluster.add(a_tpu_slice("np-v5p-a", 2, topology="2x2x2"))
             await cluster.add(a_tpu_slice("np-v6e-a", kind="tpu-v6e-slice", topology="2x2"))
-            operator = Operator(
-                guarded,
-                config=OperatorConfig(),
-                telemetry=FakeTelemetry(cluster),
-                now=wall_clock,
-                rng=random.Random(7).random,
-                run=RunConfig(stop_grace=0),
-            )
-            operating = asyncio.create_task(operator.run())
-            try:
+            async with running(an_operator(guarded, FakeTelemetry(cluster), now=wall_clock)) as operating:
                 playing = asyncio.ensure_future(scenario(api, guarded))
                 await asyncio.wait([operating, playing], return_when=asyncio.FIRST_COMPLETED)
                 if operating.done():
                     operating.result()
                 await playing
-                assert operator.counters.defects == 0
-                return guarded  # type: ignore[no-any-return]
-            finally:
-                operating.cancel()
-                await asyncio.gather(operating, return_exceptions=True)
+        return guarded  # type: ignore[no-any-return]
 
     return run_virtual(run())
 
