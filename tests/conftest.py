@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and fixtures of every test."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from builders.control_plane import ControlPlane, missing_programs, provide_programs, start
 from hypothesis import settings
 
-# No time limit for an example: a busy machine is not a failure. The same examples in every run: a failure can be repeated by anybody.
+# Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
 settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("diloco")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Whoever runs pytest directly gets the programs here, before any test's time runs; hack/test.sh has provided them already."""
+    """Bring the programs of the control plane before the first test's time limit runs. hack/test.sh has done so already."""
     tests = Path(__file__).parent
     if missing_programs() and any({"cluster", "e2e", "helm", "kube"} & set(item.path.relative_to(tests).parts) for item in session.items):
         capture = session.config.pluginmanager.get_plugin("capturemanager")
@@ -26,6 +26,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A real control plane that the tests of one process share. A test keeps to a namespace of its own, and removes the nodes it added."""
+    """A real control plane that the tests of one process share. Each test uses its own namespace and removes the nodes it added."""
     with start(tmp_path_factory.mktemp("control-plane"), audit=True) as plane:
         yield plane

@@ -58,7 +58,7 @@ class JobCertificates:
         return files
 
     def channel(self, address: str, files: TlsFiles) -> grpc.Channel:
-        """To the job's syncer, as whoever `files` belong to."""
+        """To the job's syncer, with the identity in `files`."""
         return channel(address, files, self.job)
 
 

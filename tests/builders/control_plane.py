@@ -432,7 +432,7 @@ class ControlPlane:
 
     # --- access ---
     def kubeconfig_for(self, token: str, name: str) -> Path:
-        """A kubeconfig file for whoever has the token; `name` is the file's and the context's. Readable by its owner only."""
+        """A kubeconfig file with the token; `name` names the file and the context. Only its owner may read it."""
         # YAML holds JSON, so this is a kubeconfig as every client reads it.
         content = {
             "apiVersion": "v1",

@@ -41,7 +41,7 @@ class Scripted:
 
 @contextlib.asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[Scripted]:
-    """A server until the context ends; it waits for nobody then."""
+    """A server until the context ends; then it closes every connection at once."""
     scripted = Scripted(handler)
     server = web.Server(cast("Any", scripted._answer), handler_cancellation=True)  # a watch that is left ends here, too
     runner = web.ServerRunner(server, shutdown_timeout=0)

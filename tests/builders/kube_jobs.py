@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 # --- processes --------------------------------------------------------------------------------------------------------
 class NodesCommand:
-    """`diloco local nodes` as a process, in a folder of its own; dies with whoever started it."""
+    """`diloco local nodes` as a process, in a folder of its own; ends with the process that started it."""
 
     def __init__(self, folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options: str) -> None:
         self.folder = folder

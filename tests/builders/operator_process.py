@@ -1,4 +1,4 @@
-"""`diloco-operator run` as a process of its own, against a real API server. Dies with whoever started it, however that ends."""
+"""`diloco-operator run` as a process of its own, against a real API server. It ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def replica(
 
 
 class TcpProxy:
-    """Passes bytes between one replica and the API server, until it is cut: then whatever comes is lost, and nobody is told."""
+    """Passes bytes between one replica and the API server, until it is cut: then it loses everything without an error on either side."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)

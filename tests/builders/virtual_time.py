@@ -20,7 +20,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if not ready:
             if timeout is None:
-                raise RuntimeError("every task waits for something that nobody will do")
+                raise RuntimeError("every task waits, and nothing is left that could wake one")
             self.now += max(0.0, timeout)
         return ready
 

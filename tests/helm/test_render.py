@@ -387,13 +387,13 @@ def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> N
     assert into_syncer["from"][1]["podSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
     assert into_syncer["from"][1]["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
     assert operator["spec"]["podSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
-    # Nobody but learners talks to learners; they talk to syncer, learners and DNS.
+    # Learners accept connections from learners only; they connect to the syncer, to learners and to DNS.
     assert learner["spec"]["ingress"] == [{"from": [{"podSelector": label[1]}]}]
     assert [rule.get("to", [{}])[0].get("podSelector") for rule in learner["spec"]["egress"]] == [label[0], label[1], None]
 
 
 def test_files_of_values_are_for_this_chart_only() -> None:
-    """Whoever adds a values file gets it tested above; one that the schema refuses would not render."""
+    """The tests above cover every values file; one that the schema refuses does not render."""
     assert {path.stem for path in VALUES.iterdir()} == {"defaults", "everything", "minimal", "namespaced", "replicated"}
 
 

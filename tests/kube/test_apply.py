@@ -33,7 +33,7 @@ async def test_apply_creates_what_does_not_exist(client: Client, namespace: str)
     assert made["spec"]["size"] == 2
     assert made["spec"]["color"] == "red"  # defaults as on create
     assert made["metadata"]["generation"] == 1
-    assert _owned(made, "one") == {"f:spec": {"f:size": {}}}  # nobody owns a default
+    assert _owned(made, "one") == {"f:spec": {"f:size": {}}}  # a default has no owner
 
 
 async def test_applying_the_same_again_writes_nothing(client: Client, namespace: str) -> None:
@@ -195,7 +195,7 @@ async def test_update_takes_fields_without_asking_and_apply_meets_the_conflict(c
     assert [cause.field for cause in error.value.causes] == [".spec.label"]
 
 
-async def test_field_that_an_update_removes_is_nobodys(client: Client, namespace: str) -> None:
+async def test_field_that_an_update_removes_has_no_owner(client: Client, namespace: str) -> None:
     made = await _apply(client, namespace, "one", size=2, label="abc")
     rest = {key: value for key, value in made["spec"].items() if key != "label"}
     updated = await client.update(WIDGETS, {**made, "spec": rest}, field_manager="editor")
@@ -259,15 +259,15 @@ async def test_status_apply_to_nothing_is_not_found(client: Client, namespace: s
         await _apply_status(client, namespace, "op", phase="On")
 
 
-_NOBODY = {"uid": "00000000-0000-0000-0000-000000000000"}
+_OTHER_UID = {"uid": "00000000-0000-0000-0000-000000000000"}
 
 
 async def test_apply_with_another_uid_is_refused(client: Client, namespace: str) -> None:
     with pytest.raises(Conflict):
-        await _apply(client, namespace, "one", meta=_NOBODY, size=2)
+        await _apply(client, namespace, "one", meta=_OTHER_UID, size=2)
     made = await _apply(client, namespace, "one", size=2)
     with pytest.raises(Invalid) as error:
-        await _apply(client, namespace, "one", meta=_NOBODY, size=3)
+        await _apply(client, namespace, "one", meta=_OTHER_UID, size=3)
     assert {cause.field for cause in error.value.causes} == {"metadata.uid"}
     await _apply(client, namespace, "one", meta={"uid": made["metadata"]["uid"]}, size=3)
 
@@ -281,10 +281,10 @@ async def test_uid_does_not_guard_the_status_of_a_custom_object_but_its_version_
         return await client.patch(WIDGETS, namespace, "a", obj, type=PatchType.APPLY, field_manager="op", subresource="status", force=True)
 
     phases = iter(["One", "Two", "Three"])
-    assert (await write({**version, **_NOBODY}))["status"] == {"phase": "One"}
+    assert (await write({**version, **_OTHER_UID}))["status"] == {"phase": "One"}
     with pytest.raises(Conflict):
         await write(version)
-    assert (await write(_NOBODY))["status"] == {"phase": "Three"}
+    assert (await write(_OTHER_UID))["status"] == {"phase": "Three"}
 
 
 async def test_apply_with_an_old_version_conflicts(client: Client, namespace: str) -> None:

@@ -46,7 +46,7 @@ async def test_empty_list_is_no_error(client: Client, namespace: str) -> None:
         ("!tier", ["b", "d"]),
         ("app=x,tier!=1", ["c"]),
         ("app in (x), tier in (2, 3)", ["c"]),
-        ("app=nobody", []),
+        ("app=unknown", []),
     ],
 )
 async def test_label_selectors(client: Client, namespace: str, selector: str, expected: list[str]) -> None:

@@ -69,7 +69,7 @@ async def test_missing_object_is_not_found(client: Client, namespace: str) -> No
 
 async def test_kind_that_is_not_served_is_not_found(client: Client, namespace: str) -> None:
     with pytest.raises(NotFound):
-        await client.list(Resource("nobody.example", "v1", "Nothing", "nothings"), namespace)
+        await client.list(Resource("unknown.example", "v1", "Nothing", "nothings"), namespace)
 
 
 async def test_object_of_another_kind_is_a_bad_request(client: Client, namespace: str) -> None:
@@ -175,7 +175,7 @@ async def test_update_cannot_touch_what_the_server_sets(client: Client, namespac
 
 
 @pytest.mark.parametrize("mark", [{"deletionTimestamp": "2000-01-01T00:00:00Z"}, {"deletionGracePeriodSeconds": 5}])
-async def test_nobody_marks_an_object_as_deleted_by_writing_it(client: Client, namespace: str, mark: dict[str, object]) -> None:
+async def test_no_write_marks_an_object_as_deleted(client: Client, namespace: str, mark: dict[str, object]) -> None:
     made = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
     with pytest.raises(Invalid) as error:
         await client.update(CONFIG_MAPS, {**made, "metadata": {**made["metadata"], **mark}})

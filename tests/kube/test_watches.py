@@ -133,7 +133,7 @@ async def _changed_elsewhere(client: Client, namespace: str) -> str:
 async def test_watch_ends_by_itself_with_a_bookmark_that_can_be_gone_on_from(client: Client, namespace: str) -> None:
     found: list[WatchEvent] = []
     async with asyncio.timeout(60):
-        while not found:  # bookmarks are promised to nobody: a busy server may be too late with one for a watch as short as ours
+        while not found:  # the API promises no bookmark: a busy server may be too late with one for so short a watch
             version = await _changed_elsewhere(client, namespace)
             found = await _to_the_end(client, namespace, version, _BOOKMARKED, bookmarks=True)
     assert {event.type for event in found} == {EventType.BOOKMARK}

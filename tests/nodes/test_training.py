@@ -172,7 +172,7 @@ def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containe
     cluster.nodes["tpu-0"].kill_kubelet()
     cluster.wait_for(lambda: not cluster.ready("tpu-0"), "tpu-0 to be NotReady")
     training.wait(lambda obj: unit_of(obj, "v5p-0")["state"] != "Training", "v5p-0 to leave the silent node")
-    assert Path(f"/proc/{process}").exists(), "nobody is there to end it: the syncer must refuse it once its successor has come"
+    assert Path(f"/proc/{process}").exists(), "no kubelet ends it: the syncer must refuse it once its successor has joined"
     cluster.nodes["tpu-0"].start_kubelet()
     cluster.give_devices("tpu-0")
     assert len(training.unit("v5p-0", 3)["failures"]) == 1, "a lost node is not the unit's fault"
