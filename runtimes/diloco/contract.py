@@ -125,7 +125,7 @@ def syncer_pod_name(job: str) -> str:
 
 
 def syncer_host_name(job: str, namespace: str) -> str:
-    """The name in the syncer's certificate, which clients demand whatever address they dial."""
+    """The name in the syncer's certificate. Clients demand it at any address that they connect to."""
     return f"{syncer_pod_name(job)}.{job}.{namespace}.svc"
 
 

@@ -400,7 +400,7 @@ class Core:
             value = _frozen(codec.value_of(self.coding, payload, anchor))
             if self.coding is not Coding.INT4_DELTA:
                 return payload, value, None
-            # Levels are coarse: what they leave out would be lost for good where it is below half a level every time.
+            # Levels are coarse: without the residual, updates below half a level would be lost each time.
             update -= codec.decode(self.coding, payload, update.size)
             return payload, value, _frozen(update)
         except codec.NonFiniteError:

@@ -1,4 +1,4 @@
-"""What goes into the core and what comes out of it, as data."""
+"""The inputs and outputs of the core, as data."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Member:
         """Take metadata and return the number of new local steps in it."""
         new = metadata.local_step - self.local_step
         if self.heard is None:
-            new = min(new, 1)  # whatever it did before it joined is not this clock's
+            new = min(new, 1)  # steps from before it joined do not drive the clock
         self.heard = now
         self.steps = list(metadata.steps)
         if new <= 0:

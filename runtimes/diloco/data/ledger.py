@@ -62,7 +62,7 @@ class Summary:
 
 
 @dataclass(slots=True)
-class _Session:
+class _WorkSession:
     """One connection of one process of one attempt. Its counters start at 0."""
 
     attempt: int
@@ -84,7 +84,7 @@ class Ledger:
         self._free = IntervalSet()
         self._committed = IntervalSet()
         self._units: dict[str, UnitWork] = {}
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _WorkSession] = {}
         self._next_lease = 1
 
     # --- leases and commits -------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Ledger:
             if (held.attempt, held.session) == (attempt, session):
                 return
             self.release(unit, held.attempt)
-        self._sessions[unit] = _Session(attempt, session)
+        self._sessions[unit] = _WorkSession(attempt, session)
 
     def lease(self, unit: str, attempt: int, session: str, n: int) -> WorkLease:
         """Lease from 1 to `n` numbers that lie together: those that came back first, then new ones. Begins the session if need be.
@@ -212,7 +212,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Ledger:
-        """The inverse of `to_json`; whatever was not committed is free. Raises LedgerError for malformed or contradictory data."""
+        """The inverse of `to_json`; everything that was not committed is free. Raises LedgerError for malformed or contradictory data."""
         if stored.get("format") != FORMAT:
             raise LedgerError(f"the ledger has format {stored.get('format')!r}, this program reads {FORMAT}")
         ledger = cls()

@@ -1,8 +1,8 @@
-"""Which sample a sequence number stands for. Pure arithmetic: the same in every process, and no memory that grows with the data.
+"""Maps sequence numbers to samples. Pure arithmetic: equal in every process, without memory that grows with the data.
 
 The job's work is the sequence 0, 1, 2, …; epoch e is the numbers [e*n, (e+1)*n) for n samples. Within an epoch every sample
-comes once, in an order that a seeded permutation of its own gives: a Feistel network over the smallest power of two >= n, whose results
-outside 0..n-1 are put in again until they fall inside (cycle walking; fewer than two rounds on average).
+occurs once, in the order of a seeded permutation: a Feistel network over the smallest power of two >= n, which is applied again to results
+outside 0..n-1 until they fall inside (cycle walking; fewer than two rounds on average).
 
 See docs/decisions/0003-work-leases-and-ledger.md.
 """

@@ -138,7 +138,7 @@ def _with_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax
     if len(leaf.sharding.device_set) == 1:
         updated = _set_layer(leaf, value, layer)
         return updated
-    # Shard by shard, so that it holds for any sharding, whatever axes the mesh calls explicit, and nothing goes between devices.
+    # Shard by shard: this works for any sharding and any axis types of the mesh, and copies nothing between devices.
     shards = []
     for shard in leaf.addressable_shards:
         local = _local_layer(shard, layer)

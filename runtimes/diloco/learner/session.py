@@ -35,7 +35,7 @@ from diloco.learner.connection import Connection
 from diloco.learner.inbox import Finished, Inbox, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
-from diloco.learner.work import AHEAD_BATCHES, Work
+from diloco.learner.work import AHEAD_BATCHES, WorkQueue
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
@@ -127,7 +127,7 @@ class Session:
         )
         self._connection = Connection(config.syncer, config.tls, config.host_name, hello, fragments, self._coding, self._inbox, keepalive)
         self._timer = StepTimer(config.relative_speed)
-        self._work = Work()
+        self._work = WorkQueue()
         self._generation = 0
         self._in_hand: int | None = None
         """Number of samples of the batch that is being trained on; None between `step` and the next batch."""
@@ -197,7 +197,8 @@ class Session:
         self._end(Bye(drained=not self._done, samples_done=self._samples_done, tokens_done=self._tokens_done))
         if self._draining and not self._done:
             raise _leave(
-                Exit.DRAINED, f"unit {self._unit} drained after {self._steps_taken} steps of this process; its open work goes back"
+                Exit.DRAINED,
+                f"unit {self._unit} drained after {self._steps_taken} steps of this process; its uncommitted work is free again",
             )
 
     def __enter__(self) -> Self:
@@ -250,7 +251,7 @@ class Session:
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
                 logged = now
-        _log.info("unit %s takes part from outer step %d of %d", self._unit, self._t, self._steps)
+        _log.info("unit %s trains from outer step %d of %d", self._unit, self._t, self._steps)
         self._timer.restart()
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
@@ -336,7 +337,9 @@ class Session:
         self._steps = event.steps
         if event.generation != self._generation:
             if self._generation:
-                _log.warning("the syncer goes on from outer step %d without this unit's latest work; taking its parameters", event.t)
+                _log.warning(
+                    "the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", event.t
+                )
             self._generation = event.generation
             self._t = event.t
             self._work.forget(event.asked)
@@ -363,7 +366,7 @@ class Session:
         """Send the job's first parameters: the last ones from the syncer, or else the model's own."""
         values = self._connection.received()
         if values is None:
-            _log.info("unit %s gives the job its first parameters", self._unit)
+            _log.info("unit %s seeds the job", self._unit)
             arrays = self._store.read([tensor.name for fragment in self._fragments for tensor in fragment.tensors])
             values = [pack(fragment, arrays) for fragment in self._fragments]
         self._connection.seed(self._generation, values)

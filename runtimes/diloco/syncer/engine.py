@@ -43,7 +43,7 @@ from diloco.syncer.peer import (
     WorkRequested,
 )
 from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
-from diloco.syncer.restore import State, snapshot_data
+from diloco.syncer.restore import RestoredState, snapshot_data
 from diloco.syncer.seeding import seed_values
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
 from diloco.syncer.snapshot_writer import SnapshotData, SnapshotWriter
@@ -70,7 +70,7 @@ class Engine:
     def __init__(
         self,
         config: Config,
-        state: State,
+        state: RestoredState,
         snapshots: SnapshotWriter,
         changes: Changes,
         incarnation: bytes,
@@ -220,7 +220,7 @@ class Engine:
             durable = await self._snapshots.save(self._snapshot_data(core))
             if durable or self._stopping.is_set():
                 break
-            _log.error("trying again to write the final snapshot in %.0f s", self._config.timeouts.final_retry)
+            _log.error("the final snapshot is written again in %.0f s", self._config.timeouts.final_retry)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._config.timeouts.final_retry)
         if self._finished_at is None or not durable:
@@ -291,9 +291,7 @@ class Engine:
         self._ledger.begin(session.unit, session.attempt, session.holder)
         self._unit_stats.of(session.unit).joined(session.attempt, now)
         self._changes.notify()
-        _log.info(
-            "unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, ", where it stopped" if resumed else ""
-        )
+        _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, ", resumed" if resumed else "")
         if self._core.seeded:
             peer.outgoing.urgent(self._welcome(self._core, resumed=resumed, seed_wanted=False))
             own_seed = session.holder in self._asked_to_seed
@@ -472,10 +470,10 @@ class Engine:
         for session in self._sessions.expire(self._clock()):
             back = self._ledger.release(session.unit, session.attempt)
             self._uncommitted.pop(session.holder, None)
-            _log.info("unit %s did not come back in time; %d samples go back", session.unit, sum(end - start for start, end in back))
+            _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, sum(end - start for start, end in back))
             self._changes.notify()
 
-    # --- the job's first parameters -----------------------------------------------------------------------------------
+    # --- seed ----------------------------------------------------------------------------------------------------------
 
     def _find_seeder(self, gone: int) -> None:
         """If the seeder is gone, ask another joined learner for the seed; without one, forget the model's layout."""
@@ -509,7 +507,7 @@ class Engine:
             code = Refused.NONFINITE if refusal.reason is Reason.NON_FINITE else Refused.PROTOCOL
             self._refuse(peer, code, refusal.message, now)
             return
-        _log.info("unit %s has given the job its first parameters", session.unit)
+        _log.info("unit %s has seeded the job", session.unit)
         self._seeder = None
         self._snapshots.offer(self._snapshot_data(core))
         for other in self._peers.values():
@@ -567,7 +565,7 @@ class Engine:
             case Merged():
                 _log.debug("outer step %d merged fragment %d of %s", action.t, action.fragment, ", ".join(action.units))
             case Skipped():
-                _log.info("outer step %d left fragment %d as it was: %s", action.t, action.fragment, action.message)
+                _log.info("outer step %d leaves fragment %d unchanged: %s", action.t, action.fragment, action.message)
             case Snapshot():
                 self._snapshots.offer(self._snapshot_data(core))
             case Finish():

@@ -57,7 +57,7 @@ class Outgoing:
         self._held[fragment] = version
 
     def held(self, fragment: int) -> int | None:
-        """The version that the learner holds once everything is delivered; None: none at all."""
+        """The version that the learner holds once everything is delivered; None: no version."""
         return self._held.get(fragment)
 
     def urgent(self, message: ToLearner) -> None:

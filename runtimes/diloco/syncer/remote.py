@@ -1,4 +1,4 @@
-"""Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://`, whatever fsspec has a driver for.
+"""Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://` and everything else that fsspec has a driver for.
 
 An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
 

@@ -22,7 +22,7 @@ from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
 from diloco.syncer.unit_stats import UnitStatsTable
 
 META_FORMAT = 1
-"""Version of what `snapshot_data` stores beside the core's own."""
+"""Version of what `snapshot_data` stores besides the core's state."""
 
 
 class BadState(Exception):
@@ -30,7 +30,7 @@ class BadState(Exception):
 
 
 @dataclass(slots=True)
-class State:
+class RestoredState:
     """Everything that a snapshot holds and a process continues from."""
 
     core: Core | None
@@ -77,7 +77,7 @@ def snapshot_places(config: Config) -> tuple[SnapshotStore, RemoteSnapshots | No
         raise BadState(str(error)) from error
 
 
-def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None) -> State:
+def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
     """Read the newest usable state. Blocking. Raises BadState; FencesError for a damaged fences file."""
     fences = load_fences(config.state_dir, config.job.uid)
     try:
@@ -87,7 +87,7 @@ def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None
     except SnapshotError as error:
         raise BadState(str(error)) from error
     if loaded is None:
-        return State(None, Ledger(), UnitStatsTable(), fences, {}, -1, "")
+        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, -1, "")
     try:
         return _state(config, loaded, fences)
     except (LayoutError, StateError, LedgerError) as error:
@@ -101,7 +101,7 @@ def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None
         ) from error
 
 
-def _state(config: Config, loaded: Loaded, fences: dict[str, int]) -> State:
+def _state(config: Config, loaded: Loaded, fences: dict[str, int]) -> RestoredState:
     meta = loaded.meta
     if meta.get("format") != META_FORMAT:
         raise StateError(f"it has format {meta.get('format')!r}, this program reads {META_FORMAT}")
@@ -121,4 +121,4 @@ def _state(config: Config, loaded: Loaded, fences: dict[str, int]) -> State:
     elif not same_job:
         message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items()}
-    return State(core, Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"]), fences, evaluations, loaded.t, message)
+    return RestoredState(core, Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"]), fences, evaluations, loaded.t, message)

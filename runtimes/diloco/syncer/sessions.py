@@ -1,6 +1,6 @@
 """Which process may act for which unit: identity, fencing and sessions as a pure state machine. Time and streams come in as arguments.
 
-A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones for good. Of one attempt only one process
+A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones permanently. Of one attempt only one process
 may be connected at a time. A session whose stream breaks stays open, with its leases, for the reconnect window.
 
 See docs/decisions/0070-sessions-and-fences.md.

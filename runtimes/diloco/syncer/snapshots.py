@@ -107,7 +107,7 @@ class SnapshotStore:
         return path
 
     def load_newest(self) -> Loaded | None:
-        """The newest snapshot whose size and checksums hold; None if there is none at all.
+        """The newest snapshot whose size and checksums hold; None if there is no snapshot.
 
         Raises `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
         """

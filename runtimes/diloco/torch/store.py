@@ -16,7 +16,7 @@ _COMPILED = "_orig_mod."
 
 
 class ModuleStore:
-    """A `ParameterStore` over a module's parameters, whatever their device and floating type.
+    """A `ParameterStore` over a module's parameters, on any device and of any floating type.
 
     Tied parameters count once, under the name that the module registered first. Buffers (running statistics) are the unit's own and
     are not exchanged. Canonical values are float32; a parameter of a shorter type is rounded to it when a fragment is adopted, so a

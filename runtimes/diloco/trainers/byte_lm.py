@@ -2,7 +2,7 @@
 
 A decoder-only transformer with pre-normalisation, learned positions and gated feed-forward blocks (SiLU), without biases except in the
 layer norms. `parameter_shapes` is its canonical layout; weight matrices lie as [in, out], so that y = x @ w. Both frameworks start
-from `initial_parameters`, so equal seeds are equal models, whatever the framework.
+from `initial_parameters`, so equal seeds give equal models in both.
 
 See docs/decisions/0080-inner-learning-rate.md.
 """
