@@ -74,15 +74,15 @@ def test_template_that_asks_for_more_meets_the_clusters_policy_and_not_ours(cont
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (template(priorityClassName="missing"), "make the PriorityClass"),
-        (template(serviceAccountName="missing"), "make the service account"),
+        (template(priorityClassName="missing"), "create the PriorityClass"),
+        (template(serviceAccountName="missing"), "create the service account"),
         (template(nodeSelector={"a": "\u2603"}), "fix the field"),
         ({**template(), "metadata": {"labels": {"team": "\u4e16\u754c"}}}, "fix the field"),
         (template(volumes=[{"name": "\U0001f600", "emptyDir": {}}]), "fix the field"),
-        (template(runtimeClassName="missing"), "make the RuntimeClass"),
+        (template(runtimeClassName="missing"), "create the RuntimeClass"),
     ],
 )
-def test_refused_pod_gets_advice_that_fits_the_servers_words(
+def test_rejected_pod_gets_advice_that_fits_the_servers_message(
     control_plane: ControlPlane, restricted: str, given: dict[str, Any], words: str
 ) -> None:
     job = a_job().with_pool(max=1, template=given)
