@@ -54,6 +54,14 @@ def test_a_fragment_is_sent_although_there_is_new_progress_after_every_message()
     assert sent == ["hello", "progress", "chunk", "progress", "chunk", "progress"]
 
 
+def test_nothing_is_sent_on_a_stream_that_is_over() -> None:
+    outbox = Outbox(FromLearner(hello=Hello()))
+    outbox.post(FromLearner(work_wanted=WorkWanted()))
+    outbox.transfer(iter([chunk()]))
+    outbox.abandon()
+    assert kinds(outbox) == []
+
+
 def test_a_stream_that_is_over_lets_its_sender_go() -> None:
     outbox = Outbox(FromLearner(hello=Hello()))
     taken: list[str] = []

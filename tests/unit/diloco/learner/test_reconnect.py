@@ -527,10 +527,14 @@ def test_done_puts_the_last_broadcasts_in_place_without_what_was_trained_since(
 def test_the_end_that_it_missed_comes_after_a_reconnect(learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
     learner.train()
     stream.end()
-    syncer.accept().welcome(t=10).broadcast_all(10, weights(9.0)).done(10)
+    again = syncer.accept().welcome(t=10).broadcast_all(10, weights(9.0)).done(10)
     learner.wait_for(Finished)
     learner.train()
     assert (learner.session.done, values(learner)) == (True, {9.0})
+    # SIGTERM after the end changes nothing: the unit is complete, not drained.
+    learner.session._drain(15, None)
+    learner.session.close()
+    assert not again.hear("bye").bye.drained
 
 
 @pytest.mark.parametrize(
