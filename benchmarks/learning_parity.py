@@ -31,7 +31,7 @@ LIMIT = 1.03
 UNITS = 4
 TUNING_SEED = 0
 FIRST_SEED = 11
-"""Counted seeds start here. None of them was looked at when the outer optimizer and the length of the run were chosen."""
+"""Counted seeds start here. None of them was used to choose the outer optimizer or the length of the run."""
 LEAST_STEPS = 600
 LEAST_SEEDS = 3
 """With fewer steps or seeds the figure means nothing: it is printed, but never ok."""

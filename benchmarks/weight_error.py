@@ -144,14 +144,14 @@ class _Run:
                 learner.batches[action.fragment].clear()
 
     def _compare(self, merged: Merged) -> None:
-        """Shares that the merge really had (how far each learner's place moved) and those it said, against the count."""
+        """Compare the shares that the merge had (how far each learner's place moved) and those it reports with the count."""
         expected = {unit: self._expected.pop((merged.t, unit)) for unit in merged.units}
-        total, said = sum(expected.values()), sum(merged.weights.values())
+        total, reported = sum(expected.values()), sum(merged.weights.values())
         before, after = self._values[merged.fragment], self.core.value(merged.fragment)
         self._values[merged.fragment] = after
         for unit, weight in expected.items():
             share = weight / total
             place = self.learners[unit].index
             moved = abs(float(after[place]) - float(before[place]))
-            self.worst = max(self.worst, abs(moved / share - 1), abs(merged.weights[unit] / said / share - 1))
+            self.worst = max(self.worst, abs(moved / share - 1), abs(merged.weights[unit] / reported / share - 1))
             self.compared += len(expected) > 1

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Self
 
+from builders.pods import ended_status, running_status
 from diloco.contract import Result, UnitResult
 from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
@@ -181,15 +182,9 @@ class FakeCluster:
         if node in self._dead_nodes:
             return
         self._addresses += 1
-        container = pod["spec"]["containers"][0]["name"]
         now = format_timestamp(self._now())
-        status = {
-            "phase": "Running",
-            "podIP": f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}",
-            "startTime": now,
-            "containerStatuses": [{"name": container, "ready": True, "restartCount": 0, "state": {"running": {"startedAt": now}}}],
-            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}],
-        }
+        ip = f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}"
+        status = {**running_status(pod, now, ip=ip), "startTime": now}
         await self._client.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
 
     async def _any_node(self) -> str:
@@ -204,13 +199,8 @@ class FakeCluster:
     async def _finish(self, namespace: str, name: str, exit_code: int, reason: str, message: str = "") -> None:
         pod = await self._client.get(names.PODS, namespace, name)
         now = format_timestamp(self._now())
-        ended: dict[str, Any] = {"exitCode": exit_code, "reason": reason, "finishedAt": now, "message": message}
-        container = {"name": pod["spec"]["containers"][0]["name"], "ready": False, "restartCount": 0, "state": {"terminated": ended}}
-        status = {
-            "phase": "Failed" if exit_code else "Succeeded",
-            "containerStatuses": [container],
-            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": now}],
-        }
+        not_ready = {"type": "Ready", "status": "False", "lastTransitionTime": now}
+        status = {**ended_status(pod, exit_code, now, reason=reason, message=message), "conditions": [not_ready]}
         await self._client.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
 
 

@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     ),
     "no snapshots kept": (a_manifest(checkpoint={"keep": 0}), "spec.training.checkpoint.keep", "must be greater than or equal to 1"),
     "uri without a scheme": (a_manifest(checkpoint={"uri": "/mnt/x"}), "spec.training.checkpoint.uri", "such as s3://bucket/folder"),
-    # patience
+    # time-outs and restarts
     "malformed joinTimeout": (
         with_field(a_manifest(), "spec.learners.joinTimeout", "10 minutes"),
         "spec.learners.joinTimeout",

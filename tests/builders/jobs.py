@@ -63,7 +63,7 @@ def with_field(obj: Obj, path: str, value: Any) -> Obj:
 
 # --- whole jobs -------------------------------------------------------------------------------------------------------
 class JobBuilder:
-    """A job with 1 to 8 learners, 100 steps and no pools, until it is told otherwise. Not stored yet: no namespace, no uid."""
+    """A job with 1 to 8 learners, 100 steps and no pools, unless a method changes it. Not stored yet: no namespace, no uid."""
 
     def __init__(self, name: str = "bytes-lm") -> None:
         self._obj: Obj = {

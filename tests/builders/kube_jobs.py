@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from builders.chart import CHART, NAMESPACE, RELEASE
+from builders.child_processes import Launcher
 from builders.control_plane import ControlPlane
 from builders.local import WAIT_SECONDS, Cluster, Holds
 from builders.operator_process import OperatorReplica, replica
 from diloco_operator.api.names import LABEL_SERVER
 from diloco_operator.kube.client import Unavailable
 from diloco_operator.kube.rest import RestClient, load_config
-from diloco_operator.local.supervisor import prctl
 
 type Obj = dict[str, Any]
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 """The operator, as the audit log names it."""
 DILOCO = Path(sys.executable).parent / "diloco"
-_PR_SET_PDEATHSIG = 1
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -52,16 +49,10 @@ class NodesCommand:
             "state",
             *options,
         ]
-        # The signal comes when the thread that forked ends, so it is one that lives as long as the command.
-        self._launcher = concurrent.futures.ThreadPoolExecutor(1)
-        self.process = self._launcher.submit(self._start, command, os.getpid()).result()
+        self._launcher = Launcher()
+        self.process: subprocess.Popen[str] = self._launcher.start(lambda prepare: self._start(command, prepare))
 
-    def _start(self, command: Sequence[str], parent: int) -> subprocess.Popen[str]:
-        def die_with_parent() -> None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
+    def _start(self, command: Sequence[str], prepare: Callable[[], None]) -> subprocess.Popen[str]:
         with (self.folder / "nodes.log").open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -70,7 +61,7 @@ class NodesCommand:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=prepare,
             )
 
     def wait_ready(self) -> str:
@@ -88,7 +79,7 @@ class NodesCommand:
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
-        self._launcher.shutdown()
+        self._launcher.close()
 
     def log(self, pod: str) -> str:
         """What a pod of the namespace default has written, all containers and restarts."""

@@ -160,7 +160,7 @@ def owned_by(owner: Obj, *, block: bool = False, controller: bool = False) -> Ob
 
 
 async def eventually(check: Callable[[], Awaitable[bool]], what: str, seconds: float = 60.0) -> None:
-    """Wait until `check` holds. A real garbage collector looks for new custom resources every 30 s, and knows nothing of them before."""
+    """Wait until `check` holds. A real garbage collector discovers new custom resources only every 30 s."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not await check():
         assert asyncio.get_running_loop().time() < deadline, f"never: {what}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.jobs import JobBuilder
 from builders.local import condition, is_true, unit_of
 from builders.real_nodes import RealCluster
 from diloco.data.ledger import Ledger
@@ -67,27 +68,20 @@ def job(made: Images, steps: int) -> Obj:
     torch = learner(
         made.torch, "diloco.trainers.byte_lm_torch", "3Gi", env=[{"name": "PYTHONPATH", "value": "/opt/torch"}], volumeMounts=[mount]
     )
-    tpus = {"name": "v5p", "accelerator": "tpu-v5p", "topology": "2x2x1", "learners": {"min": 0, "max": 1}}
-    gpus = {"name": "h100", "accelerator": "nvidia-h100-80gb", "hosts": 1, "acceleratorsPerHost": 8, "learners": {"min": 0, "max": 1}}
     jax_template = {"spec": {"containers": [learner(made.jax, "diloco.trainers.byte_lm_jax", "3Gi")]}}
     torch_template = {"spec": {"containers": [torch], "volumes": [volume]}}
-    return {
-        "apiVersion": "diloco.dev/v1alpha1",
-        "kind": "DiLoCoJob",
-        "metadata": {"name": NAME, "namespace": JOBS},
-        "spec": {
-            "learners": {"min": 1, "max": 2, "restart": {"limit": 5, "window": "1h", "backoff": {"initial": "0s", "max": "1m"}}},
-            "pools": [{**tpus, "template": jax_template}, {**gpus, "template": torch_template}],
-            "training": {
-                "steps": steps,
-                "syncInterval": 8,
-                "fragments": 8,
-                "overlapSteps": 2,
-                "checkpoint": {"everySteps": 200, "keep": 2},
-            },
-            "syncer": {"storage": {"size": "1Gi"}},
-        },
-    }
+    checkpoint = {"everySteps": 200, "keep": 2}
+    return (
+        JobBuilder(NAME)
+        .in_namespace(JOBS)
+        .with_learners(1, 2)
+        .with_restarts(5, max="1m")
+        .with_pool("v5p", max=1, template=jax_template)
+        .with_gpu_pool("h100", max=1, template=torch_template)
+        .with_training(steps=steps, syncInterval=8, fragments=8, overlapSteps=2, checkpoint=checkpoint)
+        .with_spec(syncer={"storage": {"size": "1Gi"}})
+        .build()
+    )
 
 
 # What a process of a pod may do: its user, capabilities, whether it can gain any, seccomp's filter, files it may write, a token of the API.
