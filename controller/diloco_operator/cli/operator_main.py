@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diloco_operator.api.durations import parse_duration
 from diloco_operator.api.names import API_VERSION, OPERATOR_LEASE
+from diloco_operator.cli.duration import Duration
 
 if TYPE_CHECKING:
     from diloco_operator.operator.endpoints import Address
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _USAGE = 2
-
-
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class _Address(click.ParamType["Address | None"]):
@@ -76,19 +64,19 @@ def version() -> None:
 @click.option("--leader-elect-lease-name", "lease_name", default=OPERATOR_LEASE, show_default=True, help="Name of the Lease.")
 @click.option(
     "--lease-duration",
-    type=_Duration(),
+    type=Duration(),
     default="15s",
     show_default=True,
     help="Another replica takes over this long after the last renewal.",
 )
 @click.option(
     "--renew-deadline",
-    type=_Duration(),
+    type=Duration(),
     default="10s",
     show_default=True,
     help="The leader stops this long after its last renewal.",
 )
-@click.option("--retry-period", type=_Duration(), default="2s", show_default=True, help="Time between two renewals.")
+@click.option("--retry-period", type=Duration(), default="2s", show_default=True, help="Time between two renewals.")
 @click.option("--metrics-address", type=_Address(), default="0.0.0.0:8080", show_default=True, help="Address of /metrics; 0: none.")
 @click.option(
     "--health-address", type=_Address(), default="0.0.0.0:8081", show_default=True, help="Address of /healthz and /readyz; 0: none."

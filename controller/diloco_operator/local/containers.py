@@ -20,7 +20,7 @@ from diloco.contract import ENV_RELATIVE_SPEED
 
 from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
-from diloco_operator.local.environment import LIBRARY_THREADS, NO_ACCELERATORS, Command, ConfigError, Sources, command
+from diloco_operator.local.environment import LIBRARY_THREADS, NO_ACCELERATORS, Command, ContainerConfigError, Sources, command
 from diloco_operator.local.kubelet_context import KubeletContext, SimulatedNode, out_of_memory_kills
 from diloco_operator.local.pod_status import (
     RESTART_FORGOTTEN_AFTER,
@@ -131,7 +131,7 @@ class Container:
         while not self._stopping.is_set():
             try:
                 configured = await self._configure()
-            except (ConfigError, OSError, ApiError) as error:
+            except (ContainerConfigError, OSError, ApiError) as error:
                 self._update_state(now=Waiting("CreateContainerConfigError", str(error)))
                 if not await self._completes_before_stop(self._context.sleep(retry)):
                     return None

@@ -35,7 +35,7 @@ NO_ACCELERATORS = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 """A simulated node has no real accelerator. A pod uses a real one of this machine only if it sets these variables itself."""
 
 
-class ConfigError(Exception):
+class ContainerConfigError(Exception):
     """The container cannot be configured, because something that it refers to is missing (CreateContainerConfigError)."""
 
 
@@ -64,7 +64,7 @@ class Command:
 
 
 def field_value(pod: Obj, path: str) -> str:
-    """A field of the downward API. Raises ConfigError for a field that kubelets do not offer either."""
+    """A field of the downward API. Raises ContainerConfigError for a field that kubelets do not offer either."""
     metadata, status = pod["metadata"], pod.get("status", {})
     plain: dict[str, Callable[[], str]] = {
         "metadata.name": lambda: metadata["name"],
@@ -84,7 +84,7 @@ def field_value(pod: Obj, path: str) -> str:
     if path in ("metadata.labels", "metadata.annotations"):
         items = metadata.get(path.removeprefix("metadata.")) or {}
         return "\n".join(f'{key}="{items[key]}"' for key in sorted(items))
-    raise ConfigError(f"fieldRef {path!r} is not a field of the downward API")
+    raise ContainerConfigError(f"fieldRef {path!r} is not a field of the downward API")
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -99,7 +99,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def declared_environment(pod: Obj, container: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """env and envFrom of a container, references resolved and expanded in order. Raises ConfigError."""
+    """env and envFrom of a container, references resolved and expanded in order. Raises ContainerConfigError."""
     declared: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix", "")
@@ -123,18 +123,20 @@ def _data(known: Mapping[str, Mapping[str, bytes]], kind: str, reference: Mappin
     if data is None:
         if reference.get("optional"):
             return {}
-        raise ConfigError(f"{kind.lower()} {reference['name']!r} not found")
+        raise ContainerConfigError(f"{kind.lower()} {reference['name']!r} not found")
     return data
 
 
 def _text(value: bytes, kind: str, name: str, key: str) -> str:
-    """A value as text for an environment variable. Raises ConfigError."""
+    """A value as text for an environment variable. Raises ContainerConfigError."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ConfigError(f"key {key} of {kind.lower()} {name!r} is not text, so it cannot be an environment variable; mount it as a file")
+        raise ContainerConfigError(
+            f"key {key} of {kind.lower()} {name!r} is not text, so it cannot be an environment variable; mount it as a file"
+        )
     return text
 
 
@@ -148,9 +150,13 @@ def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | 
                 return _text(data[reference["key"]], kind.removesuffix("KeyRef"), reference["name"], reference["key"])
             if reference.get("optional"):
                 return None
-            raise ConfigError(f"couldn't find key {reference['key']} in {kind.removesuffix('KeyRef').lower()} {reference['name']!r}")
+            raise ContainerConfigError(
+                f"couldn't find key {reference['key']} in {kind.removesuffix('KeyRef').lower()} {reference['name']!r}"
+            )
     kinds = ", ".join(source)
-    raise ConfigError(f"valueFrom {kinds} is not supported on simulated nodes; use value, fieldRef, configMapKeyRef or secretKeyRef")
+    raise ContainerConfigError(
+        f"valueFrom {kinds} is not supported on simulated nodes; use value, fieldRef, configMapKeyRef or secretKeyRef"
+    )
 
 
 def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str]) -> str:
@@ -181,7 +187,7 @@ def command(
     """What to run for a container.
 
     `base` is the machine's part of the environment (PATH, HOME), with paths of this machine; `defaults` are set by this kubelet. The pod's
-    declarations win over both. A mount on /tmp becomes TMPDIR. Raises ConfigError.
+    declarations win over both. A mount on /tmp becomes TMPDIR. Raises ContainerConfigError.
     """
     declared = declared_environment(pod, container, sources)
     variables = {name: translate(value, mounts, resolve) for name, value in declared.items()}
@@ -190,7 +196,7 @@ def command(
     temporary = [("TMPDIR", mount.local_path) for mount in mounts if mount.container_path.rstrip("/") == TEMPORARY]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if not container.get("command"):
-        raise ConfigError(
+        raise ContainerConfigError(
             f"container {container['name']!r} has no command. Simulated nodes run processes, not images, "
             "so they do not know the entry point of an image; set command"
         )

@@ -71,15 +71,15 @@ class KubeletContext:
     volume_sync: float = 10.0
     """Seconds between two reads of the ConfigMaps and Secrets that a running pod has mounted."""
     claim_folder: Callable[[Obj], Awaitable[Path]] | None = None
-    """Gives the folder of a volume claim. Raises ConfigError as long as the claim has none. None: `volumes/<namespace>/<claim>` of the
-    state directory, so that the next control plane finds what the syncer of the last one has written."""
+    """Gives the folder of a volume claim. Raises ContainerConfigError as long as the claim has none. None: `volumes/<namespace>/<claim>` of
+    the state directory, so that the next control plane finds what the syncer of the last one has written."""
     admission_error: Callable[[Obj], str] = lambda _: ""
     """Why this kubelet does not run a pod that is bound to one of its nodes; "": it runs it."""
     memory_kills_reported: int = 0
     """Out-of-memory kills that the status of some container already reports."""
 
     async def folder_of(self, claim: Obj) -> Path:
-        """The folder of a volume claim. Raises ConfigError, ApiError."""
+        """The folder of a volume claim. Raises ContainerConfigError, ApiError."""
         if self.claim_folder is not None:
             return await self.claim_folder(claim)
         return self.state_dir / "volumes" / str(claim["metadata"]["namespace"]) / str(claim["metadata"]["name"])

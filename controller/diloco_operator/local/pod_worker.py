@@ -15,7 +15,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
 from diloco_operator.local.containers import Container, first_of, mounted_sources
-from diloco_operator.local.environment import ConfigError
+from diloco_operator.local.environment import ContainerConfigError
 from diloco_operator.local.kubelet_context import KubeletContext, SimulatedNode
 from diloco_operator.local.pod_status import Running, Waiting, initial_states, phase, pod_status
 from diloco_operator.local.volumes import CHANGING, PodFolder
@@ -218,7 +218,7 @@ class PodWorker:
             await self._node.connected.wait()
             try:
                 self._folder.refresh(self._with_addresses(), await mounted_sources(self._context.client, self._pod))
-            except (ApiError, ConfigError, OSError) as error:
+            except (ApiError, ContainerConfigError, OSError) as error:
                 log.warning("volumes of pod %s were not updated: %s", self._name, error)
 
     async def _write_status(self) -> None:

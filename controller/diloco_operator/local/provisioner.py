@@ -26,7 +26,7 @@ from diloco_operator.api.names import (
 )
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
-from diloco_operator.local.environment import ConfigError
+from diloco_operator.local.environment import ContainerConfigError
 from diloco_operator.local.kubelet_context import WATCHES
 
 log = logging.getLogger(__name__)
@@ -133,18 +133,18 @@ class Provisioner:
                 await self._wake.wait()
 
     async def folder_of(self, claim: Obj) -> Path:
-        """The folder of a claim. Raises ConfigError as long as it has none on this machine; ApiError."""
+        """The folder of a claim. Raises ContainerConfigError as long as it has none on this machine; ApiError."""
         name = claim["metadata"]["name"]
         bound_to = claim["spec"].get("volumeName")
         if not bound_to:
-            raise ConfigError(f'persistentvolumeclaim "{name}" is not bound yet')
+            raise ContainerConfigError(f'persistentvolumeclaim "{name}" is not bound yet')
         try:
             spec = (await self._client.get(PERSISTENT_VOLUMES, "", bound_to))["spec"]
         except NotFound:
-            raise ConfigError(f'persistentvolume "{bound_to}" of claim "{name}" not found') from None
+            raise ContainerConfigError(f'persistentvolume "{bound_to}" of claim "{name}" not found') from None
         source = spec.get("local") or spec.get("hostPath")
         if not source:
-            raise ConfigError(
+            raise ContainerConfigError(
                 f'persistentvolume "{bound_to}" is not a folder of this machine; use the StorageClass {STORAGE_CLASS} for simulated nodes'
             )
         return Path(source["path"])

@@ -57,8 +57,8 @@ def prctl(option: int, argument: int) -> None:
 
 
 @dataclass(frozen=True)
-class Process:
-    """A line of /proc/<pid>/stat."""
+class ProcessStat:
+    """What is used of /proc/<pid>/stat."""
 
     pid: int
     parent: int
@@ -70,7 +70,7 @@ class Process:
         return self.state not in "ZX"
 
 
-def processes() -> Iterator[Process]:
+def processes() -> Iterator[ProcessStat]:
     """Every visible process of the machine, except those that end meanwhile."""
     for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its import in a helper that must start at once
         if not entry.isdigit():
@@ -81,15 +81,15 @@ def processes() -> Iterator[Process]:
         except OSError:
             continue
         fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
-        yield Process(int(entry), int(fields[1]), int(fields[3]), fields[0].decode())
+        yield ProcessStat(int(entry), int(fields[1]), int(fields[3]), fields[0].decode())
 
 
-def descendants(root: int) -> list[Process]:
+def descendants(root: int) -> list[ProcessStat]:
     """All processes below `root`, living or not."""
-    children: dict[int, list[Process]] = {}
+    children: dict[int, list[ProcessStat]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    found: list[ProcessStat] = []
     todo = [root]
     while todo:
         below = children.get(todo.pop(), [])
@@ -166,7 +166,7 @@ class _Container:
     ended: bool = False
 
 
-class Supervisor:
+class SupervisorServer:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._containers: dict[int, _Container] = {}
@@ -318,7 +318,7 @@ def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
 
 def main(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    Supervisor(socket.socket(fileno=descriptor)).run()
+    SupervisorServer(socket.socket(fileno=descriptor)).run()
 
 
 if __name__ == "__main__":

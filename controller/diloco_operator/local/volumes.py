@@ -18,7 +18,7 @@ from typing import Any
 from diloco.contract import TERMINATION_LOG
 
 from diloco_operator.kube.client import Obj
-from diloco_operator.local.environment import ConfigError, Mount, Sources, field_value
+from diloco_operator.local.environment import ContainerConfigError, Mount, Sources, field_value
 from diloco_operator.local.pod_status import MESSAGE_BYTES
 
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
@@ -49,14 +49,14 @@ class PodFolder:
         return self._logs / f"{container}-{restarts}.log"
 
     def mounts(self, pod: Obj, container: Mapping[str, Any], sources: Sources, claims: Mapping[str, Path]) -> list[Mount]:
-        """Create or update the volumes of a container. `claims`: the folder of each claim that exists. Raises ConfigError if a source is
-        missing or not supported; OSError."""
+        """Create or update the volumes of a container. `claims`: the folder of each claim that exists. Raises ContainerConfigError if a
+        source is missing or not supported; OSError."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
         found: list[Mount] = []
         for mount in container.get("volumeMounts") or ():
             volume = volumes.get(mount["name"])
             if volume is None:
-                raise ConfigError(f"volumeMount {mount['name']!r} of container {container['name']!r}: the pod has no such volume")
+                raise ContainerConfigError(f"volumeMount {mount['name']!r} of container {container['name']!r}: the pod has no such volume")
             folder = self._materialise(pod, volume, sources, claims)
             local = folder / mount["subPath"] if mount.get("subPath") else folder
             if mount.get("subPath") and not local.exists():
@@ -66,14 +66,14 @@ class PodFolder:
         return found
 
     def refresh(self, pod: Obj, sources: Sources) -> None:
-        """Update the files of a running pod. Raises ConfigError for what is missing, after the other volumes are updated; OSError."""
-        missing: ConfigError | None = None
+        """Update the files of a running pod. Raises ContainerConfigError if a source is missing, after updating the others; OSError."""
+        missing: ContainerConfigError | None = None
         for volume in pod["spec"].get("volumes") or ():
             folder = self._volume(volume)
             if folder.is_dir() and any(kind in volume for kind in CHANGING):
                 try:
                     publish(folder, _files(pod, volume, sources))
-                except ConfigError as error:
+                except ContainerConfigError as error:
                     missing = error
         if missing:
             raise missing
@@ -109,7 +109,7 @@ class PodFolder:
         folder = self._volume(volume)
         if claim := volume.get("persistentVolumeClaim"):
             if claim["claimName"] not in claims:
-                raise ConfigError(f'persistentvolumeclaim "{claim["claimName"]}" not found')
+                raise ContainerConfigError(f'persistentvolumeclaim "{claim["claimName"]}" not found')
             folder = claims[claim["claimName"]]
             folder.mkdir(parents=True, exist_ok=True)
         elif host_path := volume.get("hostPath"):
@@ -130,7 +130,7 @@ def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, F
             name = source.get(name_field) or source.get("name")
             found = data.get(name)
             if found is None and not source.get("optional"):
-                raise ConfigError(f"{kind.lower()} {name!r} not found")
+                raise ContainerConfigError(f"{kind.lower()} {name!r} not found")
             files |= _selected(found or {}, source, f"{kind.lower()} {name!r}")
     if source := volume.get("downwardAPI"):
         known = True
@@ -143,7 +143,7 @@ def _files(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> dict[str, F
             files |= _files(pod, {"name": volume["name"], **{kind: {**default, **content} for kind, content in part.items()}}, sources)
     if not known:
         kinds = ", ".join(key for key in volume if key != "name") or "without a source"
-        raise ConfigError(
+        raise ContainerConfigError(
             f"volume {volume['name']!r} ({kinds}) is not supported by simulated nodes; "
             "use configMap, secret, downwardAPI, projected, emptyDir, hostPath or persistentVolumeClaim"
         )
@@ -156,7 +156,7 @@ def _selected(data: Mapping[str, bytes], source: Mapping[str, Any], what: str) -
         return {key: File(content, _mode({}, source)) for key, content in data.items()}
     missing = [item["key"] for item in items if item["key"] not in data]
     if missing and not source.get("optional"):
-        raise ConfigError(f"{what} has no key {', '.join(missing)}")
+        raise ContainerConfigError(f"{what} has no key {', '.join(missing)}")
     return {item["path"]: File(data[item["key"]], _mode(item, source)) for item in items if item["key"] in data}
 
 

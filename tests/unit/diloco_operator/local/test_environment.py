@@ -4,7 +4,16 @@ import pytest
 from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.addresses import Addresses
-from diloco_operator.local.environment import ConfigError, Mount, Sources, command, declared_environment, expand, field_value, translate
+from diloco_operator.local.environment import (
+    ContainerConfigError,
+    Mount,
+    Sources,
+    command,
+    declared_environment,
+    expand,
+    field_value,
+    translate,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,7 +87,7 @@ def test_env_from_takes_all_keys_with_a_prefix_and_env_wins() -> None:
     ],
 )
 def test_missing_references_are_named(source: Obj, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ContainerConfigError, match=message):
         declared_environment(a_pod(), {"env": [{"name": "X", "valueFrom": source}]}, Sources({}, {"s": {}}))
 
 
@@ -105,7 +114,7 @@ def test_pod_wins_over_defaults_and_defaults_over_the_machine() -> None:
 
 
 def test_container_without_a_command_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="set command"):
+    with pytest.raises(ContainerConfigError, match="set command"):
         command(a_pod(), {"name": "main"}, base={}, defaults={}, sources=NOTHING, mounts=[], resolve=as_is)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
-from diloco_operator.local.environment import ConfigError, Sources
+from diloco_operator.local.environment import ContainerConfigError, Sources
 from diloco_operator.local.volumes import File, PodFolder, publish
 
 
@@ -54,7 +54,7 @@ def test_refresh_brings_what_is_there_and_names_what_is_missing(tmp_path: Path) 
         tmp_path, {"name": "gone", "secret": {"secretName": "s"}}, {"name": "kept", "configMap": {"name": "c"}}
     )
     folder.mounts(pod, container, Sources({"c": {"k": b"1"}}, {"s": {"t": b"1"}}), {})
-    with pytest.raises(ConfigError, match="secret 's' not found"):
+    with pytest.raises(ContainerConfigError, match="secret 's' not found"):
         folder.refresh(pod, Sources({"c": {"k": b"2"}}, {}))
     assert shown(tmp_path / "pods/u/volumes/kept") == {"k": b"2"}
     assert shown(tmp_path / "pods/u/volumes/gone") == {"t": b"1"}, "a running pod keeps what it had"
