@@ -328,7 +328,7 @@ class Core:
             return _refuse(Reason.DUPLICATE, unit, push, "it was merged already")
         if (member := self._members.get(unit)) is not None and member.missed:
             # Not averaged in: the next deadline must cover an answer as slow as this one, or exchange after exchange closes too early.
-            member.answer.raise_to(max(0.0, now - closed.launched_at))
+            member.answer.add_or_raise(max(0.0, now - closed.launched_at))
             member.missed = False
         return _refuse(Reason.STALE, unit, push, "it came after the merge")
 

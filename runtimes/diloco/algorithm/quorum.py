@@ -32,11 +32,10 @@ class MovingAverage:
             raise ValueError(f"{x} cannot be averaged")
         self.value = x if self.value is None else self.value + self.alpha * (x - self.value)
 
-    def raise_to(self, x: float) -> None:
-        """Let the average be at least `x` from now on. Raises ValueError for a value that is not finite."""
-        if self.value is None or x > self.value:
-            self.value = None
+    def add_or_raise(self, x: float) -> None:
+        """Take one more value; one above the average becomes the average. Raises ValueError if it is not finite."""
         self.add(x)
+        self.value = x if self.value is None else max(x, self.value)
 
 
 def grace_seconds(

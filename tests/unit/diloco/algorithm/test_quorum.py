@@ -33,3 +33,15 @@ def test_moving_average_takes_the_first_value_whole() -> None:
 def test_moving_average_refuses_what_would_stay_in_it_for_ever() -> None:
     with pytest.raises(ValueError, match="nan"):
         MovingAverage(0.1).add(math.nan)
+
+
+def test_moving_average_may_be_raised_to_a_value_at_once_but_not_lowered() -> None:
+    average = MovingAverage(0.1)
+    average.add_or_raise(10.0)
+    average.add_or_raise(20.0)
+    assert average.value == 20.0
+    average.add_or_raise(10.0)
+    assert average.value == pytest.approx(19.0)  # 20 + 0.1 * (10 - 20)
+    with pytest.raises(ValueError, match="cannot be averaged"):
+        average.add_or_raise(math.inf)
+    assert average.value == pytest.approx(19.0)
