@@ -19,7 +19,7 @@ from diloco_operator.accelerators.labels import DIALECTS
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import Reason, all_reasons
+from diloco_operator.api.reasons import ReasonRow, all_reasons
 from markdown_text import bullet, paragraph, table
 
 INTRODUCTION = """\
@@ -129,7 +129,7 @@ def _conditions() -> str:
 
 
 def _reasons() -> Iterator[str]:
-    rows: dict[str, list[Reason]] = {}
+    rows: dict[str, list[ReasonRow]] = {}
     for reason in all_reasons():
         rows.setdefault(reason.subject, []).append(reason)
     units, pools, events = rows.pop("Unit"), rows.pop("Pool"), rows.pop("Event")
@@ -144,7 +144,7 @@ def _reasons() -> Iterator[str]:
         yield f"### {title}\n\n" + table(["reason", "meaning"], [[f"`{each.value}`", each.meaning] for each in reasons])
 
 
-def _event(reason: Reason) -> str:
+def _event(reason: ReasonRow) -> str:
     return f"`{reason.severity}`" if reason.severity else "none"
 
 

@@ -250,7 +250,7 @@ SHORT_OF_SLICES = frozenset({PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NO
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
-class Reason(NamedTuple):
+class ReasonRow(NamedTuple):
     """One row."""
 
     subject: str
@@ -263,14 +263,14 @@ class Reason(NamedTuple):
     meaning: str
 
 
-def all_reasons() -> Iterator[Reason]:
+def all_reasons() -> Iterator[ReasonRow]:
     """The whole table."""
     for condition, reasons in CONDITION_REASONS.items():
         for reason in reasons:
-            yield Reason(condition.value, reason.value, reason.status, reason.severity, reason.meaning)
+            yield ReasonRow(condition.value, reason.value, reason.status, reason.severity, reason.meaning)
     for event in EventReason:
-        yield Reason("Event", event.value, "", event.severity, event.meaning)
+        yield ReasonRow("Event", event.value, "", event.severity, event.meaning)
     for unit in UnitReason:
-        yield Reason("Unit", unit.value, "", None, unit.meaning)
+        yield ReasonRow("Unit", unit.value, "", None, unit.meaning)
     for pool in PoolReason:
-        yield Reason("Pool", pool.value, "", None, pool.meaning)
+        yield ReasonRow("Pool", pool.value, "", None, pool.meaning)

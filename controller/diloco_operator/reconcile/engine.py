@@ -17,7 +17,7 @@ from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions
 from diloco_operator.reconcile.status.assembly import assemble, with_conditions
-from diloco_operator.reconcile.status.contribution import contribution
+from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, finished, job_end, time_to_live
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, remaining_pods
@@ -67,7 +67,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     to_issue = certificates_to_issue(context, learners)
     cleanup = prune_pods(context, scaling.records)
 
-    active = contribution(context, scaling.records, syncer_down=bool(syncer.down))
+    active = contributing_units(context, scaling.records, syncer_down=bool(syncer.down))
     statements = conditions.running(
         context,
         scaling,
@@ -110,7 +110,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     syncer = context.syncer
     stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
     left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
-    active = contribution(context, scaling.records, syncer_down=not running)
+    active = contributing_units(context, scaling.records, syncer_down=not running)
     status = assemble(context, conditions.suspended(left), scaling, active.contributing)
     write = write_units(context, status, scaling.records)
     return Plan(

@@ -25,7 +25,7 @@ from diloco_operator.kube.client import Cause
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.status.contribution import Contribution
+from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.units.scaling import Scaling
 
@@ -83,7 +83,7 @@ def invalid_spec(problems: Sequence[Cause]) -> Statements:
 def running(
     context: ReconcileContext,
     scaling: Scaling,
-    contribution: Contribution,
+    active: ContributingUnits,
     *,
     syncer_down: str,
     taken: Sequence[str],
@@ -95,8 +95,8 @@ def running(
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: _placed(context, scaling),
-        ConditionType.TRAINING: _training(context, scaling, contribution.contributing, syncer_down, taken, rejected),
-        ConditionType.DEGRADED: _degraded(context, scaling, contribution, deleting),
+        ConditionType.TRAINING: _training(context, scaling, active.contributing, syncer_down, taken, rejected),
+        ConditionType.DEGRADED: _degraded(context, scaling, active, deleting),
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
@@ -196,8 +196,8 @@ def _training(
     return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
 
 
-def _degraded(context: ReconcileContext, scaling: Scaling, contribution: Contribution, deleting: Sequence[str]) -> Statement:
-    learners, contributing = context.spec.learners, contribution.contributing
+def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Sequence[str]) -> Statement:
+    learners, contributing = context.spec.learners, active.contributing
     volume = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {volume}" in deleting:
         text = (
@@ -211,7 +211,7 @@ def _degraded(context: ReconcileContext, scaling: Scaling, contribution: Contrib
             text = f"training continues, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
         return Statement(DegradedReason.ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
-    there = contributing | contribution.returning
+    there = contributing | active.returning
     if len(there) >= learners.min:
         text = f"{len(there)} trained until the syncer went away and reconnect by themselves, learners.min is {learners.min}"
         return Statement(DegradedReason.ENOUGH_LEARNERS, text)

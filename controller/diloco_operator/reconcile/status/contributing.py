@@ -12,7 +12,7 @@ from diloco_operator.report import UnitPhase
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class ContributingUnits:
     """Names of units."""
 
     contributing: frozenset[str] = frozenset()
@@ -23,16 +23,16 @@ class Contribution:
     """When the returning ones count as missing."""
 
 
-def contribution(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], *, syncer_down: bool) -> Contribution:
+def contributing_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], *, syncer_down: bool) -> ContributingUnits:
     """`returning` is filled only where fewer than `learners.min` contribute."""
     contributing = frozenset() if syncer_down else _contributing(context, records)
     if len(contributing) >= context.spec.learners.min or context.finishing:
-        return Contribution(contributing)
+        return ContributingUnits(contributing)
     if context.report is None:
-        return Contribution(contributing, _training(records))
+        return ContributingUnits(contributing, _training(records))
     until = context.syncer_since + context.observed.config.report_stale_after
     returning = _returning(context, records) if context.now < until else frozenset()
-    return Contribution(contributing, returning, until if returning else None)
+    return ContributingUnits(contributing, returning, until if returning else None)
 
 
 def _contributing(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
