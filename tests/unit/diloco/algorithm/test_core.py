@@ -171,6 +171,15 @@ def test_grace_ends() -> None:
     assert pull_of(core.advance(core.wake_at(5.59) or 5.59)).units == ("a",)
 
 
+def test_grace_of_the_first_step_is_all_of_the_slack() -> None:
+    core = a_seeded_core(a_job(overlap_steps=3, grace=Grace(max_steps=4, safety_factor=0.8)), a_layout(4), units=["a", "b"])
+    core.progress("a", metadata(core, 1), 1.0)
+    core.progress("b", metadata(core, 1, steps=0, tokens=0), 1.0)
+    assert core.advance(1.0) == []
+    # tau 3 x 1 s - (neither a time to quorum nor an exchange was measured yet) = 3 s, of which 0.8 may be used
+    assert core.wake_at(1.0) == pytest.approx(3.4)
+
+
 def test_a_turn_without_anyone_to_ask_is_skipped_and_said() -> None:
     core = a_seeded_core(units=["a"])
     actions = step_all(core, 1.0, steps=0, tokens=0)
