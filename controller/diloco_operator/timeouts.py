@@ -152,7 +152,7 @@ class ReconcileTimeouts:
     expectation: float = 30.0
     """An expectation ends after this. Whatever the watch missed, the cache is right by then."""
     stop: float = 10.0
-    """When the process is told to stop, reconciles that run may take so long to end their writes."""
+    """When the process stops, running reconciles may take so long to end their writes."""
     event_cool_down: float = 10.0
     """Between two writes of one Event. What is emitted meanwhile goes into its count."""
     crd_retry: float = 5.0

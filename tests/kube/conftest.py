@@ -1,5 +1,5 @@
-"""The servers that are held to the contract: the one in memory, and a real one. Another is one more entry of `_BACKENDS`; no test knows
-which it talks to."""
+"""The servers that the contract suite tests: the in-memory one and a real one. To add another, add it to `_BACKENDS`. No test knows which
+server it talks to."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from diloco_operator.kube.rest import RestClient, load_config
 
 @dataclass(frozen=True)
 class Backend:
-    """A server, and what tests need of it that is not in the API."""
+    """A server, and what tests need from it outside the API."""
 
     client: Client
     compact: Callable[[], Awaitable[None]]
-    """Drop old versions, as etcd does after a while. Open watches live on."""
+    """Drop old versions, as etcd does after a while. Open watches continue."""
     forget: Callable[[], Awaitable[None]]
-    """Compact, and let every version of before be surely `Gone`. Open watches may break."""
+    """Compact, so that every earlier version is `Gone` for certain. Open watches may break."""
     settled: Callable[[str], Awaitable[None]]
-    """Until a new namespace has what its pods need."""
+    """Wait until a new namespace has what its pods need."""
 
 
 @contextlib.asynccontextmanager
@@ -80,7 +80,7 @@ def client(backend: Backend) -> Client:
 
 @pytest.fixture
 async def namespace(backend: Backend) -> AsyncIterator[str]:
-    """A namespace of the test's own. It is deleted afterwards; what a test leaves in it must not be held by finalizers."""
+    """A namespace for the test. It is deleted afterwards, so a test must not leave objects with finalizers in it."""
     client = backend.client
     made = await client.create(NAMESPACES, {"metadata": {"generateName": "contract-"}})
     name: str = made["metadata"]["name"]
@@ -91,7 +91,7 @@ async def namespace(backend: Backend) -> AsyncIterator[str]:
 
 async def define(client: Client, crd: Obj) -> None:
     """Register a custom resource and wait until it is served."""
-    with contextlib.suppress(AlreadyExists):  # a server that lives longer than one test
+    with contextlib.suppress(AlreadyExists):  # the server is used by more than one test
         await client.create(CUSTOM_RESOURCES, crd)
 
     async def established() -> bool:

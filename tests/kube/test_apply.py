@@ -1,4 +1,4 @@
-"""Server-side apply: who owns which field, and what follows from it."""
+"""Server-side apply: which manager owns which field, and the consequences."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_list_that_is_applied_empty_loses_the_appliers_items_and_goes_when
     assert await _apply(client, namespace, "one", size=2, parts=[]) == again
 
 
-async def test_map_that_is_applied_empty_after_it_had_fields_becomes_a_null_which_is_refused(client: Client, namespace: str) -> None:
+async def test_map_that_is_applied_empty_after_it_had_fields_becomes_a_null_which_is_rejected(client: Client, namespace: str) -> None:
     await _apply(client, namespace, "one", size=2, weights={"a": 1})
     with pytest.raises(Invalid) as error:
         await _apply(client, namespace, "one", size=2, weights={})
@@ -238,7 +238,7 @@ async def test_status_apply_does_not_touch_spec(client: Client, namespace: str) 
     assert "labels" not in made["metadata"]
 
 
-async def test_dropped_condition_is_removed_and_a_strangers_stays(client: Client, namespace: str) -> None:
+async def test_dropped_condition_is_removed_and_that_of_another_manager_stays(client: Client, namespace: str) -> None:
     await _apply(client, namespace, "one", size=2)
     ready, degraded, other = ({"type": name, "status": "True"} for name in ("Ready", "Degraded", "Other"))
     await _apply_status(client, namespace, "op", conditions=[ready, degraded])
@@ -262,7 +262,7 @@ async def test_status_apply_to_nothing_is_not_found(client: Client, namespace: s
 _OTHER_UID = {"uid": "00000000-0000-0000-0000-000000000000"}
 
 
-async def test_apply_with_another_uid_is_refused(client: Client, namespace: str) -> None:
+async def test_apply_with_another_uid_is_rejected(client: Client, namespace: str) -> None:
     with pytest.raises(Conflict):
         await _apply(client, namespace, "one", meta=_OTHER_UID, size=2)
     made = await _apply(client, namespace, "one", size=2)
@@ -294,7 +294,7 @@ async def test_apply_with_an_old_version_conflicts(client: Client, namespace: st
         await _apply(client, namespace, "one", meta={"resourceVersion": made["metadata"]["resourceVersion"]}, size=4)
 
 
-async def test_apply_of_a_field_that_the_schema_does_not_know_is_refused(client: Client, namespace: str) -> None:
+async def test_apply_of_a_field_that_the_schema_does_not_know_is_rejected(client: Client, namespace: str) -> None:
     with pytest.raises(ApiError) as error:
         await _apply(client, namespace, "one", size=2, unknown=1)
     assert "field not declared in schema" in error.value.message

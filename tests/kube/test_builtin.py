@@ -48,7 +48,7 @@ _MAIN = {"name": "main", "image": "image:1"}
         ({"containers": [{**_MAIN, "env": [{"value": "x"}]}]}, "spec.containers[0].env[0].name"),
     ],
 )
-async def test_wrong_pod_is_refused_with_its_field(client: Client, namespace: str, spec: dict[str, Any], field: str) -> None:
+async def test_wrong_pod_is_rejected_with_its_field(client: Client, namespace: str, spec: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as error:
         await client.create(PODS, a_bare_pod(namespace, "a", **spec))
     assert field in {cause.field for cause in error.value.causes}

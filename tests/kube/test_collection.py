@@ -64,7 +64,7 @@ async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Clie
         pod = await client.get(PODS, namespace, "a")
         return bool(pod["metadata"].get("deletionGracePeriodSeconds") == 20)
 
-    await eventually(terminating, "the pod is told to terminate")
+    await eventually(terminating, "the pod is asked to terminate")
     await client.delete(PODS, namespace, "a", grace_seconds=0)
 
 
@@ -123,10 +123,10 @@ async def test_foreground_owner_waits_for_blocking_dependents(client: Client, na
     await client.create(CONFIG_MAPS, config_map(namespace, "a", meta=refs))
     await client.delete(WIDGETS, namespace, "owner", propagation="Foreground")
 
-    async def told() -> bool:
+    async def terminating() -> bool:
         return "deletionTimestamp" in (await client.get(CONFIG_MAPS, namespace, "a"))["metadata"]
 
-    await eventually(told, "the dependent is being deleted")
+    await eventually(terminating, "the dependent is being deleted")
     waiting = await client.get(WIDGETS, namespace, "owner")
     assert "deletionTimestamp" in waiting["metadata"]
     assert "foregroundDeletion" in waiting["metadata"]["finalizers"]
@@ -141,10 +141,10 @@ async def test_foreground_owner_does_not_wait_for_others(client: Client, namespa
     await client.delete(WIDGETS, namespace, "owner", propagation="Foreground")
     await until_gone(client, WIDGETS, namespace, "owner")
 
-    async def told() -> bool:
+    async def terminating() -> bool:
         return "deletionTimestamp" in (await client.get(CONFIG_MAPS, namespace, "a"))["metadata"]
 
-    await eventually(told, "the dependent is being deleted")
+    await eventually(terminating, "the dependent is being deleted")
     await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
 
 
@@ -199,9 +199,9 @@ async def test_dying_namespace_waits_for_its_content_and_takes_nothing_new(clien
     with pytest.raises(Forbidden):
         await client.create(WIDGETS, widget(made, "b"))
 
-    async def told() -> bool:
+    async def terminating() -> bool:
         return "deletionTimestamp" in (await client.get(WIDGETS, made, "a"))["metadata"]
 
-    await eventually(told, "the content is being deleted")
+    await eventually(terminating, "the content is being deleted")
     await client.patch(WIDGETS, made, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
     await until_gone(client, NAMESPACES, "", made)

@@ -11,8 +11,8 @@ from diloco_operator.kube.client import Cause, Client, Invalid, NotFound, Obj, P
 from .conftest import define
 
 
-async def _refused(client: Client, namespace: str, **spec: Any) -> dict[str, str]:
-    """What the server says of a widget with that spec: field -> message."""
+async def _rejections(client: Client, namespace: str, **spec: Any) -> dict[str, str]:
+    """The server's errors for a widget with this spec: field -> message."""
     with pytest.raises(Invalid) as error:
         await client.create(WIDGETS, widget(namespace, "refused", **spec))
     assert error.value.code == 422
@@ -75,9 +75,9 @@ async def test_unknown_fields_are_pruned_except_where_they_are_preserved(client:
         ({"extra": "text"}, "spec.extra"),
     ],
 )
-async def test_wrong_value_is_refused_with_its_field(client: Client, namespace: str, spec: dict[str, Any], field: str) -> None:
-    refused = await _refused(client, namespace, **spec)
-    assert field in refused
+async def test_wrong_value_is_rejected_with_its_field(client: Client, namespace: str, spec: dict[str, Any], field: str) -> None:
+    rejections = await _rejections(client, namespace, **spec)
+    assert field in rejections
 
 
 async def test_missing_required_field_is_named(client: Client, namespace: str) -> None:
@@ -89,18 +89,18 @@ async def test_missing_required_field_is_named(client: Client, namespace: str) -
     assert "some validation rules were not checked" in rest[0]
 
 
-async def test_rules_are_told_beside_wrong_values_but_not_beside_missing_ones(client: Client, namespace: str) -> None:
-    told = await _refused(client, namespace, size=60, label="ABC")
-    assert {"spec.label", "spec.size"} == set(told)
-    told = await _refused(client, namespace, size=60, parts=[{"name": "Required value"}])  # a value may be any words
-    assert {"spec.parts[0].name", "spec.size"} == set(told)
-    untold = await _refused(client, namespace, size=60, label="ABC", parts=[{"count": 1}])
-    assert {"spec.label", "spec.parts[0].name", "<nil>"} == set(untold)
+async def test_rules_are_reported_with_wrong_values_but_not_with_missing_ones(client: Client, namespace: str) -> None:
+    reported = await _rejections(client, namespace, size=60, label="ABC")
+    assert {"spec.label", "spec.size"} == set(reported)
+    reported = await _rejections(client, namespace, size=60, parts=[{"name": "Required value"}])  # a value may be any words
+    assert {"spec.parts[0].name", "spec.size"} == set(reported)
+    without_rules = await _rejections(client, namespace, size=60, label="ABC", parts=[{"count": 1}])
+    assert {"spec.label", "spec.parts[0].name", "<nil>"} == set(without_rules)
 
 
-async def test_all_wrong_fields_are_told_at_once(client: Client, namespace: str) -> None:
-    refused = await _refused(client, namespace, color="green", label="ABC", parts=[{"name": "X"}])
-    assert {"spec.color", "spec.label", "spec.parts[0].name"} <= set(refused)
+async def test_all_wrong_fields_are_reported_at_once(client: Client, namespace: str) -> None:
+    rejections = await _rejections(client, namespace, color="green", label="ABC", parts=[{"name": "X"}])
+    assert {"spec.color", "spec.label", "spec.parts[0].name"} <= set(rejections)
 
 
 async def test_values_that_look_odd_but_are_right(client: Client, namespace: str) -> None:
@@ -112,21 +112,21 @@ async def test_values_that_look_odd_but_are_right(client: Client, namespace: str
 
 
 async def test_rule_with_computed_message_and_field(client: Client, namespace: str) -> None:
-    refused = await _refused(client, namespace, size=60)
-    assert "color red is for sizes up to 50" in refused["spec.size"]
+    rejections = await _rejections(client, namespace, size=60)
+    assert "color red is for sizes up to 50" in rejections["spec.size"]
     made = await client.create(WIDGETS, widget(namespace, "a", size=60, color="blue"))
     assert made["spec"]["size"] == 60
 
 
 async def test_rule_over_a_list(client: Client, namespace: str) -> None:
-    refused = await _refused(client, namespace, parts=[{"name": "x", "count": 15}, {"name": "y", "count": 6}])
-    assert "at most 20 in all" in refused["spec.parts"]
+    rejections = await _rejections(client, namespace, parts=[{"name": "x", "count": 15}, {"name": "y", "count": 6}])
+    assert "at most 20 in all" in rejections["spec.parts"]
 
 
 async def test_rule_on_a_number_works_for_whole_ones(client: Client, namespace: str) -> None:
     # 1 is a double in a `number` field: 1 / 2.0 is 0.5. With an int the division would not even evaluate.
     await client.create(WIDGETS, widget(namespace, "a", ratio=1))
-    assert "must be below 2" in (await _refused(client, namespace, ratio=2))["spec.ratio"]
+    assert "must be below 2" in (await _rejections(client, namespace, ratio=2))["spec.ratio"]
 
 
 async def test_rule_at_the_root_sees_the_name(client: Client, namespace: str) -> None:
@@ -163,7 +163,7 @@ async def test_update_is_pruned_defaulted_and_validated_like_a_create(client: Cl
         await _changed(client, namespace, "a", label="ABC")
 
 
-async def test_object_of_before_a_rule_is_refused_only_for_what_changes(client: Client, namespace: str) -> None:
+async def test_object_older_than_a_rule_is_rejected_only_for_what_changes(client: Client, namespace: str) -> None:
     resource = Resource(GROUP, "v1", "Late", "lates")
     fields: Obj = {"one": {"type": "string"}, "two": {"type": "string"}}
     schema: Obj = {"type": "object", "properties": {"spec": {"type": "object", "properties": fields}}}
@@ -225,7 +225,7 @@ _WRONG_SCHEMAS: list[tuple[Obj, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "where"), _WRONG_SCHEMAS)
-async def test_wrong_schema_is_refused(client: Client, schema: Obj, where: str) -> None:
+async def test_wrong_schema_is_rejected(client: Client, schema: Obj, where: str) -> None:
     with pytest.raises(Invalid) as error:
         await client.create(CUSTOM_RESOURCES, definition(Resource(GROUP, "v1", "Wrong", "wrongs"), schema))
     assert any(where in cause.field for cause in error.value.causes), error.value.causes

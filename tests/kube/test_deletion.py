@@ -50,7 +50,7 @@ async def test_version_precondition_spares_what_has_changed(client: Client, name
     assert await gone(client, CONFIG_MAPS, namespace, "a")
 
 
-async def test_unknown_propagation_is_refused(client: Client, namespace: str) -> None:
+async def test_unknown_propagation_is_rejected(client: Client, namespace: str) -> None:
     await client.create(CONFIG_MAPS, config_map(namespace, "a"))
     with pytest.raises((BadRequest, Invalid)):
         await client.delete(CONFIG_MAPS, namespace, "a", propagation="Sideways")
@@ -62,7 +62,7 @@ async def test_finalizer_holds_a_deleted_object_until_it_is_removed(client: Clie
     await client.delete(WIDGETS, namespace, "a")
     held = await client.get(WIDGETS, namespace, "a")
     assert held["metadata"]["deletionTimestamp"]
-    await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)  # it can still be written
+    await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)  # it can still be changed
     await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
     assert await gone(client, WIDGETS, namespace, "a")
 

@@ -1,4 +1,4 @@
-"""DiLoCoJobs: a real server judges them as memory, and so the operator's tests, do, and guards their status."""
+"""DiLoCoJobs: a real server accepts and rejects the same ones as the in-memory server of the tests, and protects their status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import define
 
 _SCHEMA = Structural(job_schema())
 
-# Ways in which a field can be wrong: some keep a server from looking at rules, some do not, some are a rule's own.
+# Ways in which a field can be wrong: some keep a server from evaluating rules, some do not, some break a rule.
 _MISTAKES: dict[str, object] = {
     "spec.learners.min": 0,  # too small, and rules compare it
     "spec.learners.joinTimeout": "soon",
@@ -56,7 +56,7 @@ def _in(namespace: str, obj: Obj, name: str = "") -> Obj:
 
 
 async def _causes(client: Client, obj: Obj, *, old: Obj | None = None) -> list[Cause]:
-    """What the server says of creating `obj`, or of putting it in the place of `old`."""
+    """The server's errors for a create of `obj`, or for an update from `old` to `obj`."""
     try:
         if old is None:
             made = await client.create(names.DILOCO_JOBS, obj)
@@ -69,55 +69,57 @@ async def _causes(client: Client, obj: Obj, *, old: Obj | None = None) -> list[C
     return []
 
 
-def _foretold(obj: Obj, old: Obj | None = None) -> list[Cause]:
-    """What the compiled schema of the definition says, without a server."""
+def _predicted(obj: Obj, old: Obj | None = None) -> list[Cause]:
+    """The errors of the definition's compiled schema, without a server."""
     before = kube_schema.apply_defaults(job_schema(), old) if old is not None else None
     return _SCHEMA.violations(kube_schema.apply_defaults(job_schema(), obj), before)
 
 
-async def test_every_wrong_job_is_refused_for_the_fields_that_are_to_blame(client: Client, namespace: str) -> None:
+async def test_every_wrong_job_is_rejected_for_its_wrong_fields(client: Client, namespace: str) -> None:
     wrong = {}
     for what, (obj, field, _) in REFUSED.items():
-        # A server tells what is wrong with the number to scale twice, once under the path as the definition has it: `.spec.…`.
-        told = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
-        expected = {cause.field for cause in _foretold(obj)}
-        if field not in told or told != expected:
-            wrong[what] = (field, told, expected)
+        # A server reports an error of the scaled number twice, once under the path of the definition: `.spec.…`.
+        reported = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
+        expected = {cause.field for cause in _predicted(obj)}
+        if field not in reported or reported != expected:
+            wrong[what] = (field, reported, expected)
     assert not wrong, wrong
 
 
-async def test_two_mistakes_are_told_as_foretold(client: Client, namespace: str) -> None:
+async def test_two_mistakes_are_reported_as_predicted(client: Client, namespace: str) -> None:
     wrong = {}
     for one, other in itertools.combinations(_MISTAKES, 2):
         if one.startswith("spec.pools[") != other.startswith("spec.pools[") and "spec.pools" in (one, other):
             continue  # one of a pool, and no pools
         obj = with_field(with_field(a_manifest(), one, _MISTAKES[one]), other, _MISTAKES[other])
-        told = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
-        if told != (expected := {cause.field for cause in _foretold(obj)}):
-            wrong[one, other] = (told, expected)
+        reported = {cause.field.removeprefix(".") for cause in await _causes(client, _in(namespace, obj))}
+        if reported != (expected := {cause.field for cause in _predicted(obj)}):
+            wrong[one, other] = (reported, expected)
     assert not wrong, wrong
 
 
-async def test_refusals_by_a_rule_say_what_the_rule_says(client: Client, namespace: str) -> None:
+async def test_rejections_by_a_rule_have_the_message_of_the_rule(client: Client, namespace: str) -> None:
     wrong = {}
     for what, (obj, field, words) in REFUSED.items():
-        if any(words in rule.message for rules in RULES.values() for rule in rules):  # else it is the schema's word, not ours
-            told = [cause.message for cause in await _causes(client, _in(namespace, obj)) if cause.field == field]
-            if not any(words in message for message in told):
-                wrong[what] = (words, told)
+        if any(words in rule.message for rules in RULES.values() for rule in rules):  # otherwise the message is the schema's
+            reported = [cause.message for cause in await _causes(client, _in(namespace, obj)) if cause.field == field]
+            if not any(words in message for message in reported):
+                wrong[what] = (words, reported)
     assert not wrong, wrong
 
 
 async def test_every_sensible_job_is_accepted(client: Client, namespace: str) -> None:
-    assert {what: told for what, obj in ACCEPTED.items() if (told := await _causes(client, _in(namespace, obj)))} == {}
+    assert {what: reported for what, obj in ACCEPTED.items() if (reported := await _causes(client, _in(namespace, obj)))} == {}
 
 
 async def test_what_is_immutable_cannot_change(client: Client, namespace: str) -> None:
     made = await client.create(names.DILOCO_JOBS, _in(namespace, a_manifest()))
     for path, value, words in IMMUTABLE.values():
-        told = await _causes(client, with_field(made, path, value), old=made)
-        assert [cause for cause in told if words in cause.message], (path, told)
-        assert {cause.field for cause in told} == {cause.field for cause in _foretold(with_field(a_manifest(), path, value), a_manifest())}
+        reported = await _causes(client, with_field(made, path, value), old=made)
+        assert [cause for cause in reported if words in cause.message], (path, reported)
+        assert {cause.field for cause in reported} == {
+            cause.field for cause in _predicted(with_field(a_manifest(), path, value), a_manifest())
+        }
     assert await _causes(client, {**made, "spec": {**made["spec"], **SEVERAL_SHARDS["spec"]}}, old=made)
 
 
@@ -130,8 +132,8 @@ async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client:
     subject = Subject(namespace, name, first["metadata"]["uid"])
     plan = Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, name, subject.uid, {"observedGeneration": 1}))
     executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
-    outcome = await executor.execute(subject, plan, version=first["metadata"]["resourceVersion"])
-    assert [type(failure.error) for failure in outcome.failures] == [Conflict]
+    result = await executor.execute(subject, plan, version=first["metadata"]["resourceVersion"])
+    assert [type(failure.error) for failure in result.failures] == [Conflict]
     assert "status" not in await client.get(names.DILOCO_JOBS, namespace, name)
 
 
@@ -147,7 +149,7 @@ async def test_the_longest_status_of_the_largest_job_is_stored(client: Client, n
         "attempt": 10_000,
         "restarts": 10_000,
         "reason": "Crashed",
-        "message": "m" * 600,  # the last 500 characters of a program, and what the operator says around them
+        "message": "m" * 600,  # the last 500 characters of a program's output, with the operator's words around them
         "failures": [moment] * (limit + 1),
         **dict.fromkeys(("since", "endedAt", "notBefore"), moment),
         "tokens": 10**15,
@@ -157,6 +159,6 @@ async def test_the_longest_status_of_the_largest_job_is_stored(client: Client, n
     status = {"units": [{**unit, "name": f"fifteen-letters-{index}"} for index in range(MAX_LEARNERS)]}
     subject = Subject(namespace, made["metadata"]["name"], made["metadata"]["uid"])
     executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
-    outcome = await executor.execute(subject, Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, subject.name, subject.uid, status)))
-    assert outcome.failures == []
+    result = await executor.execute(subject, Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, subject.name, subject.uid, status)))
+    assert result.failures == []
     assert len((await client.get(names.DILOCO_JOBS, namespace, subject.name))["status"]["units"]) == MAX_LEARNERS

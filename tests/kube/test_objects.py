@@ -1,4 +1,4 @@
-"""Creating, reading and replacing single objects; versions and what a server alone may set."""
+"""Create, read and replace single objects; versions, and fields that only the server sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_created_object_has_identity_and_version(client: Client, namespace
     assert await client.get(WIDGETS, namespace, "a") == made
 
 
-async def test_who_creates_may_be_answered_with_the_metadata_alone(client: Client, namespace: str) -> None:
+async def test_create_can_answer_with_the_metadata_alone(client: Client, namespace: str) -> None:
     for resource, obj in (
         (WIDGETS, widget(namespace, "a")),
         (PODS, a_bare_pod(namespace, "a")),
@@ -32,13 +32,13 @@ async def test_who_creates_may_be_answered_with_the_metadata_alone(client: Clien
         assert answer == {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": there["metadata"]}
 
 
-async def test_refusal_is_whole_even_where_only_metadata_is_wanted(client: Client, namespace: str) -> None:
+async def test_an_error_is_complete_even_if_only_metadata_is_requested(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"), metadata_only=True)
     with pytest.raises(AlreadyExists, match='"a" already exists'):
         await client.create(WIDGETS, widget(namespace, "a"), metadata_only=True)
 
 
-async def test_identity_sent_by_a_client_is_not_believed(client: Client, namespace: str) -> None:
+async def test_identity_sent_by_a_client_is_ignored(client: Client, namespace: str) -> None:
     meta = {"uid": "mine", "generation": 7, "creationTimestamp": "2000-01-01T00:00:00Z", "deletionTimestamp": "2000-01-01T00:00:00Z"}
     made = await client.create(WIDGETS, widget(namespace, "a", meta=meta))
     assert made["metadata"]["uid"] != "mine"
@@ -80,7 +80,7 @@ async def test_object_of_another_kind_is_a_bad_request(client: Client, namespace
 async def test_version_must_not_be_set_on_create(client: Client, namespace: str) -> None:
     with pytest.raises(ApiError) as error:
         await client.create(CONFIG_MAPS, config_map(namespace, "a", meta={"resourceVersion": "1"}))
-    assert error.value.code == 500  # as Kubernetes has it; the fault is the client's all the same
+    assert error.value.code == 500  # Kubernetes answers so, although it is the client's error
     assert "resourceVersion should not be set" in error.value.message
 
 

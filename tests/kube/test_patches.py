@@ -40,7 +40,7 @@ async def test_merge_patch_with_an_old_version_conflicts(client: Client, namespa
     assert (await client.get(CONFIG_MAPS, namespace, "a"))["data"] == {"x": "1"}
 
 
-async def test_merge_patch_that_makes_an_object_wrong_is_refused_whole(client: Client, namespace: str) -> None:
+async def test_merge_patch_that_makes_an_object_wrong_is_rejected_as_a_whole(client: Client, namespace: str) -> None:
     made = await client.create(WIDGETS, widget(namespace, "a"))
     with pytest.raises(Invalid):
         await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 0, "label": "abc"}}, type=PatchType.MERGE)
@@ -87,7 +87,7 @@ async def test_status_is_validated(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
     with pytest.raises(Invalid) as error:
         await client.patch(WIDGETS, namespace, "a", {"status": {"replicas": "many"}}, type=PatchType.MERGE, subresource="status")
-    # The schema's word, the scale subresource's, and that rules were left out.
+    # One error from the schema, one from the scale subresource, and one that says rules were not evaluated.
     assert {cause.field for cause in error.value.causes} == {"status.replicas", ".status.replicas", "<nil>"}
 
 
@@ -121,7 +121,7 @@ async def test_status_of_nodes_is_a_subresource_but_may_come_with_the_node(clien
     await client.delete(NODES, "", name)
 
 
-async def test_who_patches_may_be_answered_with_the_metadata_alone(client: Client, namespace: str) -> None:
+async def test_patch_can_answer_with_the_metadata_alone(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
     applied = {"metadata": {"name": "a", "namespace": namespace}, "status": {"phase": "On"}}
     answers = [
@@ -177,7 +177,7 @@ async def test_scale_with_an_old_version_conflicts(client: Client, namespace: st
         await client.update(WIDGETS, scale, subresource="scale")
 
 
-async def test_merge_patch_with_another_uid_is_refused(client: Client, namespace: str) -> None:
+async def test_merge_patch_with_another_uid_is_rejected(client: Client, namespace: str) -> None:
     await client.create(CONFIG_MAPS, config_map(namespace, "a"))
     patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}, "data": {"x": "1"}}
     with pytest.raises(Invalid) as error:
@@ -185,6 +185,6 @@ async def test_merge_patch_with_another_uid_is_refused(client: Client, namespace
     assert {cause.field for cause in error.value.causes} == {"metadata.uid"}
 
 
-async def test_apply_without_a_manager_is_refused(client: Client, namespace: str) -> None:
+async def test_apply_without_a_manager_is_rejected(client: Client, namespace: str) -> None:
     with pytest.raises(Invalid):
         await client.patch(WIDGETS, namespace, "a", widget(namespace, "a"), type=PatchType.APPLY)

@@ -1,4 +1,4 @@
-"""A reflector over a real API server that is stopped, forgets, ends watches, or falls silent: its cache converges and misses nothing."""
+"""A reflector with a real API server that stops, compacts its history, ends watches, or falls silent: its cache misses nothing."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _QUICK = ExponentialBackoff(initial=0.05, ceiling=0.5)
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A plane of this module's own: it is stopped and made to forget."""
+    """A control plane for this module alone, since it is stopped and compacted."""
     with start(tmp_path_factory.mktemp("reflector-plane"), controllers=False, scheduler=False) as plane:
         yield plane
 
 
 @pytest.fixture
 async def client(plane: ControlPlane) -> AsyncIterator[RestClient]:
-    """What the tests write with; the reflector has a client of its own."""
+    """The client for the tests' writes. The reflector has another one."""
     async with RestClient.connect(load_config(plane.kubeconfig)) as client:
         yield client
         for name in [each["metadata"]["name"] for each in (await client.list(CONFIG_MAPS, _NAMESPACE)).items]:
@@ -42,20 +42,20 @@ async def client(plane: ControlPlane) -> AsyncIterator[RestClient]:
 
 
 class Followed:
-    """A reflector of the config maps, and what its handlers were told."""
+    """A reflector of the config maps, and the calls of its handlers."""
 
     def __init__(self, reflector: Reflector[Obj], requests: list[str]) -> None:
         self.reflector = reflector
         self.requests = requests
-        """What the server answered to each of its requests: one list, then watches."""
-        self.told: Counter[tuple[str, str]] = Counter()
-        """How often what ("added", "changed", "deleted") was told of which name."""
+        """The server's answers to its requests: one list, then watches."""
+        self.delivered: Counter[tuple[str, str]] = Counter()
+        """How often each change ("added", "changed", "deleted") of each name was delivered."""
         reflector.on_change(self._tell)
 
     def _tell(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
         held = new or old
         assert held is not None
-        self.told["added" if old is None else "deleted" if new is None else "changed", held.name] += 1
+        self.delivered["added" if old is None else "deleted" if new is None else "changed", held.name] += 1
 
     @property
     def data(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ async def _following(kubeconfig: Path, timeouts: WatchTimeouts) -> AsyncIterator
 
 
 async def _converged(followed: Followed, client: RestClient) -> None:
-    """Until the cache is what the server has."""
+    """Wait until the cache equals the server's state."""
 
     async def same() -> bool:
         there = (await client.list(CONFIG_MAPS, _NAMESPACE)).items
@@ -91,7 +91,7 @@ async def _converged(followed: Followed, client: RestClient) -> None:
 
 
 async def _again(client: RestClient, name: str, x: str) -> None:
-    """Put a config map's data, as soon as the server can be reached again."""
+    """Write a config map's data, as soon as the server can be reached again."""
 
     async def done() -> bool:
         try:
@@ -117,11 +117,11 @@ async def test_api_server_that_is_stopped_and_started_again(plane: ControlPlane,
         await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "comes", x="1"))
         await _converged(followed, client)
         assert followed.data == {"stays": "1", "changes": "2", "comes": "1"}
-        assert {what: count for what, count in followed.told.items() if what[0] != "added"} == {
+        assert {what: count for what, count in followed.delivered.items() if what[0] != "added"} == {
             ("changed", "changes"): 1,
             ("deleted", "goes"): 1,
         }
-        assert followed.told["added", "comes"] == 1
+        assert followed.delivered["added", "comes"] == 1
 
 
 async def test_history_that_is_compacted_under_a_watch(plane: ControlPlane, client: RestClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +131,7 @@ async def test_history_that_is_compacted_under_a_watch(plane: ControlPlane, clie
     async with link_to(host, port) as link:
         with caplog.at_level(logging.INFO, logger="diloco_operator.kube.reflector"):
             async with _following(_through(plane, link.port), WatchTimeouts(read=2.0, backoff=_QUICK)) as followed:
-                link.silence()  # what follows the watch does not hear, and when it asks again, it is history
+                link.silence()  # the watch does not see the following changes, and when it resumes, they are compacted
                 await client.update(CONFIG_MAPS, config_map(_NAMESPACE, "changes", x="2"))
                 await client.delete(CONFIG_MAPS, _NAMESPACE, "goes")
                 await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "passes", x="1"))
@@ -141,7 +141,7 @@ async def test_history_that_is_compacted_under_a_watch(plane: ControlPlane, clie
                 link.heal()
                 await _converged(followed, client)
         assert followed.data == {"changes": "2"}
-        assert followed.told["deleted", "goes"] == 1
+        assert followed.delivered["deleted", "goes"] == 1
         assert "the server has forgotten version" in caplog.text
 
 
@@ -151,7 +151,7 @@ async def test_etcd_that_is_compacted_under_a_watch_that_lives(plane: ControlPla
         await asyncio.to_thread(plane.compact)
         await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "after", x="1"))
         await _converged(followed, client)
-        assert followed.told == {("added", "before"): 1, ("added", "after"): 1}
+        assert followed.delivered == {("added", "before"): 1, ("added", "after"): 1}
 
 
 async def test_watches_that_the_server_ends(plane: ControlPlane, client: RestClient) -> None:
@@ -164,8 +164,8 @@ async def test_watches_that_the_server_ends(plane: ControlPlane, client: RestCli
             await client.update(CONFIG_MAPS, config_map(_NAMESPACE, "counter", x=str(changes)))
         await _converged(followed, client)
         assert followed.data == {"counter": str(changes)}
-        # Not only the last state: every one was told, once.
-        assert followed.told == {("added", "counter"): 1, ("changed", "counter"): changes}
+        # Every state was delivered once, not only the last one.
+        assert followed.delivered == {("added", "counter"): 1, ("changed", "counter"): changes}
 
 
 async def test_connection_that_falls_silent(plane: ControlPlane, client: RestClient) -> None:
@@ -180,8 +180,8 @@ async def test_connection_that_falls_silent(plane: ControlPlane, client: RestCli
             await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "unheard", x="1"))
             await client.delete(CONFIG_MAPS, _NAMESPACE, "before")
             await _converged(followed, client)
-            assert link.dropped > 0  # the server did tell, and the link did not pass it on
-            assert followed.told == {("added", "before"): 1, ("added", "unheard"): 1, ("deleted", "before"): 1}
+            assert link.dropped > 0  # the server sent it, and the link dropped it
+            assert followed.delivered == {("added", "before"): 1, ("added", "unheard"): 1, ("deleted", "before"): 1}
 
 
 def _address(plane: ControlPlane) -> tuple[str, int]:
@@ -192,7 +192,7 @@ def _address(plane: ControlPlane) -> tuple[str, int]:
 
 
 def _through(plane: ControlPlane, port: int) -> Path:
-    """The plane's kubeconfig, by way of a link."""
+    """The control plane's kubeconfig, through a link."""
     content = json.loads(plane.kubeconfig.read_text())
     content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
     path = plane.folder / f"link-{port}.kubeconfig"

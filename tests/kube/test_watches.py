@@ -16,7 +16,7 @@ async def _set(client: Client, namespace: str, name: str, size: int) -> None:
     await client.patch(WIDGETS, namespace, name, {"spec": {"size": size}}, type=PatchType.MERGE)
 
 
-async def test_watch_tells_all_that_came_after_its_version_in_order(client: Client, namespace: str) -> None:
+async def test_watch_delivers_all_changes_after_its_version_in_order(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "before"))
     version = (await client.list(WIDGETS, namespace)).resource_version
     await client.create(WIDGETS, widget(namespace, "a"))
@@ -39,7 +39,7 @@ async def test_watch_goes_on_with_what_comes_later(client: Client, namespace: st
     assert found[1].object["spec"]["size"] == 2
 
 
-async def test_every_state_is_told_not_only_the_last(client: Client, namespace: str) -> None:
+async def test_every_state_is_delivered_not_only_the_last(client: Client, namespace: str) -> None:
     made = await client.create(WIDGETS, widget(namespace, "a"))
     for size in (2, 3, 4):
         await _set(client, namespace, "a", size)
@@ -47,7 +47,7 @@ async def test_every_state_is_told_not_only_the_last(client: Client, namespace: 
     assert [event.object["spec"]["size"] for event in found] == [2, 3, 4]
 
 
-async def test_watch_can_go_on_where_another_stopped(client: Client, namespace: str) -> None:
+async def test_watch_can_continue_where_another_stopped(client: Client, namespace: str) -> None:
     version = (await client.list(WIDGETS, namespace)).resource_version
     for name in ("a", "b", "c"):
         await client.create(WIDGETS, widget(namespace, name))
@@ -119,11 +119,11 @@ async def _to_the_end(client: Client, namespace: str, version: str, seconds: flo
 
 
 _BOOKMARKED = 4
-"""Seconds of a watch that is long enough for a bookmark: a real server sends one two seconds before the end, or up to one later."""
+"""Seconds of a watch that is long enough for a bookmark: a real server sends one two seconds before the end, or up to one second later."""
 
 
 async def _changed_elsewhere(client: Client, namespace: str) -> str:
-    """A version; after it a widget of another namespace has changed, so that a bookmark has something to tell."""
+    """A version. A widget of another namespace changed after it, so that a bookmark has a newer version."""
     version = (await client.list(WIDGETS, namespace)).resource_version
     await client.create(WIDGETS, widget("default", f"x-{namespace}"))
     await client.delete(WIDGETS, "default", f"x-{namespace}")
@@ -202,7 +202,7 @@ async def test_open_watch_survives_compaction(backend: Backend, namespace: str) 
     assert seen([first, await anext(stream)]) == [("ADDED", "a"), ("ADDED", "b")]
 
 
-async def test_watch_from_what_is_no_version_is_refused(client: Client, namespace: str) -> None:
+async def test_watch_from_what_is_no_version_is_rejected(client: Client, namespace: str) -> None:
     with pytest.raises(ApiError) as error:
         await _to_the_end(client, namespace, "abc", 1, bookmarks=False)
     assert error.value.code in (400, 500)

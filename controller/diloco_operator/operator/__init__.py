@@ -1,4 +1,4 @@
-"""The operator as it runs: caches, passes, workers. Decides nothing itself (`reconcile` does), and writes only what a plan says."""
+"""The running operator: caches, reconciles, workers. It decides nothing itself (`reconcile` does) and writes only what a plan says."""
 
 from diloco_operator.operator.run import Operator, RunConfig
 

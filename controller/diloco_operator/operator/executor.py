@@ -324,7 +324,7 @@ def _report_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificat
 
 
 async def _all(actions: Sequence[Coroutine[None, None, object]]) -> None:
-    """Carry out concurrently. No action raises `ApiError`; any other exception is a defect and ends the pass."""
+    """Carry out concurrently. No action raises `ApiError`; any other exception is a defect and ends the reconcile."""
     if len(actions) == 1:
         await actions[0]
     elif actions:

@@ -1,9 +1,8 @@
 """The operator dies after each single write of a job's whole life, and the end is the same.
 
-The scenario: a job is applied; its units start; one crashes; one loses its node; the job is scaled up, which a quota
-forbids for a while; it is suspended, resumed, and completes.
-An operator that dies at write n is replaced at once by one that knows nothing; between two writes there is nothing else to die at,
-since an operator keeps no state but what the API server has.
+The scenario: a job is applied; its units start; one crashes; one loses its node; the job is scaled up, which a quota forbids for a while;
+it is suspended, resumed, and completes. An operator that dies at write n is replaced at once by one that knows nothing. Crashes between two
+writes need no test of their own, since an operator keeps no state outside the API server.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WRITES = ("create", "update", "patch", "delete", "bind")
 
 
 class MortalClient:
-    """An operator's connection. After `lives` writes the operator is dead: nothing that it still asks for is heard."""
+    """An operator's connection. After `lives` writes the operator is dead: its requests are no longer sent."""
 
     def __init__(self, api: MemoryApi, lives: int | None, on_death: Callable[[], None], rejects: Callable[[Obj], bool]) -> None:
         self._api = api
@@ -46,7 +45,7 @@ class MortalClient:
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._api, name)
         if name == "watch":
-            return attribute  # an iterator, not a request; it ends with its task
+            return attribute  # an iterator instead of a request; it ends with its task
         if name not in WRITES:
             return self._guarded(attribute)
         return self._counted(name, attribute)
@@ -64,7 +63,7 @@ class MortalClient:
             if verb == "create" and self._rejects(args[1]):
                 raise Forbidden(403, "Forbidden", "exceeded quota: pods")
             if self._lives is not None:
-                self._lives -= 1  # taken before the request, so that of many at once no more than these are carried out
+                self._lives -= 1  # counted before the request, so that not more than these take effect
             answer = await request(*args, **kwargs)
             name = args[1]["metadata"]["name"] if verb in ("create", "update") else args[2]
             self.writes.append(f"{verb} {args[0].kind} {name}")
@@ -179,7 +178,7 @@ async def scenario(scene: Scene) -> None:
 
     await scene.cluster.complete(KEY)
     await scene.until("the job is complete", lambda status: is_true(status, "Complete"))
-    await asyncio.sleep(120)  # whatever is still to be tidied up
+    await asyncio.sleep(120)  # cleanup that is still due
 
 
 def the_job() -> Obj:
@@ -255,7 +254,7 @@ def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[s
     assert end["pods"] == []
 
 
-# Coverage makes a life take more than twice as long, and a quarter of them shows what there is to see.
+# With coverage a life takes more than twice as long, and a quarter of them covers the same code.
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.no_cover) for part in range(1, 4))])
 def test_an_operator_that_dies_after_any_write_is_taken_over_without_a_trace(

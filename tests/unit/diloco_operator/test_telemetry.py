@@ -28,13 +28,13 @@ from diloco_operator.timeouts import TelemetryTimeouts
 KEY = ("ns", "lm")
 JOB = job_file()
 NOW = time.time()
-"""The operator's clock: it stands still, but TLS is real."""
+"""The operator's clock. It stands still, while TLS is real."""
 AUTHORITY = Issuer(lambda: NOW, 3600).authority(JOB.uid)
 FAST = TelemetryTimeouts(interval=0.05, notify_interval=3600, read=0.5, backoff=ExponentialBackoff(initial=0.02, ceiling=0.1))
 
 
 class FakeSyncer(SyncerServicer):  # type: ignore[misc]  # generated without types
-    """Sends what is put into `reports`; knows who asked."""
+    """Sends what is put into `reports`; records its clients."""
 
     def __init__(self) -> None:
         self.reports: asyncio.Queue[pb.Report | None] = asyncio.Queue()
@@ -111,7 +111,7 @@ async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock
         assert watched.notified == [KEY]
 
 
-async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(watched: Watched) -> None:
+async def test_progress_alone_does_not_notify_but_a_unit_that_drops_out_does(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -123,7 +123,7 @@ async def test_progress_alone_is_not_worth_a_pass_but_a_unit_that_drops_out_is(w
         await until(lambda: len(watched.notified) == 2)
 
 
-async def test_progress_is_told_once_an_interval() -> None:
+async def test_progress_notifies_once_an_interval() -> None:
     it = Watched(TelemetryTimeouts(interval=0.05, notify_interval=0, read=0.5))
     syncer = FakeSyncer()
     async with serving(syncer) as port:
@@ -145,7 +145,7 @@ async def test_a_stream_that_ends_is_opened_again(watched: Watched) -> None:
         assert len(syncer.callers) == 2
 
 
-async def test_a_syncer_that_falls_silent_is_asked_anew_and_its_last_report_is_kept(watched: Watched) -> None:
+async def test_a_silent_syncer_is_watched_anew_and_its_last_report_is_kept(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -198,7 +198,7 @@ async def test_a_job_that_is_gone_is_no_longer_watched_and_its_report_is_forgott
         await until(lambda: not syncer.watching)
 
 
-async def test_a_syncer_that_does_not_run_is_not_asked_but_its_report_stays(watched: Watched) -> None:
+async def test_a_syncer_that_does_not_run_is_not_watched_but_its_report_stays(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
         watched.watcher.follow(KEY, endpoint(port))
@@ -240,7 +240,7 @@ def test_every_field_of_the_wire_arrives() -> None:
     assert (reported.tokens_per_second, reported.message) == (1.5, "NaN")
 
 
-def test_a_state_that_this_operator_does_not_know_is_said() -> None:
+def test_a_state_that_this_operator_does_not_know_is_an_error() -> None:
     with pytest.raises(UnreadableReport, match="state 0 of unit v5p-0"):
         report_of(report(1, ("v5p-0", 1, pb.UnitReport.STATE_UNSPECIFIED)), 0)
 
@@ -254,12 +254,12 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
     assert endpoint(7077, host="fd00::1").address == "[fd00::1]:7077"
 
 
-def test_an_interval_longer_than_the_read_timeout_is_refused() -> None:
+def test_an_interval_longer_than_the_read_timeout_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"telemetry: interval \(20 s\) must be shorter than read \(15 s\)"):
         TelemetryTimeouts(interval=20, read=15)
 
 
-async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_syncer_of_another_job_is_not_trusted(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     syncer = FakeSyncer()
     stranger = Issuer(lambda: NOW, 3600).authority(JOB.uid)
     async with serving(syncer, authority=stranger) as port:
@@ -270,7 +270,7 @@ async def test_a_syncer_of_another_job_is_not_believed(watched: Watched, caplog:
         assert syncer.callers == []
 
 
-async def test_a_syncer_that_has_its_certificate_from_the_authority_before_is_heard(watched: Watched) -> None:
+async def test_a_syncer_with_a_certificate_of_the_former_authority_is_trusted(watched: Watched) -> None:
     syncer = FakeSyncer()
     former = Issuer(lambda: NOW, 3600).authority(JOB.uid)
     both = AUTHORITY.root.pem + former.root.pem

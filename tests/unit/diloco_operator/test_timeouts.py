@@ -57,7 +57,7 @@ def test_equal_timeouts_are_in_the_wrong_order() -> None:
         (lambda: ReconcileTimeouts(crd_retry=300), "crd_retry .* crd_recheck"),
     ],
 )
-def test_every_class_refuses_a_wrong_order(wrong: Callable[[], object], message: str) -> None:
+def test_every_class_rejects_a_wrong_order(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()
 
@@ -73,7 +73,7 @@ def test_the_defaults_fit_together() -> None:
         (30, 5, r"an Event \(10 s\) must not be longer than the time to stop \(5 s\)"),
     ],
 )
-def test_timeouts_of_different_classes_that_do_not_fit_are_refused(expectation: float, stop: float, message: str) -> None:
+def test_timeouts_of_different_classes_that_do_not_fit_are_an_error(expectation: float, stop: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_together(REQUESTS, expectation=expectation, stop=stop)
 

@@ -1,4 +1,4 @@
-"""What is written into Secrets, and what is read out of them again."""
+"""Certificates that are written into Secrets and read from them again."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_authority_of_a_plan_signs_the_rest_of_it() -> None:
     assert (first.wave, second.wave, first.fresh, second.fresh) == (0, 1, True, True)
 
 
-def test_a_secret_that_is_there_is_patched_and_only_as_it_was_seen() -> None:
+def test_an_existing_secret_is_patched_only_at_the_version_that_was_seen() -> None:
     old, new = issuer().authority("u"), issuer().authority("u")
     wanted = IssueCertificates(
         {"metadata": META}, "u", uid="uid-s", version="42", authority=new, leaves=(LEARNER,), drop=("gone.pem",), roots=(old.root.pem,)
@@ -134,12 +134,12 @@ def test_an_authority_that_cannot_sign_is_none(spoil: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "junk", "-----BEGIN CERTIFICATE-----\nanVuaw==\n-----END CERTIFICATE-----\n"])
-def test_a_certificate_that_cannot_be_read_counts_as_not_there(text: str) -> None:
+def test_an_unreadable_certificate_counts_as_missing(text: str) -> None:
     encoded = base64.b64encode(f"-----BEGIN PRIVATE KEY-----\n{text}".encode()).decode()
     assert not read({"metadata": META, "data": {"v5p-0-a1.pem": encoded, "w.pem": "not base64!", "ca.crt": encoded}}).certificates
 
 
-def test_a_certificate_without_its_key_counts_as_not_there() -> None:
+def test_a_certificate_without_its_key_counts_as_missing() -> None:
     obj = created(IssueCertificates({"metadata": META}, "u", authority=issuer().authority("u"), leaves=(LEARNER,)))
     pem = base64.b64decode(obj["data"][LEARNER.key]).decode()
     obj["data"][LEARNER.key] = base64.b64encode(pem[pem.index("-----BEGIN CERTIFICATE") :].encode()).decode()

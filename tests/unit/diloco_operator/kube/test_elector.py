@@ -1,4 +1,4 @@
-"""Replicas that elect a leader over an API server, and what the fence lets through, on virtual time."""
+"""Replicas that elect a leader with an API server, and the writes that the fence allows, on virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NS = "default"
 
 
 class Replica:
-    """One operator process as far as the election goes. `offset` moves its clock on while nothing of it runs."""
+    """The election part of one operator process. `offset` advances its clock while nothing of it runs."""
 
     def __init__(self, world: World, identity: str) -> None:
         loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ def test_a_leader_that_was_killed_is_followed_within_20_seconds() -> None:
     play(scenario)
 
 
-def test_a_leader_that_releases_the_lease_is_followed_at_the_next_look() -> None:
+def test_a_leader_that_releases_the_lease_is_followed_at_the_next_check() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         await first.stop()
@@ -161,7 +161,7 @@ def test_a_leader_that_releases_the_lease_is_followed_at_the_next_look() -> None
     play(scenario)
 
 
-def test_a_leader_cut_off_stops_writing_before_another_leads() -> None:
+def test_a_partitioned_leader_stops_writing_before_another_leads() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         first.cut_off = True
@@ -202,11 +202,11 @@ def test_a_hiccup_shorter_than_the_deadline_costs_nothing() -> None:
     play(scenario)
 
 
-def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on() -> None:
+def test_a_process_that_was_suspended_writes_nothing_when_it_continues() -> None:
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
         await first.write("before")
-        first.offset += 60  # its clock went on, and nothing of it ran: no timer has fired, no renewal was sent
+        first.offset += 60  # its clock advanced while nothing of it ran: no timer fired, no renewal was sent
         with pytest.raises(NotLeading):
             await first.write("after")
         await until(lambda: first.lost is not None)
@@ -222,7 +222,7 @@ def test_a_renewal_that_was_answered_too_late_does_not_count() -> None:
 
         async def slow(*args: Any, **kwargs: Any) -> Any:
             answer = await original(*args, **kwargs)
-            first.offset += 60  # stopped between sending and hearing the answer
+            first.offset += 60  # suspended between the request and its answer
             return answer
 
         world.api.update = slow  # type: ignore[method-assign]
@@ -234,7 +234,7 @@ def test_a_renewal_that_was_answered_too_late_does_not_count() -> None:
     play(scenario)
 
 
-def test_a_lease_that_somebody_labelled_is_renewed_all_the_same() -> None:
+def test_a_lease_with_a_foreign_label_change_is_still_renewed() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         for value in range(20):
@@ -248,19 +248,19 @@ def test_a_lease_that_somebody_labelled_is_renewed_all_the_same() -> None:
     play(scenario)
 
 
-def test_a_lease_that_was_deleted_is_made_anew() -> None:
+def test_a_deleted_lease_is_created_again() -> None:
     async def scenario(world: World) -> None:
         first, second = await a_leader_and_a_standby(world)
         await world.api.delete(LEASES, NS, "diloco-operator")
         await until(lambda: first.lost is not None or second.led_at is not None)
         await asyncio.sleep(60)
         assert await world.holder() in ("first", "second")
-        assert not (first.lost is None and second.led_at is not None)  # never two
+        assert not (first.lost is None and second.led_at is not None)  # never two leaders
 
     play(scenario)
 
 
-def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed() -> None:
+def test_running_writes_may_last_as_long_as_the_lease_is_renewed() -> None:
     async def scenario(world: World) -> None:
         first, _ = await a_leader_and_a_standby(world)
 
@@ -273,7 +273,7 @@ def test_writes_under_way_may_last_as_long_as_the_lease_is_renewed() -> None:
     play(scenario)
 
 
-def test_writes_whose_time_is_up_do_not_disturb_the_end_of_the_lease() -> None:
+def test_expired_writes_do_not_disturb_the_end_of_the_lease() -> None:
     async def scenario(world: World) -> None:
         fence = Fence(now)
         fence.open_until(5)

@@ -1,4 +1,4 @@
-"""The rules of the election, without clock and without an API server."""
+"""The rules of the election, without a clock and without an API server."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_released_lease_is_taken_at_once() -> None:
     assert election.claim(WALL).transitions == 4
 
 
-def test_another_holders_lease_runs_out_by_the_time_it_was_seen_unchanged() -> None:
+def test_another_holders_lease_expires_by_the_time_it_was_seen_unchanged() -> None:
     election = an_election()
     election.saw(held_by("other"), 100)
     assert election.next_action(114.9) is ElectionAction.WAIT
     assert election.next_action(115) is ElectionAction.UPDATE  # 15 s after it was seen
 
 
-def test_every_renewal_that_is_seen_starts_the_time_anew() -> None:
+def test_every_seen_renewal_starts_the_time_anew() -> None:
     election = an_election()
     election.saw(held_by("other", renewed="r1"), 100)
     election.saw(held_by("other", renewed="r2"), 102)
@@ -83,7 +83,7 @@ def test_leading_lasts_from_before_the_renewal_was_sent() -> None:
     assert election.leads_until == 17  # 7 + the renew deadline of 10 s, not 9 + 10
 
 
-def test_who_sees_another_holder_leads_no_more() -> None:
+def test_a_leader_that_sees_another_holder_leads_no_more() -> None:
     election = an_election()
     election.saw(None, 0)
     election.won(election.claim(WALL), sent=0, now=0)
@@ -91,26 +91,26 @@ def test_who_sees_another_holder_leads_no_more() -> None:
     assert election.leads_until is None
 
 
-def test_whoever_takes_over_does_so_after_the_old_holder_stopped_writing() -> None:
+def test_a_successor_takes_over_only_after_the_old_holder_stopped_writing() -> None:
     old, new = an_election("old"), an_election("new")
     old.saw(None, 0)
     claim = old.claim(WALL)
     old.won(claim, sent=0, now=3)
-    new.saw(claim, 1)  # the earliest that anybody can see it is after it was sent
+    new.saw(claim, 1)  # other replicas can see it only after it was sent
     stops = old.leads_until
     assert stops is not None
     takes_over = next(t for t in range(100) if new.next_action(t) is ElectionAction.UPDATE)
     assert takes_over - stops >= TERMS.lease_duration - TERMS.renew_deadline
 
 
-def test_a_standby_looks_again_when_the_lease_would_run_out() -> None:
+def test_a_standby_checks_again_when_the_lease_would_expire() -> None:
     election = an_election()
     election.saw(held_by("other"), 100)
     assert election.recheck_in(100) == 2  # the retry period
-    assert election.recheck_in(114.5) == 0.5  # it runs out at 115
+    assert election.recheck_in(114.5) == 0.5  # it expires at 115
 
 
-def test_a_released_lease_names_nobody_and_keeps_the_count() -> None:
+def test_a_released_lease_has_no_holder_and_keeps_the_count() -> None:
     election = an_election()
     election.saw(held_by("me"), 0)
     assert election.released(WALL) == Lease("", 1.0, STAMP, STAMP, 3)
@@ -130,11 +130,11 @@ def test_a_lease_is_read_as_it_is_written() -> None:
         (15.5, 10, 2, "the lease duration must be whole seconds"),
     ],
 )
-def test_timeouts_that_would_let_two_replicas_lead_are_refused(duration: float, deadline: float, retry: float, message: str) -> None:
+def test_timeouts_that_would_let_two_replicas_lead_are_an_error(duration: float, deadline: float, retry: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LeaseTimeouts(duration, deadline, retry)
 
 
-def test_a_replica_without_a_name_is_refused() -> None:
+def test_a_replica_without_a_name_is_an_error() -> None:
     with pytest.raises(ValueError, match="identity"):
         Election("", TERMS)

@@ -17,11 +17,11 @@ AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 
 
 class Followed:
-    """A reflector at work, and what its handlers were told: (old phase, new phase) by name."""
+    """A running reflector, and the calls of its handlers: (old phase, new phase) by name."""
 
     def __init__(self, api: ScriptedApi, timeouts: WatchTimeouts | None = None, draw: float = 0.0) -> None:
         self.api = api
-        self.told: list[tuple[str, str | None, str | None]] = []
+        self.changes: list[tuple[str, str | None, str | None]] = []
         self.reflector: Reflector[str] = Reflector(
             api,  # type: ignore[arg-type]
             PODS,
@@ -35,7 +35,7 @@ class Followed:
     def note(self, old: CachedObject[str] | None, new: CachedObject[str] | None) -> None:
         held = new or old
         assert held is not None
-        self.told.append((held.name, old.value if old else None, new.value if new else None))
+        self.changes.append((held.name, old.value if old else None, new.value if new else None))
 
     @property
     def names(self) -> list[str]:
@@ -43,7 +43,7 @@ class Followed:
 
 
 def follow(followed: Callable[[], Followed], check: Callable[[Followed], object], within: float = 60) -> float:
-    """Run until `check` holds; gives the (virtual) seconds that it took."""
+    """Run until `check` holds. Returns the (virtual) seconds that it took."""
 
     async def scenario() -> float:
         it = followed()
@@ -77,14 +77,14 @@ def test_handlers_see_what_was_and_what_is() -> None:
         lists=pages("a"),
         watches=[[modified(an_object("a", 11, phase="Running")), added(an_object("b", 12, phase="Pending")), deleted(an_object("a", 13))]],
     )
-    told: list[Any] = []
+    changes: list[Any] = []
 
     def three(it: Followed) -> bool:
-        told[:] = it.told
-        return len(it.told) == 4
+        changes[:] = it.changes
+        return len(it.changes) == 4
 
     follow(lambda: Followed(api), three)
-    assert told == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
+    assert changes == [("a", None, "Pending"), ("a", "Pending", "Running"), ("b", None, "Pending"), ("a", "", None)]
 
 
 def test_the_projection_is_held_and_found_by_index() -> None:
@@ -116,17 +116,17 @@ def test_a_silent_watch_is_dropped_and_resumed_where_it_was() -> None:
     assert took >= 90
 
 
-def test_a_forgotten_version_means_listing_again_and_missed_deletions_are_told() -> None:
+def test_after_a_forgotten_version_it_lists_again_and_reports_missed_deletions() -> None:
     api = ScriptedApi(lists=[*pages("a", "b"), *pages("b", "c", version=30)], watches=[[GONE], [SILENCE]])
-    told: list[Any] = []
+    changes: list[Any] = []
 
     def relisted(it: Followed) -> bool:
-        told[:] = it.told
+        changes[:] = it.changes
         return it.names == ["b", "c"]
 
     follow(lambda: Followed(api), relisted)
-    # b has the same version in both lists: nothing to tell of it
-    assert sorted(told, key=str) == sorted(
+    # b has the same version in both lists: no change
+    assert sorted(changes, key=str) == sorted(
         [("a", None, "Pending"), ("b", None, "Pending"), ("a", "Pending", None), ("c", None, "Pending")], key=str
     )
     assert api.watched_from == ["10", "30"]
@@ -157,7 +157,7 @@ def test_a_connection_lost_in_a_watch_is_resumed_without_listing() -> None:
     assert api.list_tokens == [""]
 
 
-def test_a_version_that_the_server_refuses_for_another_reason_means_listing_again() -> None:
+def test_a_version_that_the_server_rejects_for_another_reason_means_listing_again() -> None:
     ahead = ApiError(504, "Timeout", "Too large resource version: 10, current: 3")
     api = ScriptedApi(lists=[*pages("a"), *pages("b", version=3)], watches=[[ahead], [SILENCE]])
     follow(lambda: Followed(api), lambda it: it.names == ["b"])
@@ -175,7 +175,7 @@ def test_an_idle_watch_that_the_server_ends_is_resumed_at_once() -> None:
     assert took == pytest.approx(120, abs=0.1)
 
 
-def test_it_is_known_when_the_server_was_heard_last() -> None:
+def test_the_time_of_the_last_message_is_known() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[5.0, bookmark(20), SILENCE]])
     heard: list[float | None] = []
 
@@ -197,7 +197,7 @@ def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed() -> No
         follow(lambda: Fussy(ScriptedApi(lists=pages("a"))), lambda it: False)
 
 
-def test_timeouts_in_the_wrong_order_are_refused() -> None:
+def test_timeouts_in_the_wrong_order_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"a watch: read \(400 s\) must be shorter than watch \(300 s\)"):
         WatchTimeouts(read=400, watch=300)
 

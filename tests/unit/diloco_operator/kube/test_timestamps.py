@@ -21,6 +21,6 @@ def test_other_zones_are_the_same_moment() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-11-20", "2026-11-20T21:00:00", "2026-13-01T00:00:00Z"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_a_text_that_is_no_time_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="2026-11-20T21:00:00Z"):
         parse_timestamp(text)

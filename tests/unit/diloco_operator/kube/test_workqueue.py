@@ -14,13 +14,13 @@ KEYS = st.sampled_from("abcd")
 
 
 class KeyQueueMachine(RuleBasedStateMachine):
-    """Against a model that keeps for each key only: must it be processed (when), and is it being processed."""
+    """Against a model that knows for each key only whether and when it must be processed, and whether it is processed now."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue: KeyQueue[str] = KeyQueue()
         self.now = 0.0
-        self.wanted: dict[str, float] = {}  # since when a pass is owed
+        self.wanted: dict[str, float] = {}  # since when it must be processed
         self.delayed: dict[str, float] = {}
         self.debouncing: dict[str, tuple[float, float]] = {}  # since when, and until when
         self.held: set[str] = set()
@@ -64,7 +64,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
             return
         assert taken in candidates, "a key was handed out that was not queued, or to a second worker"
         del self.wanted[taken]
-        self.debouncing.pop(taken, None)  # the pass sees what it was to settle for
+        self.debouncing.pop(taken, None)  # processing covers the debounced changes
         self.held.add(taken)
 
     @precondition(lambda self: self.held)
@@ -102,7 +102,7 @@ def test_keys_come_in_the_order_in_which_they_were_added() -> None:
     assert [queue.take(0) for _ in range(3)] == ["c", "a", "b"]
 
 
-def test_done_without_a_pass_is_a_defect() -> None:
+def test_done_without_a_worker_is_a_defect() -> None:
     with pytest.raises(ValueError, match="no worker has this key"):
         KeyQueue[str]().done("a")
 
@@ -119,7 +119,7 @@ def test_a_worker_waits_for_a_delayed_key() -> None:
     assert run_virtual(scenario()) == pytest.approx(3)
 
 
-def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_long_enough() -> None:
+def test_a_debounced_key_is_handed_out_after_a_quiet_interval_or_at_the_limit() -> None:
     async def scenario(adds: int) -> float:
         queue = a_queue()
         for _ in range(adds):
@@ -133,7 +133,7 @@ def test_a_key_that_settles_is_handed_out_when_it_is_left_alone_or_has_waited_lo
     assert run_virtual(scenario(7)) == pytest.approx(5.25)  # due at 5.0; debounced from 5.0 on
 
 
-def test_a_key_that_settles_and_is_wanted_at_once_is_handed_out_once() -> None:
+def test_a_debounced_key_that_is_also_added_at_once_is_handed_out_once() -> None:
     async def scenario() -> None:
         queue = a_queue()
         queue.add_debounced("a", 1.0, 5.0)
@@ -195,7 +195,7 @@ def test_a_worker_that_was_cancelled_while_it_waited_is_not_woken() -> None:
     assert run_virtual(scenario()) == "a"
 
 
-def test_a_worker_that_was_cancelled_and_passed_over_in_the_same_moment_ends_as_cancelled() -> None:
+def test_a_worker_that_was_cancelled_and_skipped_at_the_same_time_ends_as_cancelled() -> None:
     async def scenario() -> tuple[str, bool]:
         queue = a_queue()
         first = asyncio.create_task(queue.get())

@@ -1,4 +1,4 @@
-"""A pass over a job of many units costs much: few of them, few writes of its status, and others go on meanwhile. On virtual time."""
+"""Reconciles of a job with many units are expensive: there are few, with few status writes, and other jobs go on. On virtual time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from diloco_operator.reconcile import ObservedState, reconcile
 
 START = 1_800_000_000.0
 UNITS = 60
-"""More than a job may have that is looked at at once."""
+"""More units than a job that is reconciled at once may have."""
 
 
 class CountingApi(MemoryApi):
-    """Notes when the status of a job is written. To make an object takes 10 ms."""
+    """Records when the status of a job is written. A create takes 10 ms."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(clock=lambda: datetime.fromtimestamp(now(), tz=UTC), random=random.Random(1))
@@ -106,7 +106,7 @@ def test_failures_that_come_one_by_one_are_written_down_together() -> None:
             await until(lambda: len(there.learners("big", 2)) == UNITS)
             await there.trains("big", UNITS)
             await until(lambda: not there.learners("big", 1))
-            # Without waiting there would be a write for nearly each of the failures.
+            # Without a delay there would be a write for nearly each failure.
             assert len(there.api.status_writes) - before <= 8
             await asyncio.sleep(5)
             units = (await there.status("big"))["units"]
@@ -115,7 +115,7 @@ def test_failures_that_come_one_by_one_are_written_down_together() -> None:
     run_virtual(scenario())
 
 
-def test_a_job_of_few_pods_is_looked_at_at_once() -> None:
+def test_a_job_of_few_pods_is_reconciled_at_once() -> None:
     async def scenario() -> None:
         async with stand(4) as there:
             await there.apply("small", 4)
@@ -124,12 +124,12 @@ def test_a_job_of_few_pods_is_looked_at_at_once() -> None:
             begun = asyncio.get_running_loop().time()
             await there.cluster.crash("small-v6e-0-a1-0")
             await until(lambda: there.learners("small", 2), step=0.001)
-            assert asyncio.get_running_loop().time() - begun < 0.015  # of which making it takes 10 ms
+            assert asyncio.get_running_loop().time() - begun < 0.015  # 10 ms of it for the create
 
     run_virtual(scenario())
 
 
-def test_the_first_decision_over_a_job_that_is_going_to_be_big_is_taken_aside_and_a_small_jobs_is_not() -> None:
+def test_the_first_decision_for_a_job_that_becomes_big_is_offloaded_and_a_small_jobs_is_not() -> None:
     async def scenario() -> None:
         pods_then: list[int] = []
 
@@ -149,14 +149,14 @@ def test_the_first_decision_over_a_job_that_is_going_to_be_big_is_taken_aside_an
 
 
 async def slowly[T](work: Callable[[], T]) -> T:
-    """A thread that has its answer when others have had their turn, and long after it was given what it works on."""
+    """A thread that answers after other tasks have run, and long after it got its input."""
     await asyncio.sleep(0.2)
     found = work()
     await asyncio.sleep(0.2)
     return found
 
 
-def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_is_not_given_twice() -> None:
+def test_a_slice_that_another_job_reserved_during_an_offloaded_decision_is_not_given_twice() -> None:
     async def scenario() -> None:
         sizes, free = {"big": UNITS, "small": 4}, 20
         async with stand(sum(sizes.values()) + free, offload=slowly) as there:
@@ -164,10 +164,10 @@ def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_
                 await there.apply(name, units)
                 await there.trains(name, units)
             await asyncio.sleep(30)
-            for name, units in sizes.items():  # each would take all that is left
+            for name, units in sizes.items():  # each would take all remaining slices
                 body = {"spec": {"learners": {"max": units + free}, "pools": (await _pools(there, name, units + free))}}
                 await there.api.patch(names.DILOCO_JOBS, "default", name, body, type=PatchType.MERGE)
-                await asyncio.sleep(0.05)  # the big one is being decided when the small one is looked at
+                await asyncio.sleep(0.05)  # the decision for the big job runs when the small job is reconciled
             await there.trains("small", 4 + free)
             await asyncio.sleep(10)
             pods = [pod for name in sizes for pod in there.learners(name, 1)]
@@ -177,7 +177,7 @@ def test_a_slice_that_was_given_to_another_job_while_a_decision_was_taken_aside_
     run_virtual(scenario())
 
 
-def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it() -> None:
+def test_a_decision_includes_what_happens_while_it_waits_for_its_turn() -> None:
     async def scenario() -> None:
         async with stand(2 * UNITS, offload=slowly) as there:
             for name in ("first", "second"):
@@ -185,7 +185,7 @@ def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it() -> None:
                 await there.trains(name, UNITS)
             await asyncio.sleep(30)
             await there.cluster.crash("first-v6e-0-a1-0")
-            await asyncio.sleep(0.05)  # the first job is being decided for 0.4 s
+            await asyncio.sleep(0.05)  # the decision for the first job takes 0.4 s
             await there.cluster.crash("second-v6e-0-a1-0")
             await asyncio.sleep(0.1)  # the second waits for that
             for unit in (1, 2):
@@ -199,7 +199,7 @@ def test_what_happens_while_a_decision_waits_for_its_turn_is_in_it() -> None:
 
 
 def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
-    """A decision aside slows down everything else, so it is followed by as long a time without one."""
+    """An offloaded decision slows down everything else, so an equally long pause follows it."""
 
     async def scenario() -> None:
         decided: dict[str, tuple[float, int]] = {}
@@ -214,7 +214,9 @@ def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
                 await there.apply(name, UNITS)
             await there.trains("second", UNITS)
             (first, pods), (second, pods_then) = decided["first"], decided["second"]
-            assert second - first == pytest.approx(0.2 + 0.4 + 0.2)  # the end of one, as long as it took, the beginning of the next
+            assert second - first == pytest.approx(
+                0.2 + 0.4 + 0.2
+            )  # from the end of one decision to the beginning of the next: as long as it took
             assert (pods, pods_then > UNITS) == (0, True)
 
     run_virtual(scenario())

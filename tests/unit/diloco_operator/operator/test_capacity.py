@@ -12,7 +12,7 @@ PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
 
 
 class Fleet:
-    """As much of a fleet as the queue asks for: how many slices of each shape are free."""
+    """The part of a fleet that the queue uses: how many slices of each shape are free."""
 
     def __init__(self) -> None:
         self.free_slices: dict[Shape, int] = {}
@@ -31,8 +31,8 @@ class World:
     def waits(self, name: str, created: float, *shapes: Shape) -> None:
         self.queue.set_demand(("ns", name), created, shapes)
 
-    def passes(self, name: str, takes: Shape | None = None) -> None:
-        """The job has a pass and takes a slice, or leaves what there is."""
+    def reconciles(self, name: str, takes: Shape | None = None) -> None:
+        """The job is reconciled and takes a slice, or takes none."""
         if takes is not None:
             self.fleet.free_slices[takes] -= takes.slots
             self.waits(name, 0.0)
@@ -48,7 +48,7 @@ def world() -> World:
     return world
 
 
-def test_the_oldest_job_is_asked_first_and_alone(world: World) -> None:
+def test_the_oldest_job_is_woken_first_and_alone(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.slices_freed()
     assert world.woken == ["old"]
@@ -60,41 +60,41 @@ def test_priority_comes_before_age(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.slices_freed()
     for name in ("urgent", "old", "middle", "young"):
-        world.passes(name)
+        world.reconciles(name)
     assert world.woken == ["urgent", "old", "middle", "young", "idle"]
 
 
 def test_what_the_first_leaves_is_offered_to_the_next(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.slices_freed()
-    world.passes("old")
+    world.reconciles("old")
     assert world.woken == ["old", "middle"]
-    world.passes("middle", takes=V5P)
+    world.reconciles("middle", takes=V5P)
     assert world.woken == ["old", "middle"]
 
 
 def test_what_is_left_after_one_took_its_share_is_offered_again(world: World) -> None:
     world.fleet.free_slices[V5P] = 2
     world.queue.slices_freed()
-    world.passes("old", takes=V5P)
+    world.reconciles("old", takes=V5P)
     assert world.woken == ["old", "middle"]
 
 
-def test_nobody_is_asked_in_a_circle(world: World) -> None:
+def test_jobs_are_not_woken_in_a_circle(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
     world.queue.slices_freed()
     for name in ("old", "middle", "young"):
-        world.passes(name)
+        world.reconciles(name)
     assert world.woken == ["old", "middle", "young"]
 
 
-def test_a_pass_that_nobody_asked_for_asks_nobody(world: World) -> None:
+def test_a_reconcile_that_was_not_woken_wakes_no_other_job(world: World) -> None:
     world.fleet.free_slices[V5P] = 1
-    world.passes("old")
+    world.reconciles("old")
     assert world.woken == []
 
 
-def test_fewer_hosts_than_a_unit_needs_wake_nobody(world: World) -> None:
+def test_fewer_hosts_than_a_unit_needs_wake_no_job(world: World) -> None:
     world.fleet.free_slices[PAIR] = 1
     world.queue.slices_freed()
     assert world.woken == []
@@ -103,7 +103,7 @@ def test_fewer_hosts_than_a_unit_needs_wake_nobody(world: World) -> None:
     assert world.woken == ["middle"]
 
 
-def test_a_job_that_is_served_is_not_asked_again(world: World) -> None:
+def test_a_job_that_got_its_slice_is_not_woken_again(world: World) -> None:
     world.waits("old", 10.0)
     world.fleet.free_slices[V5P] = 1
     world.queue.slices_freed()

@@ -76,7 +76,7 @@ def test_many_missing_fields_are_cut_short() -> None:
     assert "more; install" in problem_of(crd)
 
 
-def test_it_looks_until_the_definition_is_there_and_says_each_problem_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_checks_until_the_definition_exists_and_logs_each_problem_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         forbidden = True
 
@@ -97,7 +97,7 @@ def test_it_looks_until_the_definition_is_there_and_says_each_problem_once(caplo
         await check.wait_good()
         assert check.problem == ""
         await api.delete(names.CUSTOM_RESOURCES, "", CRD_NAME)
-        await until(lambda: check.problem, within=400)  # it goes on looking
+        await until(lambda: check.problem, within=400)  # it continues to check
         task.cancel()
 
     run_virtual(scenario())

@@ -1,4 +1,4 @@
-"""What of the things that are told about a job gets written, and how often."""
+"""Which emitted events are written, and how often."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stage:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[EventRecorder]:
-        """A recorder at work; another one each time, as after a restart."""
+        """A running recorder; a new one each time, as after a restart."""
         self.recorder = EventRecorder(self.api, now)
         task = asyncio.create_task(self.recorder.run())
         try:
@@ -60,7 +60,7 @@ def play(scenario: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     run_virtual(run())
 
 
-def test_the_same_event_told_again_raises_a_count_and_the_last_time() -> None:
+def test_the_same_event_emitted_again_raises_the_count_and_the_last_time() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for _ in range(3):
@@ -74,7 +74,7 @@ def test_the_same_event_told_again_raises_a_count_and_the_last_time() -> None:
     play(scenario)
 
 
-def test_a_restarted_operator_goes_on_counting_without_reading() -> None:
+def test_a_restarted_operator_continues_the_count_without_reading() -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
             async with stage.writing() as recorder:
@@ -85,7 +85,7 @@ def test_a_restarted_operator_goes_on_counting_without_reading() -> None:
     play(scenario)
 
 
-def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds() -> None:
+def test_what_is_emitted_many_times_a_second_is_written_once_in_ten_seconds() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for _ in range(400):
@@ -98,7 +98,7 @@ def test_what_is_told_many_times_a_second_is_written_once_in_ten_seconds() -> No
     play(scenario)
 
 
-def test_many_that_differ_in_their_message_alone_are_told_as_one() -> None:
+def test_many_that_differ_only_in_their_message_become_one() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             for unit in range(1000):
@@ -124,14 +124,14 @@ def test_other_reasons_and_other_jobs_are_not_combined_with_them() -> None:
     play(scenario)
 
 
-def test_after_a_quiet_while_they_are_told_one_by_one_again() -> None:
+def test_after_a_quiet_time_they_are_written_one_by_one_again() -> None:
     similar = EventAggregator()
     assert not any(similar.aggregates("kind", f"m{i}", 0.0) for i in range(10))
     assert similar.aggregates("kind", "m10", 599.0)
     assert not similar.aggregates("kind", "m11", 599.0 + 600.0)
 
 
-def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_namespace_costs_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(stage: Stage) -> None:
         gone = Subject("gone", "lm", "uid-gone")
         async with stage.writing() as recorder:
@@ -145,7 +145,7 @@ def test_a_namespace_that_is_gone_costs_a_word_in_the_log_and_no_more(caplog: py
     play(scenario)
 
 
-def test_an_event_that_expired_is_made_anew() -> None:
+def test_an_expired_event_is_created_again() -> None:
     async def scenario(stage: Stage) -> None:
         async with stage.writing() as recorder:
             recorder.emit(JOB, LOST)
@@ -160,7 +160,7 @@ def test_an_event_that_expired_is_made_anew() -> None:
 
 
 def test_the_writers_end_well_when_an_earlier_event_was_taken_away_in_between() -> None:
-    """It is there at the create and gone at the patch."""
+    """The event exists at the create and is gone at the patch."""
     calls: list[str] = []
 
     def answer(verb: str, _: Any) -> ApiError | None:

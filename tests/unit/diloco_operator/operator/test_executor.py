@@ -32,7 +32,7 @@ def secret(name: str, *, wave: int = 1, there: bool = False) -> IssueCertificate
 
 
 async def made(wanted: Sequence[IssueCertificates], seconds: float) -> AsyncIterator[Create | Patch]:
-    """The writes of Secrets of which each takes so long to make."""
+    """Writes of Secrets; each takes so long to make."""
     for one in wanted:
         await asyncio.sleep(seconds)
         if one.uid:
@@ -46,7 +46,7 @@ def delete(name: str) -> Delete:
 
 
 STATUS = ApplyStatus(DILOCO_JOBS, "ns", "lm", "uid-lm", {"observedGeneration": 1})
-TOLD = Event("Normal", "UnitStarted", "v5p-0 started")
+EVENT = Event("Normal", "UnitStarted", "v5p-0 started")
 
 
 class Run:
@@ -69,7 +69,7 @@ class Run:
             client: Any = self.api
             events = EventRecorder(client, lambda: NOW)
             executor = Executor(client, events, concurrency=concurrency)
-            outcome = await executor.execute(
+            result = await executor.execute(
                 JOB,
                 plan,
                 unsent=lambda resource, namespace, name: self.unsent.append(name),
@@ -79,9 +79,9 @@ class Run:
             writing = asyncio.create_task(events.run())
             await events.drained()
             writing.cancel()
-            return outcome
+            return result
 
-        self.outcome = run_virtual(carry_out())
+        self.result = run_virtual(carry_out())
 
     @property
     def did(self) -> list[str]:
@@ -96,40 +96,40 @@ def name_of(arguments: tuple[Any, ...]) -> str:
     return str(arguments[1]["metadata"]["name"] if isinstance(arguments[1], dict) else arguments[2])
 
 
-def refused(code: int = 403, kind: Callable[..., ApiError] = ApiError) -> ApiError:
+def rejected(code: int = 403, kind: Callable[..., ApiError] = ApiError) -> ApiError:
     return kind(code, "Forbidden", "exceeded quota: pods=10")
 
 
-def test_a_status_that_may_wait_is_left_to_the_next_pass_with_all_that_follows_it() -> None:
-    plan = Plan(creates=(create("a"),), status=replace(STATUS, may_wait=True), deletes=(delete("old"),), events=(TOLD,))
+def test_a_status_that_may_wait_is_left_to_the_next_reconcile_with_all_that_follows_it() -> None:
+    plan = Plan(creates=(create("a"),), status=replace(STATUS, may_wait=True), deletes=(delete("old"),), events=(EVENT,))
     later = Run(plan, postpone=True)
-    assert later.outcome.postponed
-    assert later.outcome.ok
+    assert later.result.postponed
+    assert later.result.ok
     assert later.did == ["create Pod a"]
-    assert later.unsent == ["old"]  # nobody waits for its end
+    assert later.unsent == ["old"]  # its deletion is not expected
     assert not later.events
     now = Run(plan, postpone=False)
-    assert not now.outcome.postponed
+    assert not now.result.postponed
     assert now.did == ["create Pod a", "patch DiLoCoJob lm", "delete Pod old"]
 
 
-def test_a_status_that_may_not_wait_is_written_whatever_is_due() -> None:
+def test_a_status_that_may_not_wait_is_written_in_any_case() -> None:
     run = Run(Plan(status=STATUS, deletes=(delete("old"),)), postpone=True)
     assert run.did == ["patch DiLoCoJob lm", "delete Pod old"]
 
 
 def test_stages_run_in_order_creates_status_deletes_events() -> None:
-    run = Run(Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(TOLD,)))
+    run = Run(Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(EVENT,)))
     assert run.did == ["create Pod a", "create Pod b", "patch DiLoCoJob lm", "delete Pod old"]
     assert len(run.events) == 1
-    assert run.outcome.ok
-    assert (run.outcome.created, run.outcome.deleted) == (2, 1)
+    assert run.result.ok
+    assert (run.result.created, run.result.deleted) == (2, 1)
 
 
 def test_creates_run_side_by_side_but_not_more_than_allowed() -> None:
     run = Run(Plan(creates=tuple(create(f"p{i}") for i in range(20))), concurrency=4)
     assert run.api.busiest == 4
-    assert run.outcome.created == 20
+    assert run.result.created == 20
 
 
 def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job() -> None:
@@ -150,17 +150,17 @@ def test_a_name_taken_by_the_same_job_is_success() -> None:
         Plan(creates=(create("a"),), status=STATUS),
         {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a")},
     )
-    assert run.outcome.ok
-    assert run.outcome.existed == 1
+    assert run.result.ok
+    assert run.result.existed == 1
     assert "patch DiLoCoJob lm" in run.did
 
 
-def test_a_name_taken_by_a_stranger_is_an_error_that_names_it_and_says_what_to_do() -> None:
+def test_a_name_taken_by_a_foreign_object_is_an_error_that_names_it_and_says_what_to_do() -> None:
     run = Run(
         Plan(creates=(create("a"),), status=STATUS),
         {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a", owner="somebody")},
     )
-    [failure] = run.outcome.failures
+    [failure] = run.result.failures
     assert "Pod ns/a" in str(failure)
     assert "delete or rename" in str(failure)
     assert not failure.transient
@@ -169,16 +169,16 @@ def test_a_name_taken_by_a_stranger_is_an_error_that_names_it_and_says_what_to_d
 
 def test_a_name_freed_again_meanwhile_is_tried_again_later() -> None:
     run = Run(Plan(creates=(create("a"),)), {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists")})
-    assert isinstance(run.outcome.failures[0].error, NotFound)
+    assert isinstance(run.result.failures[0].error, NotFound)
 
 
 def test_status_and_deletes_wait_for_every_create() -> None:
     run = Run(
-        Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(TOLD,)), {("create", "a"): refused()}
+        Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(EVENT,)), {("create", "a"): rejected()}
     )
     assert run.did == ["create Pod a", "create Pod b"]
     assert run.events == []
-    assert not run.outcome.failures[0].transient
+    assert not run.result.failures[0].transient
     assert sorted(run.unsent) == ["a", "old"]
 
 
@@ -190,7 +190,7 @@ def test_a_wave_of_creates_begins_when_those_before_it_are_there() -> None:
 
 def test_no_wave_begins_after_one_that_failed() -> None:
     plan = Plan(creates=(create("config"), Create(PODS, pod("syncer"), wave=1), Create(PODS, pod("l0"), wave=2)), status=STATUS)
-    run = Run(plan, {("create", "config"): refused()})
+    run = Run(plan, {("create", "config"): rejected()})
     assert run.did == ["create Pod config"]
     assert sorted(run.unsent) == ["config", "l0", "syncer"]
 
@@ -198,7 +198,7 @@ def test_no_wave_begins_after_one_that_failed() -> None:
 def test_deletes_wait_for_the_status() -> None:
     run = Run(Plan(status=STATUS, deletes=(delete("old"),)), {("patch", "lm"): Unavailable(503, "Unavailable", "away")})
     assert run.did == ["patch DiLoCoJob lm"]
-    assert run.outcome.failures[0].transient
+    assert run.result.failures[0].transient
     assert run.unsent == ["old"]
 
 
@@ -207,8 +207,8 @@ def test_what_is_gone_or_replaced_is_deleted() -> None:
         Plan(deletes=(delete("a"), delete("b"), delete("c"))),
         {("delete", "a"): NotFound(404, "NotFound", "no"), ("delete", "b"): Conflict(409, "Conflict", "uid differs")},
     )
-    assert run.outcome.ok
-    assert (run.outcome.deleted, run.outcome.gone) == (1, 2)
+    assert run.result.ok
+    assert (run.result.deleted, run.result.gone) == (1, 2)
 
 
 def test_deletes_carry_the_uid_they_were_decided_on() -> None:
@@ -216,7 +216,7 @@ def test_deletes_carry_the_uid_they_were_decided_on() -> None:
     assert arguments == (PODS, "ns", "a", 0, "u1")
 
 
-def test_no_answer_is_told_as_unavailable() -> None:
+def test_no_answer_is_unavailable() -> None:
     async def never(*_: Any, **__: Any) -> Obj:
         await asyncio.Event().wait()
         raise AssertionError
@@ -231,8 +231,8 @@ def test_no_answer_is_told_as_unavailable() -> None:
     assert "no answer within 30 s" in str(failure)
 
 
-def test_an_event_names_the_job_and_who_tells() -> None:
-    [(verb, (_, event))] = Run(Plan(events=(TOLD,))).events
+def test_an_event_names_the_job_and_its_source() -> None:
+    [(verb, (_, event))] = Run(Plan(events=(EVENT,))).events
     assert verb == "create"
     assert event["involvedObject"]["uid"] == "uid-lm"
     assert (event["type"], event["reason"], event["message"]) == ("Normal", "UnitStarted", "v5p-0 started")
@@ -246,15 +246,15 @@ def test_different_messages_are_different_events() -> None:
 
 
 def test_an_event_that_cannot_be_written_fails_nothing() -> None:
-    run = Run(Plan(events=(TOLD,)))
+    run = Run(Plan(events=(EVENT,)))
     name = run.events[0][1][1]["metadata"]["name"]
-    assert Run(Plan(events=(TOLD,)), {("create", name): Unavailable(503, "Unavailable", "away")}).outcome.ok
+    assert Run(Plan(events=(EVENT,)), {("create", name): Unavailable(503, "Unavailable", "away")}).result.ok
 
 
-def test_nobody_waits_for_events() -> None:
+def test_a_plan_does_not_wait_for_events() -> None:
     async def carry_out() -> int:
         client: Any = ScriptedApi()
-        await Executor(client, EventRecorder(client, lambda: NOW)).execute(JOB, Plan(creates=(create("a"),), events=(TOLD,)))
+        await Executor(client, EventRecorder(client, lambda: NOW)).execute(JOB, Plan(creates=(create("a"),), events=(EVENT,)))
         return len(client.calls)
 
     assert run_virtual(carry_out()) == 1
@@ -264,20 +264,20 @@ def test_certificates_take_their_turn_among_the_waves() -> None:
     creates = (Create(PODS, pod("a")), Create(PODS, pod("c"), wave=2))
     run = Run(Plan(creates=creates, certificates=(secret("b", there=True),), status=STATUS), {("patch", "b"): pod("b")})
     assert run.did == ["create Pod a", "patch Secret b", "create Pod c", "patch DiLoCoJob lm"]
-    assert run.outcome.patched == [(SECRETS, pod("b"))]
+    assert run.result.patched == [(SECRETS, pod("b"))]
 
 
 def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others() -> None:
     creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two"), ("c", "elsewhere"), ("d", "two")))
     run = Run(Plan(creates=creates, certificates=(secret("one", wave=0), secret("two", wave=0, there=True)), status=STATUS), making=1.0)
-    # A certificate takes a second, a request much less: "c" waits for nothing in this plan.
+    # A certificate takes a second, a request much less. "c" waits for nothing in this plan.
     assert run.did == [
         "create Pod c",
         *("create Secret one", "create Pod a"),
         *("patch Secret two", "create Pod b", "create Pod d"),
         "patch DiLoCoJob lm",
     ]
-    assert run.outcome.created == 5
+    assert run.result.created == 5
 
 
 def test_certificates_are_made_no_further_ahead_than_the_pods_need_them() -> None:
@@ -289,10 +289,10 @@ def test_certificates_are_made_no_further_ahead_than_the_pods_need_them() -> Non
         made = sum(each.startswith("create Pod") for each in before)
         assert number * units - made <= READY, "what is not needed yet is not made"
         assert number * units - made > 0 or number <= 1, "nothing waits for certificates once it has got going"
-    assert run.outcome.created == len(secrets) + len(creates)
+    assert run.result.created == len(secrets) + len(creates)
 
 
-def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata() -> None:
+def test_only_the_metadata_of_an_answer_is_requested() -> None:
     plan = Plan(creates=(create("a"),), certificates=(secret("b", there=True),), status=STATUS)
     run = Run(plan, {("patch", "b"): pod("b")})
     assert run.did == ["create Pod a", "patch Secret b", "patch DiLoCoJob lm"]
@@ -302,33 +302,33 @@ def test_nothing_more_of_an_answer_is_asked_for_than_the_metadata() -> None:
 def test_without_its_certificate_a_pod_is_not_made_and_others_are() -> None:
     creates = tuple(Create(PODS, pod(name), after=after) for name, after in (("a", "one"), ("b", "two")))
     certify = (secret("one", wave=0), secret("two", wave=0))
-    run = Run(Plan(creates=creates, certificates=certify, status=STATUS), {("create", "one"): refused()})
+    run = Run(Plan(creates=creates, certificates=certify, status=STATUS), {("create", "one"): rejected()})
     assert run.did == ["create Secret one", "create Secret two", "create Pod b"]
     assert run.unsent == ["one", "a"]
-    assert [str(failure) for failure in run.outcome.failures] == ["create Secret ns/one: exceeded quota: pods=10"]
+    assert [str(failure) for failure in run.result.failures] == ["create Secret ns/one: exceeded quota: pods=10"]
 
 
-def test_after_a_wave_that_failed_nobody_waits_for_the_certificates_of_the_next() -> None:
+def test_after_a_failed_wave_the_certificates_of_the_next_are_not_expected() -> None:
     plan = Plan(creates=(create("a"),), certificates=(secret("new"), secret("old", there=True)), status=STATUS)
-    run = Run(plan, {("create", "a"): refused()})
+    run = Run(plan, {("create", "a"): rejected()})
     assert run.did == ["create Pod a"]
     assert run.unsent == ["a", "new"]
 
 
 @pytest.mark.parametrize("error", [Conflict(409, "Conflict", "changed"), NotFound(404, "NotFound", "gone")])
-def test_what_changed_since_it_was_looked_at_is_looked_at_again(error: ApiError) -> None:
+def test_what_changed_since_the_decision_is_reconciled_again(error: ApiError) -> None:
     creates = (Create(PODS, pod("c"), wave=2),)
     run = Run(Plan(creates=creates, certificates=(secret("b", there=True),), status=STATUS), {("patch", "b"): error})
     assert run.did == ["patch Secret b"]
-    assert [failure.transient for failure in run.outcome.failures] == [True]
+    assert [failure.transient for failure in run.result.failures] == [True]
     assert run.unsent == ["c"]
 
 
 def test_what_was_made_for_one_plan_is_not_replaced_by_what_is_there() -> None:
-    """Of two authorities that two operators make, only the stored one may sign: the other's pass ends before anything is signed."""
+    """Of two authorities that two operators make, only the stored one may sign. The other's plan ends before anything is signed."""
     creates = (Create(PODS, pod("ca"), fresh=True), Create(PODS, pod("c"), wave=1))
     taken = AlreadyExists(409, "AlreadyExists", "there")
     run = Run(Plan(creates=creates, status=STATUS), {("create", "ca"): taken, ("get", "ca"): pod("ca")})
     assert run.did == ["create Pod ca", "get Pod ca"]
-    assert [failure.transient for failure in run.outcome.failures] == [True]
+    assert [failure.transient for failure in run.result.failures] == [True]
     assert run.unsent == ["ca", "c"]

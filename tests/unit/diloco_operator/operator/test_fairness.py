@@ -1,4 +1,4 @@
-"""One job's thousand failures must not hold up another job. On virtual time: a request takes 10 ms, and deciding as long as a test says."""
+"""A thousand failures of one job must not delay another job. On virtual time: a request takes 10 ms, a decision as long as a test says."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ REQUEST = 0.01
 
 
 def replacement(name: str, pods: int) -> Plan:
-    """What follows failures: a successor for each pod, the record, the old pods' end."""
+    """The plan after failures: a successor for each pod, the status, the deletes of the old pods."""
     creates = tuple(Create(names.PODS, {"metadata": {"namespace": "ns", "name": f"{name}-{i}-a2"}}) for i in range(pods))
     deletes = tuple(Delete(names.PODS, "ns", f"{name}-{i}-a1", uid=f"{name}-{i}") for i in range(pods))
     return Plan(creates=creates, status=ApplyStatus(names.DILOCO_JOBS, "ns", name, f"uid-{name}", {}), deletes=deletes)
 
 
-def seconds_of_replacement(crowd: int) -> list[float]:
-    """How long each of 20 replacements of one pod takes while another job replaces `crowd` pods."""
+def seconds_of_replacement(others: int) -> list[float]:
+    """How long each of 20 replacements of one pod takes while another job replaces `others` pods."""
 
     async def run() -> list[float]:
         client: Any = ScriptedApi()
         executor = Executor(client, EventRecorder(client, lambda: datetime(2026, 1, 1, tzinfo=UTC)))
         loop = asyncio.get_running_loop()
-        big = asyncio.create_task(executor.execute(Subject("ns", "big", "uid-big"), replacement("big", crowd)))
+        big = asyncio.create_task(executor.execute(Subject("ns", "big", "uid-big"), replacement("big", others)))
         taken = []
         for index in range(20):
             begun = loop.time()
             await executor.execute(Subject("ns", "small", "uid-small"), replacement(f"small-{index}", 1))
             taken.append(loop.time() - begun)
-        assert crowd == 0 or not big.done()  # else there was no crowd for all of them
+        assert others == 0 or not big.done()  # else some replacements had no contention
         await big
         return taken
 
@@ -56,7 +56,7 @@ def test_the_writes_of_a_thousand_failures_do_not_delay_those_of_one_of_another_
     assert max(noisy) <= 2 * max(quiet)
 
 
-def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time() -> None:
+def test_a_job_with_long_decisions_leaves_time_for_the_others() -> None:
     deciding = 0.2  # seconds for the big job
     seconds = 20
     decided: dict[str, list[float]] = {"big": [], "small": []}
@@ -97,6 +97,6 @@ def test_a_job_on_which_deciding_takes_long_leaves_the_others_their_time() -> No
     run_virtual(run())
     begun = asked[0]
     share = sum(deciding for at in decided["big"] if at >= begun) / seconds
-    assert 0.2 <= share <= 0.25 + deciding / seconds + 1e-9  # a quarter, and one decision more or less at the edges
+    assert 0.2 <= share <= 0.25 + deciding / seconds + 1e-9  # a quarter, plus or minus one decision at the edges
     waits = [min(at for at in decided["small"] if at >= moment) - moment for moment in asked]
-    assert max(waits) <= deciding + 0.01  # at most one decision on the big job is under way
+    assert max(waits) <= deciding + 0.01  # at most one decision for the big job runs

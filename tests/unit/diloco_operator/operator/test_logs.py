@@ -1,4 +1,4 @@
-"""Lines of the log, as a program and as a person reads them."""
+"""Log lines for programs, and human-readable ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_exception_comes_with_its_traceback_in_one_line() -> None:
     assert "ValueError: broken" in line["error"]
 
 
-def test_text_is_for_people() -> None:
+def test_text_is_human_readable() -> None:
     stream = written("text")
     with about_job("ns", "lm"):
         log.error("broken", extra={"unit": "v5p-0"})

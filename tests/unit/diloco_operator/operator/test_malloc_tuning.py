@@ -1,4 +1,4 @@
-"""What a process has freed, the system gets back."""
+"""Memory that a process freed goes back to the system."""
 
 import gc
 import subprocess
@@ -28,7 +28,7 @@ print(resident() - before)
 
 
 def _kept(how: str) -> int:
-    """MiB that the process still holds, of 61 of which it needs 1."""
+    """MiB that the process still has, of 61, of which it needs 1."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM, how], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
@@ -38,7 +38,7 @@ def test_freed_memory_goes_back_to_the_system_although_something_newer_stays() -
     assert _kept("give back") < 10
 
 
-def test_all_objects_are_searched_for_cycles_seldom_and_young_ones_as_ever() -> None:
+def test_full_garbage_collections_are_rare_and_young_ones_unchanged() -> None:
     before = gc.get_threshold()
     try:
         collect_oldest_seldom()

@@ -1,4 +1,4 @@
-"""What GET /metrics tells while a job lives: trains, crashes, lacks hardware, is deleted. On virtual time."""
+"""What GET /metrics reports while a job trains, crashes, has no hardware, and is deleted. On virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = ("default", "lm")
 
 
 class Cluster(FakeCluster):
-    """Its syncers also tell of speed, loss and refusals."""
+    """Its syncers also report speed, loss and refused contributions."""
 
     def report(self, job: JobKey) -> Report:
         report = super().report(job)
@@ -155,7 +155,7 @@ def test_a_unit_that_crashes_and_comes_back() -> None:
 
 
 def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end() -> None:
-    """Its status says Starting before anybody could read that it was lost."""
+    """Its status says Starting before a status that says it was lost could be read."""
 
     async def scenario(world: World) -> None:
         await world.apply()
@@ -199,7 +199,7 @@ def test_series_end_with_their_job() -> None:
     play(scenario)
 
 
-def test_a_standby_tells_of_no_job() -> None:
+def test_a_standby_reports_no_jobs() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
         await world.trains(3)
@@ -216,17 +216,17 @@ def test_a_standby_tells_of_no_job() -> None:
     play(scenario)
 
 
-def test_passes_and_their_queue() -> None:
+def test_reconciles_and_their_queue() -> None:
     async def scenario(world: World) -> None:
-        refused = 3
+        rejected = 3
 
-        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
-            nonlocal refused
-            if verb == "create" and resource == names.CONFIG_MAPS and refused:
-                refused -= 1
+        def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
+            nonlocal rejected
+            if verb == "create" and resource == names.CONFIG_MAPS and rejected:
+                rejected -= 1
                 raise ApiError(403, "Forbidden", "exceeded quota")
 
-        world.api.before = refuse
+        world.api.before = reject
         await world.apply()
         await world.trains(3)
         seen = await world.scrape()
@@ -251,7 +251,7 @@ def test_passes_and_their_queue() -> None:
     play(scenario)
 
 
-def test_a_pass_that_takes_long_shows_while_it_does() -> None:
+def test_a_long_reconcile_shows_while_it_runs() -> None:
     async def scenario(world: World) -> None:
         original = world.api.create
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md lists what /metrics has, no less and no more."""
+"""docs/metrics.md lists exactly the metrics of /metrics."""
 
 from __future__ import annotations
 

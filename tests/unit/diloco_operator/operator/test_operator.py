@@ -1,4 +1,4 @@
-"""The operator around the decision: what is read before, written after, and when it looks again. What is decided is a stand-in here."""
+"""The operator around the decision: what it reads before, what it writes after, and when it reconciles again. The decision is a fake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NS = "default"
 
 
 class SilentTelemetry:
-    """No syncer has said anything; who was to be followed is noted."""
+    """No syncer has sent a report. Records which syncers are followed."""
 
     def __init__(self) -> None:
         self.followed: dict[tuple[str, str], Endpoint | None] = {}
@@ -81,11 +81,11 @@ class World:
     async def touch(self, name: str = "lm", value: str = "x") -> None:
         await self.api.patch(names.DILOCO_JOBS, NS, name, {"metadata": {"annotations": {"touched": value}}}, type=PatchType.MERGE)
 
-    def passes(self, name: str = "lm") -> list[ObservedState]:
+    def reconciles(self, name: str = "lm") -> list[ObservedState]:
         return [observed for _, observed in self.seen if observed.job.name == name]
 
     async def settle(self) -> None:
-        """Until the operator has nothing left to do."""
+        """Wait until the operator has nothing left to do."""
         await asyncio.sleep(0.1)
         await until(lambda: self.operator.idle)
 
@@ -125,11 +125,11 @@ def test_nothing_is_decided_before_every_cache_is_synced() -> None:
     async def scenario(world: World) -> None:
         away = True
 
-        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+        def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
             if away and verb == "list" and resource == names.NODES:
                 raise Unavailable(503, "ServiceUnavailable", "nodes cannot be listed")
 
-        world.api.before = refuse
+        world.api.before = reject
         await world.apply()
         async with world.operating():
             await asyncio.sleep(100)
@@ -141,19 +141,19 @@ def test_nothing_is_decided_before_every_cache_is_synced() -> None:
     play(scenario)
 
 
-def test_a_plan_is_carried_out_and_what_it_made_is_seen_in_the_next_pass() -> None:
+def test_a_plan_is_carried_out_and_the_next_reconcile_sees_its_objects() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
             await until(lambda: len(world.seen) == 2)
-            assert [pod.name for pod in world.passes()[1].pods] == ["lm-v6e-0-a1-0"]
+            assert [pod.name for pod in world.reconciles()[1].pods] == ["lm-v6e-0-a1-0"]
             await world.settle()
             assert len(world.seen) == 2
 
     play(scenario, one_pod)
 
 
-def test_a_job_is_not_looked_at_while_its_own_writes_are_on_their_way() -> None:
+def test_a_job_is_not_reconciled_before_the_watch_shows_its_own_writes() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await until(lambda: world.operator.idle)
@@ -165,7 +165,7 @@ def test_a_job_is_not_looked_at_while_its_own_writes_are_on_their_way() -> None:
             await world.touch(value="y")
             before = asyncio.get_running_loop().time()
             await until(lambda: len(world.seen) == 2, within=200, step=0.5)
-            # the pods' watch stays broken, so that the expectation has to expire
+            # the watch of the pods stays broken, so the expectation must expire
             assert asyncio.get_running_loop().time() - before > 25
 
     def blocked(verb: str, resource: Resource) -> None:
@@ -185,13 +185,13 @@ def test_a_job_of_another_manager_is_left_alone() -> None:
     play(scenario)
 
 
-def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowly() -> None:
+def test_a_rejected_write_is_reported_to_the_user_and_retried_with_back_off() -> None:
     async def scenario(world: World) -> None:
-        def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+        def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
             if verb == "create" and resource == names.PODS:
                 raise ApiError(403, "Forbidden", "exceeded quota: pods=0")
 
-        world.api.before = refuse
+        world.api.before = reject
         async with world.operating():
             await world.apply()
             await until(lambda: len(world.seen) == 4)
@@ -207,7 +207,7 @@ def test_a_refused_write_is_told_to_the_user_and_tried_again_more_and_more_slowl
     play(scenario, one_pod)
 
 
-def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others() -> None:
+def test_a_defect_that_shows_in_one_job_does_not_stop_the_others() -> None:
     def decide(observed: ObservedState) -> Plan:
         if observed.job.name == "bad":
             raise ZeroDivisionError
@@ -217,13 +217,13 @@ def test_a_defect_that_one_job_brings_to_light_does_not_stop_the_others() -> Non
         async with world.operating():
             await world.apply("bad")
             await world.apply("good")
-            await until(lambda: world.passes("good"))
+            await until(lambda: world.reconciles("good"))
             await until(lambda: world.operator.counters.defects >= 2)
 
     play(scenario, decide)
 
 
-def test_a_job_is_looked_at_again_when_its_plan_says_so() -> None:
+def test_a_job_is_reconciled_again_when_its_plan_says_so() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -234,7 +234,7 @@ def test_a_job_is_looked_at_again_when_its_plan_says_so() -> None:
     play(scenario, lambda observed: Plan(requeue_after=60))
 
 
-def test_a_job_is_looked_at_when_a_node_that_it_holds_changes() -> None:
+def test_a_job_is_reconciled_when_a_reserved_node_changes() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -246,7 +246,7 @@ def test_a_job_is_looked_at_when_a_node_that_it_holds_changes() -> None:
     play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
 
 
-def test_a_heartbeat_of_a_node_wakes_nobody() -> None:
+def test_a_heartbeat_of_a_node_wakes_no_job() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -260,7 +260,7 @@ def test_a_heartbeat_of_a_node_wakes_nobody() -> None:
 
 
 def short_of_slices(observed: ObservedState) -> Plan:
-    """Takes np-a-0 if it is free; otherwise says in status that it lacks a slice."""
+    """Takes np-a-0 if it is free; otherwise says in status that a slice is missing."""
     pool = observed.job.spec.pools[0] if observed.job.spec else None
     assert pool is not None
     node = next((part.hosts[0].node for part in observed.fleet.free(shape_of(pool))), None)
@@ -284,16 +284,16 @@ def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free() -> None:
             await world.settle()
             await world.apply("second")
             await world.settle()
-            count = len(world.passes("second"))
+            count = len(world.reconciles("second"))
             await world.settle()
-            assert len(world.passes("second")) == count
+            assert len(world.reconciles("second")) == count
             await world.api.delete(names.DILOCO_JOBS, NS, "first")
-            await until(lambda: world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/second/{world.passes('second')[0].job.uid}"})
+            await until(lambda: world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/second/{world.reconciles('second')[0].job.uid}"})
 
     play(scenario, short_of_slices)
 
 
-def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice() -> None:
+def test_two_jobs_that_are_reconciled_together_never_take_the_same_slice() -> None:
     async def scenario(world: World) -> None:
         for index in range(6):
             await world.apply(f"job-{index}")
@@ -304,11 +304,11 @@ def test_two_jobs_that_are_looked_at_together_never_take_the_same_slice() -> Non
     play(scenario, short_of_slices)
 
 
-def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone() -> None:
+def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
-            await until(lambda: len(world.passes()) == 2)
+            await until(lambda: len(world.reconciles()) == 2)
             await world.api.bind(NS, "lm-v6e-0-a1-0", "np-a-0")
             await world.settle()
             await world.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
@@ -325,14 +325,14 @@ def test_what_a_deleted_job_s_pods_stand_on_is_free_only_when_they_are_gone() ->
     play(scenario, decide)
 
 
-def test_an_operator_that_starts_knows_what_every_job_holds_before_it_decides_anything() -> None:
+def test_a_starting_operator_restores_all_reservations_before_its_first_decision() -> None:
     async def scenario(world: World) -> None:
         first = await world.apply("first")
         pod = a_pod(_as_snapshot(first), "first-v6e-0-a1-0").obj
         await world.api.create(names.PODS, pod)
         await world.apply("second")
         async with world.operating():
-            await until(lambda: world.passes("second"))
+            await until(lambda: world.reconciles("second"))
             assert world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
 
     play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"}) if observed.job.name == "first" else frozenset()))
@@ -377,7 +377,7 @@ def test_the_syncer_is_followed_where_its_pod_runs() -> None:
     play(scenario)
 
 
-def test_a_report_that_changed_leads_to_a_pass() -> None:
+def test_a_changed_report_leads_to_a_reconcile() -> None:
     async def scenario(world: World) -> None:
         async with world.operating():
             await world.apply()
@@ -388,7 +388,7 @@ def test_a_report_that_changed_leads_to_a_pass() -> None:
     play(scenario)
 
 
-def test_told_to_stop_it_ends_the_writes_under_way() -> None:
+def test_when_it_stops_it_ends_its_running_writes() -> None:
     def decide(observed: ObservedState) -> Plan:
         creates = tuple(a_pod(observed, f"p{index}") for index in range(200))
         return Plan(creates=creates, events=(Event("Normal", "Made", "200 pods"),))

@@ -1,4 +1,4 @@
-"""Two jobs and too few slices: the scavenger gives way, and comes back when the other is done."""
+"""Two jobs and too few slices: the Scavenged job is preempted, and returns when the other is done."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def until(api: MemoryApi, name: str, wanted: list[str]) -> None:
     raise AssertionError(f"{name} is {await states(api, name)}, not {wanted}")
 
 
-def test_scavenger_gives_one_slice_for_one_want_and_takes_it_again_later() -> None:
+def test_scavenged_job_gives_one_slice_back_for_one_missing_slice_and_takes_it_again_later() -> None:
     async def run() -> None:
         api = await an_api(wall_clock)
         async with FakeCluster(api, wall_clock) as cluster:

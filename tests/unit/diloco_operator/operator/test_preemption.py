@@ -1,4 +1,4 @@
-"""Which job gives back, and how much, for what others lack."""
+"""Which job gives slices back for the demand of others, and how many."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class World:
         self.free_slices: tuple[Slice, ...] = ()
         self.woken: list[str] = []
         fleet: Any = self
-        self.lending = Preemption(fleet, lambda key: self.woken.append(key[1]))
+        self.preemption = Preemption(fleet, lambda key: self.woken.append(key[1]))
 
     def free(self, _: Shape) -> Iterator[Slice]:
         return iter(self.free_slices)
 
     def has(self, name: str, *, demand: int = 0, reclaimable: int = 0, priority: int = 0, created: float = 0.0) -> None:
         demands = {REQUIREMENTS: demand} if demand else {}
-        self.lending.set(("ns", name), priority=priority, created=created, demand=demands, reclaimable=slices(reclaimable))
+        self.preemption.set(("ns", name), priority=priority, created=created, demand=demands, reclaimable=slices(reclaimable))
 
     def due(self, name: str) -> int | None:
-        """None: nobody else wants such slices."""
-        return self.lending.reclaims(("ns", name)).get(REQUIREMENTS)
+        """None: no other job has demand for such slices."""
+        return self.preemption.reclaims(("ns", name)).get(REQUIREMENTS)
 
 
-def test_one_want_is_met_by_one_job_the_lowest_and_youngest() -> None:
+def test_one_missing_slice_comes_from_one_job_the_lowest_and_youngest() -> None:
     world = World()
     world.has("high", reclaimable=2, priority=5, created=3.0)
     world.has("old", reclaimable=2, created=1.0)
@@ -48,7 +48,7 @@ def test_one_want_is_met_by_one_job_the_lowest_and_youngest() -> None:
     assert sorted(world.woken) == ["old", "young"]
 
 
-def test_what_is_free_need_not_be_given() -> None:
+def test_free_slices_need_not_be_given_back() -> None:
     world = World()
     world.has("scavenger", reclaimable=2)
     world.free_slices = slices(1)
@@ -56,14 +56,14 @@ def test_what_is_free_need_not_be_given() -> None:
     assert world.due("scavenger") == 1
 
 
-def test_nobody_gives_for_a_want_of_its_own() -> None:
+def test_no_job_gives_slices_back_for_its_own_demand() -> None:
     world = World()
     world.has("both", demand=1, reclaimable=2)
     assert world.due("both") is None
     assert world.woken == []
 
 
-def test_nobody_is_woken_twice_for_the_same_want_and_served_wants_are_forgotten() -> None:
+def test_no_job_is_woken_twice_for_the_same_demand_and_met_demand_is_forgotten() -> None:
     world = World()
     world.has("scavenger", reclaimable=1)
     world.has("hungry", demand=1)
@@ -73,7 +73,7 @@ def test_nobody_is_woken_twice_for_the_same_want_and_served_wants_are_forgotten(
     assert world.due("scavenger") is None
 
 
-def test_job_that_has_nothing_to_give_still_sees_that_others_want_it() -> None:
+def test_job_without_reclaimable_slices_still_sees_the_demand_of_others() -> None:
     world = World()
     world.has("hungry", demand=1)
     assert world.due("scavenger") == 0

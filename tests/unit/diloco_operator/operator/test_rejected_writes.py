@@ -1,4 +1,4 @@
-"""An operator whose writes are refused: by a quota, by a namespace that goes."""
+"""An operator whose writes are rejected: by a quota, or by a namespace that is being deleted."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def wall_clock() -> float:
 
 
 class Guarded:
-    """The API server behind an admission that `refuses` objects with a message. Counts the operator's creates."""
+    """The API server behind an admission that `rejects` objects with a message. Counts the operator's creates."""
 
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
-        self.refuses: Callable[[Obj], str] = lambda _: ""
+        self.rejects: Callable[[Obj], str] = lambda _: ""
         self.tried: list[str] = []
-        self.told: list[str] = []
+        self.emitted: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
 
-    async def create(self, resource: Any, obj: Obj, **rest: Any) -> Obj:
+    async def create(self, resource: Any, obj: Obj, **options: Any) -> Obj:
         if resource == names.EVENTS:
-            self.told.append(obj["reason"])
+            self.emitted.append(obj["reason"])
         else:
             self.tried.append(obj["metadata"]["name"])
-        if message := self.refuses(obj):
+        if message := self.rejects(obj):
             raise Forbidden(403, "Forbidden", message)
-        return await self._api.create(resource, obj, **rest)
+        return await self._api.create(resource, obj, **options)
 
 
 def play(scenario: Callable[[MemoryApi, Guarded], Awaitable[None]]) -> Guarded:
-    """With an operator over a small fleet."""
+    """An operator with a small fleet."""
 
     async def run() -> Guarded:
         api = await an_api(wall_clock)
@@ -84,10 +84,10 @@ def units(status: Obj) -> dict[str, Obj]:
     return {unit["name"]: unit for unit in status.get("units", ())}
 
 
-def test_pool_whose_pods_are_refused_does_not_hold_up_the_other_and_starts_when_it_may() -> None:
+def test_pool_with_rejected_pods_does_not_delay_the_other_and_starts_when_it_may() -> None:
     async def scenario(api: MemoryApi, guarded: Guarded) -> None:
-        # the second host of the v5p slice only, so that half of a gang is made again and again
-        guarded.refuses = lambda obj: (
+        # only the second host of the v5p slice, so that half of a gang is created again and again
+        guarded.rejects = lambda obj: (
             "exceeded quota: pods" if obj["metadata"]["name"].startswith("lm-v5p") and obj["metadata"]["name"].endswith("-1") else ""
         )
         await api.create(names.DILOCO_JOBS, the_job())
@@ -95,32 +95,32 @@ def test_pool_whose_pods_are_refused_does_not_hold_up_the_other_and_starts_when_
         await until(api, lambda s: units(s).get("v5p-0", {}).get("reason") == "PodsRefused")
         begun = len(guarded.tried)
         await asyncio.sleep(3600)
-        # Two pods a try, the pauses 5, 10, … 160 s and then 300 s: at most 6 + 12 tries in an hour.
+        # Two pods for each try, with pauses of 5, 10, … 160 s and then 300 s: at most 6 + 12 tries in an hour.
         assert len(guarded.tried) - begun <= 2 * 18
         found = units((await api.get(names.DILOCO_JOBS, "default", "lm"))["status"])
         assert (found["v6e-0"]["state"], found["v6e-0"]["attempt"]) == ("Training", 1)
         assert found["v5p-0"]["restarts"] == 0
-        guarded.refuses = lambda _: ""
+        guarded.rejects = lambda _: ""
         await until(api, lambda s: units(s)["v5p-0"]["state"] == "Training")
 
     play(scenario)
 
 
-def test_namespace_that_is_being_deleted_is_left_in_peace() -> None:
+def test_namespace_that_is_being_deleted_is_left_alone() -> None:
     async def scenario(api: MemoryApi, guarded: Guarded) -> None:
         await api.create(names.DILOCO_JOBS, the_job())
         await until(api, lambda s: {unit["state"] for unit in units(s).values()} == {"Training"})
-        # As a namespace goes: nothing new may be made in it, and its pods are deleted before the job is.
-        guarded.refuses = lambda obj: (
+        # As a namespace is deleted: nothing new may be created in it, and its pods are deleted before the job.
+        guarded.rejects = lambda obj: (
             "unable to create new content in namespace default because it is being terminated" if obj["kind"] != "Node" else ""
         )
         for pod in (await api.list(names.PODS, "default")).items:
             await api.delete(names.PODS, "default", pod["metadata"]["name"], grace_seconds=0)
-        begun, told = len(guarded.tried), len(guarded.told)
+        begun, emitted = len(guarded.tried), len(guarded.emitted)
         await asyncio.sleep(600)
-        # Of the syncer, without which no learner is made: 5, 15, 35, 75, 155, 315 s after the first try, 600 s at the latest.
+        # Tries of the syncer, without which no learner is created: 5, 15, 35, 75, 155, 315 s after the first one, 600 s at the latest.
         assert 1 <= len(guarded.tried) - begun <= 12
-        assert guarded.told[told:].count("WriteRefused") == 1  # of the condition that turned; not one for every try
+        assert guarded.emitted[emitted:].count("WriteRefused") == 1  # for the changed condition, not for every try
         await api.delete(names.DILOCO_JOBS, "default", "lm")
         begun = len(guarded.tried)
         await asyncio.sleep(600)
@@ -130,7 +130,7 @@ def test_namespace_that_is_being_deleted_is_left_in_peace() -> None:
 
 
 def test_namespace_that_goes_under_a_running_job_costs_a_bounded_number_of_requests() -> None:
-    """Deleted as kubectl does it, by an API server that refuses what is new; one finalizer holds the job, and so the namespace, back."""
+    """Deleted as by kubectl, with an API server that rejects new objects. A finalizer keeps the job, and so the namespace."""
 
     async def scenario(api: MemoryApi, guarded: Guarded) -> None:
         await api.create(names.NAMESPACES, {"metadata": {"name": "team"}})
@@ -143,7 +143,7 @@ def test_namespace_that_goes_under_a_running_job_costs_a_bounded_number_of_reque
         await api.delete(names.NAMESPACES, "", "team")
         await asyncio.sleep(60)
         quiet = api.writes
-        # The namespace, 4 pods that end (syncer, two hosts, one) and 7 other objects; the rest is room for what the job says meanwhile.
+        # The namespace, 4 pods that end (syncer, two hosts, one) and 7 other objects. The rest is room for events of the job.
         assert quiet - writes <= 2 * 12
         tried = len(guarded.tried)
         await asyncio.sleep(3600)

@@ -1,12 +1,12 @@
 from diloco_operator.operator.status_postponement import StatusPostponement
 
 
-def test_a_record_is_put_off_for_so_long_and_no_longer() -> None:
+def test_a_status_is_postponed_for_a_limited_time() -> None:
     postponement: StatusPostponement[str] = StatusPostponement(2.0)
     assert [postponement.allows("a", now) for now in (10.0, 11.0, 11.9, 12.0, 50.0)] == [True, True, True, False, False]
 
 
-def test_patience_begins_anew_once_it_is_written() -> None:
+def test_postponement_begins_anew_once_the_status_is_written() -> None:
     postponement: StatusPostponement[str] = StatusPostponement(2.0)
     postponement.allows("a", 10.0)
     postponement.reset("a")

@@ -1,4 +1,4 @@
-"""What only the in-memory server has: clocks and chance from outside, hooks for faults, dumps, a bounded history."""
+"""What only the in-memory server has: injected clock and rng, hooks for faults, dumps, a bounded history."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ async def test_idle_watch_gets_bookmarks_on_the_way() -> None:
     assert {each.type for each in found} == {EventType.BOOKMARK}
 
 
-async def test_bookmark_tells_only_what_is_newer_than_where_the_watch_began() -> None:
+async def test_bookmark_only_comes_for_versions_newer_than_the_start_of_the_watch() -> None:
     api = await _with_widgets(bookmark_seconds=0.05)
     version = (await api.list(WIDGETS)).resource_version
     assert [each async for each in api.watch(WIDGETS, resource_version=version, timeout_seconds=0.2)] == []
 
 
-async def test_error_from_before_refuses_the_request() -> None:
-    def refuse(verb: str, resource: Resource, namespace: str, name: str) -> None:
+async def test_error_from_before_rejects_the_request() -> None:
+    def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
         if (verb, resource, namespace, name) == ("create", PODS, "default", "a"):
             raise Unavailable(503, "ServiceUnavailable", "down")
 
-    api = MemoryApi(before=refuse)
+    api = MemoryApi(before=reject)
     with pytest.raises(Unavailable):
         await api.create(PODS, a_bare_pod("default", "a"))
     await api.create(PODS, a_bare_pod("default", "b"))
@@ -126,7 +126,7 @@ async def test_hooks_see_every_verb() -> None:
     assert api.writes == 7
 
 
-async def test_refused_writes_are_not_counted() -> None:
+async def test_rejected_writes_are_not_counted() -> None:
     api = MemoryApi()
     with pytest.raises(ApiError):
         await api.create(PODS, a_bare_pod("default", "A"))
@@ -146,7 +146,7 @@ async def test_history_is_bounded_and_older_versions_are_gone() -> None:
         await _watched(api, CONFIG_MAPS, version)
 
 
-async def test_watcher_that_falls_behind_is_told_so() -> None:
+async def test_watcher_that_falls_behind_gets_an_error() -> None:
     api = MemoryApi(window=4)
     version = (await api.list(CONFIG_MAPS)).resource_version
     await api.create(CONFIG_MAPS, config_map("default", "first"))
@@ -179,7 +179,7 @@ async def test_interrupted_watches_break_and_later_ones_work() -> None:
     assert len(await _watched(api, PODS, version)) == 1
 
 
-async def test_restored_server_goes_on_where_the_dump_was_made() -> None:
+async def test_restored_server_continues_where_the_dump_was_made() -> None:
     first = await _with_widgets()
     owner = await first.create(WIDGETS, widget("default", "owner", parts=[{"name": "x"}]))
     await first.create(PODS, a_bare_pod("default", "a", meta={"ownerReferences": [owned_by(owner)]}))

@@ -1,4 +1,4 @@
-"""Random runs of the in-memory server against what must always hold."""
+"""Random runs of the in-memory server against its invariants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _step(api: MemoryApi, verb: str, name: str, labels: dict[str, str]) ->
             if verb == "release" or "deletionTimestamp" not in current["metadata"]:
                 await api.patch(CONFIG_MAPS, "default", name, {"metadata": {"finalizers": finalizers}}, type=PatchType.MERGE)
     except (AlreadyExists, NotFound):
-        pass  # the run is random; what is refused changes nothing
+        pass  # the run is random; rejected writes change nothing
 
 
 @given(steps=_STEPS, cut=st.integers(0, 25), selector=st.sampled_from(["", "app=x", "app!=x", "tier,app in (x,y)"]))

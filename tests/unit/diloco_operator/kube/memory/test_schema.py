@@ -1,4 +1,4 @@
-"""Schemas beyond what the contract of servers says: messages, corners, errors in the schema itself."""
+"""Schemas beyond the contract of servers: messages, corner cases, errors of the schema itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _found(shape: Obj, obj: Obj, old: Obj | None = None) -> list[tuple[str, str]
     return [(cause.field, cause.message) for cause in schema.validate(shape, obj, old)]
 
 
-def test_messages_tell_the_value_and_what_it_should_be() -> None:
+def test_messages_have_the_value_and_what_it_should_be() -> None:
     shape = _object(a={"type": "integer", "maximum": 3}, b={"type": "string", "enum": ["x", "y"]}, c={"type": "string"})
     assert _found(shape, {"a": 5, "b": "z", "c": 1}) == [
         ("a", "Invalid value: 5: must be less than or equal to 3"),
@@ -100,14 +100,14 @@ def test_rule_that_reads_a_wrong_field_is_not_run() -> None:
     assert [field for field, _ in _found(shape, {"spec": {"a": "x"}})] == ["spec.a"]
 
 
-def test_rule_that_fails_to_evaluate_refuses_the_object() -> None:
+def test_rule_that_fails_to_evaluate_rejects_the_object() -> None:
     shape = _object(spec={**_object(a={"type": "integer"}), "x-kubernetes-validations": _rule("self.a > 3")})
     ((field, message),) = _found(shape, {"spec": {}})
     assert field == "spec"
     assert "no such key: a" in message
 
 
-def test_unchanged_parts_are_not_refused_again_but_changed_ones_are() -> None:
+def test_unchanged_parts_are_not_rejected_again_but_changed_ones_are() -> None:
     part = {**_object(name={"type": "string"}, n={"type": "integer", "maximum": 3}), "required": ["name"]}
     parts = {"type": "array", "items": part, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     old: Obj = {"parts": [{"name": "a", "n": 9}, {"name": "b", "n": 9}]}
@@ -188,7 +188,7 @@ def test_message_expression_that_fails_falls_back_to_the_message() -> None:
         (_object(a={"type": "array", "items": _object(), "x-kubernetes-list-type": "map"}), "x-kubernetes-list-map-keys"),
     ],
 )
-def test_wrong_schema_is_said_to_be_wrong_and_where(shape: Obj, said: str) -> None:
+def test_wrong_schema_is_reported_with_the_place(shape: Obj, said: str) -> None:
     with pytest.raises(ValueError) as error:
         schema.validate(shape, {})
     assert said in str(error.value)

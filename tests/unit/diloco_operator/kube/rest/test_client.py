@@ -1,4 +1,4 @@
-"""The client against servers that do on demand what a real one does seldom."""
+"""The client against servers that do on demand what a real one does rarely."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_watch_asks_for_whole_seconds_and_says_what_it_wants(tmp_path: Pat
     assert server.requests[0][1] == "/api/v1/pods?watch=true&resourceVersion=7&labelSelector=a%3Db%2Cc%21%3Dd&timeoutSeconds=2"
 
 
-async def test_server_that_asks_for_patience_gets_it_and_the_write_is_repeated(tmp_path: Path) -> None:
+async def test_write_is_repeated_when_a_busy_server_asks_for_a_later_retry(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if len(server.requests) < 3:
             busy = status(429, "TooManyRequests")
@@ -126,7 +126,7 @@ async def test_server_that_asks_for_patience_gets_it_and_the_write_is_repeated(t
 
 
 @pytest.mark.parametrize("header", ["3600", None])
-async def test_patience_has_an_end(tmp_path: Path, header: str | None) -> None:
+async def test_waiting_for_a_busy_server_has_an_end(tmp_path: Path, header: str | None) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         busy = status(429, "TooManyRequests")
         if header:
@@ -140,7 +140,7 @@ async def test_patience_has_an_end(tmp_path: Path, header: str | None) -> None:
     assert len(server.requests) == 1
 
 
-async def test_eviction_that_a_budget_forbids_is_told_at_once(tmp_path: Path) -> None:
+async def test_eviction_that_a_budget_forbids_fails_at_once(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         refused = status(429, "TooManyRequests", "violates the pod's disruption budget")
         refused.headers["Retry-After"] = "0"
@@ -174,7 +174,7 @@ async def test_server_that_is_not_there_is_unavailable_and_counted(tmp_path: Pat
     assert seen == [("GET", "<error>")]
 
 
-async def test_object_that_is_not_json_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_object_that_is_not_json_fails_before_it_is_sent(tmp_path: Path) -> None:
     async with serving(lambda request: stream(request)) as server:
         async with RestClient.connect(load_config(server.kubeconfig(tmp_path))) as client:
             for wrong in (object(), float("nan")):
@@ -216,7 +216,7 @@ async def test_sixty_four_writes_and_watches_run_side_by_side(tmp_path: Path) ->
         arrived += 1
         if arrived == writes + watches:
             everybody.set()
-        await everybody.wait()  # nobody is answered before all are there
+        await everybody.wait()  # no request is answered before all have arrived
         return await stream(request) if request.query.get("watch") else web.json_response({"metadata": {}})
 
     async with serving(answer) as server, RestClient.connect(load_config(server.kubeconfig(tmp_path))) as client:
@@ -230,7 +230,7 @@ def _authorizations(server: Scripted) -> list[str]:
     return [headers.get("Authorization", "") for _, _, headers, _ in server.requests]
 
 
-async def test_token_file_that_rotated_is_read_again_when_the_old_token_is_refused(tmp_path: Path) -> None:
+async def test_rotated_token_file_is_read_again_when_the_old_token_is_rejected(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
 
@@ -247,7 +247,7 @@ async def test_token_file_that_rotated_is_read_again_when_the_old_token_is_refus
     assert _authorizations(server) == ["Bearer old", "Bearer new"]
 
 
-async def test_refusal_of_credentials_that_are_all_there_is_is_told(tmp_path: Path) -> None:
+async def test_rejection_of_the_only_credentials_is_reported(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return status(401, "Unauthorized")
 
@@ -276,7 +276,7 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exec
 """
 
 
-async def test_exec_plugin_is_asked_once_and_again_when_its_token_is_refused(tmp_path: Path) -> None:
+async def test_exec_plugin_runs_once_and_again_when_its_token_is_rejected(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return (
             status(401, "Unauthorized")

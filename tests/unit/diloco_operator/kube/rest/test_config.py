@@ -1,4 +1,4 @@
-"""Finding a cluster, and what is said where none is found."""
+"""How a cluster is found, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_pods_account_goes_past_a_proxy_that_spares_the_service_network(tmp_path
     assert config._read().proxy == ""  # type: ignore[attr-defined]
 
 
-def test_where_nothing_is_found_everything_that_was_tried_is_told(tmp_path: Path) -> None:
+def test_if_nothing_is_found_everything_that_was_tried_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         load_config(environ={}, service_account=tmp_path / "none", home=tmp_path)
     for words in ("no kubeconfig was given", "KUBECONFIG is not set", "KUBERNETES_SERVICE_HOST is not set", ".kube/config does not exist"):
@@ -98,7 +98,7 @@ def test_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> No
         load_config(path, environ={})
 
 
-def test_context_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_missing_context_is_reported_with_the_existing_ones(tmp_path: Path) -> None:
     path = _write(tmp_path / "k")
     with pytest.raises(ConfigError, match="no context 'z', only: x, y"):
         load_config(path, "z", environ={})
@@ -113,7 +113,7 @@ async def test_first_file_of_several_names_the_context_as_with_kubectl(tmp_path:
     assert (await config.credentials()).server == "http://one:1"
 
 
-async def test_context_is_settled_when_the_file_is_first_read(tmp_path: Path) -> None:
+async def test_context_is_fixed_when_the_file_is_first_read(tmp_path: Path) -> None:
     path = _write(tmp_path / "k", token="t")
     config = load_config(path, environ={})
     _write(path, current="y", token="t2")
@@ -132,12 +132,12 @@ async def test_https_without_a_user_is_anonymous_and_no_crash(tmp_path: Path) ->
     assert (found.authorization, found.tls.cert_file) == ("", "")
 
 
-def test_impersonation_is_refused_not_ignored(tmp_path: Path) -> None:
+def test_impersonation_is_an_error_and_not_ignored(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="impersonation"):
         load_config(_write(tmp_path / "k", **{"token": "t", "as": "somebody"}), environ={})
 
 
-async def test_proxy_of_a_kind_that_is_not_supported_is_refused(tmp_path: Path) -> None:
+async def test_proxy_of_an_unsupported_kind_is_an_error(tmp_path: Path) -> None:
     config = load_config(_write(tmp_path / "k", "https://api.example"), environ={"HTTPS_PROXY": "socks5://proxy:1080"})
     with pytest.raises(ConfigError, match="must begin with http:// or https://"):
         await config.credentials()

@@ -41,7 +41,7 @@ def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], cuts: 
     assert splitter.rest == b"rest"
 
 
-def test_line_beyond_the_limit_is_refused() -> None:
+def test_line_beyond_the_limit_is_an_error() -> None:
     splitter = LineSplitter(limit=10)
     assert splitter.feed(b"123456789\n") == [b"123456789"]
     splitter.feed(b"12345678")
@@ -73,7 +73,7 @@ def test_status_becomes_the_error_of_its_code_and_reason(code: int, reason: str,
     assert (error.code, error.reason, error.message) == (code, reason, "why")
 
 
-def test_causes_are_told_with_their_fields() -> None:
+def test_causes_are_reported_with_their_fields() -> None:
     causes = [{"reason": "FieldValueInvalid", "field": "spec.a", "message": "bad"}, {"message": "worse"}]
     error = error_of_answer(422, json.dumps({"kind": "Status", "code": 422, "details": {"causes": causes}}).encode())
     assert error.causes == [Cause("spec.a", "bad"), Cause("", "worse")]
@@ -85,7 +85,7 @@ def test_version_of_the_future_is_not_a_server_that_is_away() -> None:
     assert type(error) is ApiError
 
 
-def test_answer_of_somebody_else_is_quoted() -> None:
+def test_answer_of_another_server_is_quoted() -> None:
     error = error_of_answer(502, b"<html>no backend</html>")
     assert type(error) is Unavailable
     assert "no backend" in error.message
@@ -109,7 +109,7 @@ def test_paths() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "name"), [("ns", ""), ("", "p"), ("ns", ".."), ("..", "p")])
-def test_path_without_a_proper_name_is_refused(namespace: str, name: str) -> None:
+def test_path_without_a_proper_name_is_an_error(namespace: str, name: str) -> None:
     with pytest.raises(BadRequest):
         object_path(PODS, namespace, name)
 

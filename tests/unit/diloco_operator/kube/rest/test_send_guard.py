@@ -1,4 +1,4 @@
-"""The last checks before a request goes out: after whatever it had to wait for within the process, and where its bytes leave."""
+"""The last checks before a request goes out: after its waiting in the process, and at the socket."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 
 
 class Server:
-    """Notes the first line of each request."""
+    """Records the first line of each request."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
-        """When they begin to arrive."""
+        """Requests of which the first byte arrived."""
         self.carried_out: list[str] = []
-        """When they are there as a whole."""
+        """Requests that arrived as a whole."""
         self.connections = 0
         self.url = ""
 
@@ -64,8 +64,8 @@ class Server:
         return path
 
 
-async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path: Path) -> None:
-    """It was let in, and then the process was stopped while the request waited for its connection."""
+async def test_a_write_that_waited_until_the_lease_expired_is_not_sent(tmp_path: Path) -> None:
+    """The fence allowed it, and then the process was suspended while the request waited for its connection."""
     clock = 0.0
     fence = Fence(lambda: clock)
     fence.open_until(10)
@@ -90,7 +90,7 @@ async def test_a_write_that_waited_until_the_lease_ran_out_is_not_sent(tmp_path:
 async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is_not_sent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The check at the request passed; a tenth of a millisecond later the process is stopped, while the headers are written."""
+    """The check of the request passed. A tenth of a millisecond later the process is suspended, while it writes the headers."""
     times = iter([1.0, 1.0, 60.0])  # for the fence around the write, the request and the socket
     fence = Fence(lambda: next(times))
     fence.open_until(10)
@@ -104,11 +104,11 @@ async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is
                 await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
     assert server.heard == []
     assert fence.refused == 1
-    assert caplog.messages == []  # a refusal is no fault of the program
+    assert caplog.messages == []  # a stopped write is no defect
 
 
-async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(tmp_path: Path) -> None:
-    """More than a socket takes at once: the first part goes out in time, and the process is stopped before the next."""
+async def test_the_rest_of_a_long_write_is_not_sent_after_the_lease_expired(tmp_path: Path) -> None:
+    """More bytes than a socket takes at once: the first part is sent in time, and the process is suspended before the next."""
     fence = Fence(lambda: 1.0 if len(asked) < 3 else 60.0)
     fence.open_until(10)
     asked: list[str] = []
@@ -127,7 +127,7 @@ async def test_what_is_left_of_a_long_write_is_not_sent_after_the_lease_ran_out(
     assert server.carried_out == []
 
 
-async def test_a_connection_that_a_write_used_still_reads_after_the_lease_ran_out(tmp_path: Path) -> None:
+async def test_a_connection_that_a_write_used_still_reads_after_the_lease_expired(tmp_path: Path) -> None:
     fence = Fence(lambda: 1.0)
     fence.open_until(10)
     server = Server()
@@ -155,7 +155,7 @@ async def test_what_may_be_sent_is_sent(tmp_path: Path) -> None:
             await client.create(CONFIG_MAPS, {"metadata": {"name": "a", "namespace": "ns"}})
             await client.get(CONFIG_MAPS, "ns", "a")
     assert server.heard == ["POST /api/v1/namespaces/ns/configmaps", "GET /api/v1/namespaces/ns/configmaps/a"]
-    assert asked == ["POST", "POST", "GET", "GET"]  # at the request, and where it leaves
+    assert asked == ["POST", "POST", "GET", "GET"]  # for the request, and at the socket
 
 
 def test_the_kernel_gives_up_what_does_not_arrive_in_time() -> None:

@@ -1,4 +1,4 @@
-"""The operator's time is the API server's, whatever its own machine's clock says."""
+"""The operator uses the API server's time, whatever its own machine's clock says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("skew", [-TEN_MINUTES, TEN_MINUTES])
-def test_clock_that_is_off_is_set_right_by_the_first_answer(skew: float) -> None:
+def test_wrong_clock_is_corrected_by_the_first_answer(skew: float) -> None:
     machine = Machine(skew)
     machine.answered()
     assert abs(machine.error) <= 1  # the Date has whole seconds
@@ -50,7 +50,7 @@ def test_clock_that_is_off_is_set_right_by_the_first_answer(skew: float) -> None
 
 
 def test_replicas_on_machines_with_different_clocks_count_the_same_time() -> None:
-    """What one writes down as a job's end, another counts the job's time to live from."""
+    """One replica records the end of a job, and another counts the job's time to live from it."""
     fast, slow = Machine(TEN_MINUTES), Machine(-TEN_MINUTES)
     fast.answered()
     slow.answered()
@@ -76,7 +76,7 @@ def test_slow_answers_do_not_move_it(there: float, back: float) -> None:
     assert machine.error == 0
 
 
-def test_clock_that_is_put_right_meanwhile_is_followed(caplog: pytest.LogCaptureFixture) -> None:
+def test_corrected_machine_clock_is_followed(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine(TEN_MINUTES)
     with caplog.at_level(logging.WARNING):
         machine.answered()
@@ -84,8 +84,8 @@ def test_clock_that_is_put_right_meanwhile_is_followed(caplog: pytest.LogCapture
         machine.answered()
         machine.answered()
     assert machine.error == 0
-    [told] = caplog.messages
-    assert "ahead of the API server's" in told
+    [warning] = caplog.messages
+    assert "ahead of the API server's" in warning
 
 
 def test_what_is_no_date_is_ignored() -> None:
