@@ -1,6 +1,6 @@
 """Units of Scavenged pools leave for units of other jobs that found no slice. Pure.
 
-How many slices a job is to give back is worked out over all jobs (`operator.preemption`); which units leave is decided here.
+`operator.preemption` decides over all jobs how many slices a job gives back; this module decides which units leave.
 
 See docs/decisions/0032-capacity-queue-and-preemption.md.
 """
@@ -22,7 +22,7 @@ _MESSAGE = "its pool is Scavenged, and another job has work for the slice"
 
 
 def is_reclaimed(context: ReconcileContext, pool: Pool) -> bool:
-    """Whether no unit of this pool may start now: others want what it would take."""
+    """Whether no unit of this pool may start now, because other jobs need its slices."""
     shape = context.shapes[pool.name].one
     return pool.capacity is Capacity.SCAVENGED and any(requirements.shape.one == shape for requirements in context.observed.reclaims)
 
