@@ -61,7 +61,7 @@ class Offload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ReconcileResult:
     """When a job must be reconciled again."""
 
     failed: bool = False
@@ -137,7 +137,7 @@ class Reconciler:
             if job is not None:
                 self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
 
-    async def reconcile(self, key: JobKey) -> Result:
+    async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Bring the job `key` closer to its spec."""
         cached = self._caches.jobs.get(*key)
         bare = cached.value.bare if cached is not None else None
@@ -145,14 +145,14 @@ class Reconciler:
         self._release_deleted_jobs(key, bare, pods)
         if cached is None or bare is None:
             self._forget(key)
-            return Result()
+            return ReconcileResult()
         if bare.managed_by != names.MANAGER:
             self._forget(key)
             self._set_reservations(key, bare.key, _nodes_of(pods, bare.uid))
-            return Result()
+            return ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
-            return Result(requeue_after=wait)
+            return ReconcileResult(requeue_after=wait)
         job, plan, decision_seconds = await self._decide(key, cached.value)
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
@@ -272,7 +272,7 @@ class Reconciler:
         """Whether the status may be left to the next reconcile, which then writes it once with all that happened since."""
         return self._is_big(key) and self._due(key) and self._postponement.allows(key, asyncio.get_running_loop().time())
 
-    def _conclude(self, key: JobKey, job: Job, plan: Plan, executed: ExecutionResult) -> Result:
+    def _conclude(self, key: JobKey, job: Job, plan: Plan, executed: ExecutionResult) -> ReconcileResult:
         subject = Subject(job.namespace, job.name, job.uid)
         if executed.written is not None:
             if self._jobs is not None:
@@ -284,17 +284,17 @@ class Reconciler:
         self._rejected_writes.note(key, job.generation, plan, executed, self._now())
         if executed.postponed:
             self._unsure.add(key)
-            return Result(requeue_after=plan.requeue_after)
+            return ReconcileResult(requeue_after=plan.requeue_after)
         self._postponement.reset(key)
         if executed.ok:
             self._unsure.discard(key)
-            return Result(requeue_after=plan.requeue_after)
+            return ReconcileResult(requeue_after=plan.requeue_after)
         self._unsure.add(key)
         for failure in executed.failures:
             log.warning("job %s: %s", subject, failure)
         for event in rejected_write_events(executed):
             self._events.emit(subject, event)
-        return Result(failed=True)
+        return ReconcileResult(failed=True)
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
         """Where the job's syncer listens now; None while it does not run, or while the job has no authority to sign a certificate for the

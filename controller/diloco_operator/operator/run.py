@@ -25,7 +25,7 @@ from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.logs import about_job
-from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, Result
+from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, ReconcileResult
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
@@ -209,13 +209,13 @@ class Operator:
         # The time in which the job only waited for its writes was free for other jobs, so it counts.
         return max(0.0, result.decision_seconds / self._run.decision_share - took)
 
-    async def _result(self, key: JobKey) -> Result:
+    async def _result(self, key: JobKey) -> ReconcileResult:
         try:
             result = await self._reconciler.reconcile(key)
         except Exception:  # a defect that shows in one job must not stop the others; it is logged, and the job is tried again
             self.counters.defects += 1
             log.exception("reconcile of job %s/%s failed: this is a defect of the operator, please report it", *key)
-            return Result(failed=True, defect=True)
+            return ReconcileResult(failed=True, defect=True)
         if result.failed:
             self.counters.failed += 1
         return result
