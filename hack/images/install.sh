@@ -89,7 +89,7 @@ elif [ ${#extra_packages[@]} -gt 0 ]; then
 fi
 if [ -n "$dry_run" ]; then exit 0; fi
 
-# Nobody activates an environment in a container, and the commands of the operator need its packages.
+# Containers do not activate an environment, and the commands of the operator need its packages.
 rm -f "$target"/bin/activate* "$target"/bin/deactivate* "$target"/bin/pydoc.bat "$target"/.gitignore "$target"/.lock "$target"/CACHEDIR.TAG
 if [ "$component" != operator ]; then rm -f "$target/bin/diloco" "$target/bin/diloco-operator" "$target/bin/kubectl-diloco"; fi
 

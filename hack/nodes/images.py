@@ -317,7 +317,7 @@ def _layer(name: str, key: str, make: Callable[[Path], None]) -> Layer:
 
 
 def _forget(kind: str, name: str, *, keep: str) -> None:
-    """Older ones of that name, which nobody will ask for again."""
+    """Older ones of that name, which no run will ask for again."""
     for folder in (cache.FOLDER / kind).glob(f"{name}-*"):
         if folder.name != f"{name}-{keep}" and len(folder.name) == len(f"{name}-{keep}"):
             shutil.rmtree(folder)

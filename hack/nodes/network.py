@@ -44,7 +44,7 @@ def start_dns(coredns: Path, kubeconfig: Path, folder: Path) -> None:
 
 
 def start_forwarder(address: str, port: int, target_port: int) -> None:
-    """Whoever connects to `address:port` talks to 127.0.0.1:`target_port`. It ends with the sandbox."""
+    """A connection to `address:port` reaches 127.0.0.1:`target_port`. It ends with the sandbox."""
     hold_address(address)
     command = [sys.executable, "-m", "nodes.network", address, str(port), str(target_port)]
     environment = {**os.environ, "PYTHONPATH": str(cache.ROOT / "hack")}

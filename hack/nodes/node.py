@@ -1,7 +1,7 @@
 """One real node: a bridge that its pods hang on, containerd with runc, and a kubelet. Only inside of `sandbox.run`.
 
 Several nodes share the sandbox and route to each other. A node's address is its bridge's. There is no kube-proxy: headless Services work,
-and of the addresses of other Services only those that somebody listens at (`network`). NetworkPolicies are objects that nothing enforces.
+and of the addresses of other Services only those with a listener (`network`). NetworkPolicies are objects that nothing enforces.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Node:
         self._kubelet_process.start([self._kubelet_program, *arguments], os.environ)
 
     def kill_kubelet(self) -> None:
-        """SIGKILL: nobody says goodbye, and the containers run on."""
+        """SIGKILL: the kubelet ends without a word, and the containers run on."""
         self._kubelet_process.kill()
 
     def _start_containerd(self, *, pods: bool) -> None:
@@ -167,7 +167,7 @@ class Node:
     def _containerd_config(self, pods: bool) -> str:
         # oom scores: without CAP_SYS_RESOURCE a process may not lower its own. TOML's strings are JSON's.
         disabled = [] if pods else ["io.containerd.grpc.v1.cri"]
-        # While images are brought up to date nothing is collected: between an image's old and new version its lower layers are nobody's.
+        # While images are brought up to date nothing is collected: between an image's old and new version its lower layers have no owner.
         collector = {"schedule_delay": "0s", "startup_delay": "100ms"} if pods else {"schedule_delay": "24h", "startup_delay": "24h"}
         return f"""\
 version = 2
@@ -202,7 +202,7 @@ disabled_plugins = {json.dumps(disabled)}
             "kind": "KubeletConfiguration",
             "address": self.address,
             "healthzPort": 0,
-            # Nobody but the sandbox can reach it.
+            # Only the sandbox can reach it.
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{self.socket}",

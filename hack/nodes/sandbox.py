@@ -1,7 +1,7 @@
 """Namespaces in which real nodes can be started without touching this machine, and out of which nothing is left.
 
-A command runs as the child of process 1 of new PID, mount, network, IPC, UTS and cgroup namespaces. When it ends, or process 1, or whoever
-called `run` is killed, the kernel ends every process in there, and with the last of them go bridges, mounts, network namespaces and
+A command runs as the child of process 1 of new PID, mount, network, IPC, UTS and cgroup namespaces. When it ends, or process 1 or the
+caller of `run` is killed, the kernel ends every process in there, and with the last of them go bridges, mounts, network namespaces and
 addresses. What the kernel keeps are cgroups and folders: a reaper, which lives a moment longer than `run`, removes these.
 
 /run, /var/lib, /var/log and the kernel settings that a kubelet changes are the sandbox's own. There is no way out to a network.
@@ -54,7 +54,7 @@ def run(command: Sequence[str]) -> int:
             [sys.executable, "-m", "nodes.sandbox", str(scratch)],
             env={**os.environ, "PYTHONPATH": str(cache.ROOT / "hack")},
             stdin=subprocess.PIPE,  # which ends when this process does, whatever ended it
-            pass_fds=[lock],  # nobody begins before it is done
+            pass_fds=[lock],  # no process begins before it is done
             start_new_session=True,
         )
         try:
@@ -95,7 +95,7 @@ def _run(command: Sequence[str], scratch: Path) -> int:
 
 
 def _be_process_one(command: Sequence[str], scratch: Path) -> int:
-    """Start the command and reap whoever ends in here, until the command does."""
+    """Start the command and reap every process that ends in here, until the command does."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # inherited by the command; process 1 itself is deaf to it
     child = subprocess.Popen(command, env={**os.environ, SCRATCH_VARIABLE: str(scratch)}).pid
     while True:
@@ -147,7 +147,7 @@ def _enter(groups: Sequence[Path]) -> None:
     """This process into cgroups of its own, one a hierarchy: they become the root of what the sandbox sees."""
     for group in groups:
         group.mkdir()
-        for inherited in ("cpuset.cpus", "cpuset.mems"):  # empty at first, and then nobody may enter
+        for inherited in ("cpuset.cpus", "cpuset.mems"):  # empty at first, and then no process may enter
             if (group / inherited).exists():
                 (group / inherited).write_text((group.parent / inherited).read_text())
         if (group / "cpu.shares").exists():

@@ -42,7 +42,7 @@ def test_lowered_maximum_drains_the_newest_units() -> None:
     assert all(d.grace_seconds is None for d in plan.deletes)
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training", "v5p-2": "Draining", "v5p-3": "Draining"}
     stage.settle()
-    assert stage.states()["v5p-1"] == "Training"  # those that drain push nobody else out
+    assert stage.states()["v5p-1"] == "Training"  # those that drain push no other unit out
     stage.kubelets_finish_deletions()
     stage.settle()
     assert stage.unit("v5p-3") | {"since": ""} == stage.unit("v5p-3") | {

@@ -20,7 +20,7 @@ def test_configuration_is_created_before_the_syncer_and_the_syncer_before_learne
         (2, "Pod", "bytes-lm-syncer"),
         (3, "Pod", "bytes-lm-v5p-0-a1-0"),
     ]
-    assert stage.children["ConfigMap"]["immutable"], "kubelets need not watch it, and nobody changes it under a syncer"
+    assert stage.children["ConfigMap"]["immutable"], "kubelets need not watch it, and it does not change under a syncer"
     assert [(wanted.wave, wanted.obj["metadata"]["name"]) for wanted in stage.plans[-1].certificates] == [
         (0, "bytes-lm-ca"),
         (1, "bytes-lm-syncer-tls"),
