@@ -55,8 +55,8 @@ class SilentTelemetry:
         self.closed = True
 
 
-class World:
-    """An API server with some nodes, and an operator that decides as `decide` says. `seen` has every snapshot, with the loop's time."""
+class SmallCluster:
+    """An API server with some nodes, and an operator that decides as `decide` says. `seen`: every observed state, with its time."""
 
     def __init__(self, decide: Callable[[ObservedState], Plan] = lambda observed: Plan()) -> None:
         self.api = MemoryApi(random=random.Random(1))
@@ -91,18 +91,18 @@ class World:
 
 
 def play(
-    scenario: Callable[[World], Coroutine[Any, Any, None]], decide: Callable[[ObservedState], Plan] = lambda observed: Plan()
-) -> World:
-    async def run() -> World:
-        world = World(decide)
-        await world.api.create(names.CUSTOM_RESOURCES, build_crd())
+    scenario: Callable[[SmallCluster], Coroutine[Any, Any, None]], decide: Callable[[ObservedState], Plan] = lambda observed: Plan()
+) -> SmallCluster:
+    async def run() -> SmallCluster:
+        cluster = SmallCluster(decide)
+        await cluster.api.create(names.CUSTOM_RESOURCES, build_crd())
         for node in [a_node("cpu-0"), *a_tpu_slice("np-a", kind="tpu-v6e-slice", topology="2x2")]:
-            await world.api.create(names.NODES, node)
-            await world.api.patch(
+            await cluster.api.create(names.NODES, node)
+            await cluster.api.patch(
                 names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, type=PatchType.MERGE, subresource="status"
             )
-        await scenario(world)
-        return world
+        await scenario(cluster)
+        return cluster
 
     return run_virtual(run())
 
@@ -122,49 +122,49 @@ def one_pod(observed: ObservedState) -> Plan:
 
 
 def test_nothing_is_decided_before_every_cache_is_synced() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SmallCluster) -> None:
         away = True
 
         def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
             if away and verb == "list" and resource == names.NODES:
                 raise Unavailable(503, "ServiceUnavailable", "nodes cannot be listed")
 
-        world.api.before = reject
-        await world.apply()
-        async with world.operating():
+        cluster.api.before = reject
+        await cluster.apply()
+        async with cluster.operating():
             await asyncio.sleep(100)
-            assert world.seen == []
+            assert cluster.seen == []
             away = False
-            await until(lambda: world.seen)
-            assert world.seen[0][1].fleet.node("np-a-0") is not None
+            await until(lambda: cluster.seen)
+            assert cluster.seen[0][1].fleet.node("np-a-0") is not None
 
     play(scenario)
 
 
 def test_a_plan_is_carried_out_and_the_next_reconcile_sees_its_objects() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await until(lambda: len(world.seen) == 2)
-            assert [pod.name for pod in world.reconciles()[1].pods] == ["lm-v6e-0-a1-0"]
-            await world.settle()
-            assert len(world.seen) == 2
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await until(lambda: len(cluster.seen) == 2)
+            assert [pod.name for pod in cluster.reconciles()[1].pods] == ["lm-v6e-0-a1-0"]
+            await cluster.settle()
+            assert len(cluster.seen) == 2
 
     play(scenario, one_pod)
 
 
 def test_a_job_is_not_reconciled_before_the_watch_shows_its_own_writes() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await until(lambda: world.operator.idle)
-            world.api.before = lambda verb, resource, *_: blocked(verb, resource)
-            world.api.interrupt_watches()
-            await world.apply()
-            await until(lambda: len(world.seen) == 1, within=200)
-            await world.touch()
-            await world.touch(value="y")
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await until(lambda: cluster.operator.idle)
+            cluster.api.before = lambda verb, resource, *_: blocked(verb, resource)
+            cluster.api.interrupt_watches()
+            await cluster.apply()
+            await until(lambda: len(cluster.seen) == 1, within=200)
+            await cluster.touch()
+            await cluster.touch(value="y")
             before = asyncio.get_running_loop().time()
-            await until(lambda: len(world.seen) == 2, within=200, step=0.5)
+            await until(lambda: len(cluster.seen) == 2, within=200, step=0.5)
             # the watch of the pods stays broken, so the expectation must expire
             assert asyncio.get_running_loop().time() - before > 25
 
@@ -176,30 +176,30 @@ def test_a_job_is_not_reconciled_before_the_watch_shows_its_own_writes() -> None
 
 
 def test_a_job_of_another_manager_is_left_alone() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply(managedBy="example.com/other")
-            await world.settle()
-            assert world.seen == []
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply(managedBy="example.com/other")
+            await cluster.settle()
+            assert cluster.seen == []
 
     play(scenario)
 
 
 def test_a_rejected_write_is_reported_to_the_user_and_retried_with_back_off() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SmallCluster) -> None:
         def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
             if verb == "create" and resource == names.PODS:
                 raise ApiError(403, "Forbidden", "exceeded quota: pods=0")
 
-        world.api.before = reject
-        async with world.operating():
-            await world.apply()
-            await until(lambda: len(world.seen) == 4)
-            times = [at for at, _ in world.seen]
+        cluster.api.before = reject
+        async with cluster.operating():
+            await cluster.apply()
+            await until(lambda: len(cluster.seen) == 4)
+            times = [at for at, _ in cluster.seen]
             gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
             assert [round(gap, 1) for gap in gaps] == [0.5, 1, 2]
             await asyncio.sleep(11)  # a repeated event is written every 10 s
-            [event] = (await world.api.list(names.EVENTS, NS)).items
+            [event] = (await cluster.api.list(names.EVENTS, NS)).items
             assert event["reason"] == "WriteRefused"
             assert "exceeded quota: pods=0" in event["message"]
             assert event["count"] >= 3
@@ -213,48 +213,48 @@ def test_a_defect_that_shows_in_one_job_does_not_stop_the_others() -> None:
             raise ZeroDivisionError
         return Plan()
 
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply("bad")
-            await world.apply("good")
-            await until(lambda: world.reconciles("good"))
-            await until(lambda: world.operator.counters.defects >= 2)
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("bad")
+            await cluster.apply("good")
+            await until(lambda: cluster.reconciles("good"))
+            await until(lambda: cluster.operator.counters.defects >= 2)
 
     play(scenario, decide)
 
 
 def test_a_job_is_reconciled_again_when_its_plan_says_so() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await until(lambda: len(world.seen) == 3, within=200)
-            first, second, third = (at for at, _ in world.seen)
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await until(lambda: len(cluster.seen) == 3, within=200)
+            first, second, third = (at for at, _ in cluster.seen)
             assert (round(second - first), round(third - second)) == (60, 60)
 
     play(scenario, lambda observed: Plan(requeue_after=60))
 
 
 def test_a_job_is_reconciled_when_a_reserved_node_changes() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await world.settle()
-            assert len(world.seen) == 1
-            await world.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
-            await until(lambda: len(world.seen) == 2)
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await cluster.settle()
+            assert len(cluster.seen) == 1
+            await cluster.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
+            await until(lambda: len(cluster.seen) == 2)
 
     play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
 
 
 def test_a_heartbeat_of_a_node_wakes_no_job() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await world.settle()
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await cluster.settle()
             beat = {"metadata": {"annotations": {"heartbeat": "1"}}}
-            await world.api.patch(names.NODES, "", "np-a-0", beat, type=PatchType.MERGE)
-            await world.settle()
-            assert len(world.seen) == 1
+            await cluster.api.patch(names.NODES, "", "np-a-0", beat, type=PatchType.MERGE)
+            await cluster.settle()
+            assert len(cluster.seen) == 1
 
     play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
 
@@ -278,46 +278,48 @@ def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str]) ->
 
 
 def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply("first")
-            await world.settle()
-            await world.apply("second")
-            await world.settle()
-            count = len(world.reconciles("second"))
-            await world.settle()
-            assert len(world.reconciles("second")) == count
-            await world.api.delete(names.DILOCO_JOBS, NS, "first")
-            await until(lambda: world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/second/{world.reconciles('second')[0].job.uid}"})
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("first")
+            await cluster.settle()
+            await cluster.apply("second")
+            await cluster.settle()
+            count = len(cluster.reconciles("second"))
+            await cluster.settle()
+            assert len(cluster.reconciles("second")) == count
+            await cluster.api.delete(names.DILOCO_JOBS, NS, "first")
+            await until(
+                lambda: cluster.operator.inventory.reserved_by("np-a-0") == {f"{NS}/second/{cluster.reconciles('second')[0].job.uid}"}
+            )
 
     play(scenario, short_of_slices)
 
 
 def test_two_jobs_that_are_reconciled_together_never_take_the_same_slice() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(cluster: SmallCluster) -> None:
         for index in range(6):
-            await world.apply(f"job-{index}")
-        async with world.operating():
-            await world.settle()
-            assert len(world.operator.inventory.reserved_by("np-a-0")) == 1
+            await cluster.apply(f"job-{index}")
+        async with cluster.operating():
+            await cluster.settle()
+            assert len(cluster.operator.inventory.reserved_by("np-a-0")) == 1
 
     play(scenario, short_of_slices)
 
 
 def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await until(lambda: len(world.reconciles()) == 2)
-            await world.api.bind(NS, "lm-v6e-0-a1-0", "np-a-0")
-            await world.settle()
-            await world.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
-            await world.settle()
-            assert world.operator.inventory.reserved_by("np-a-0")
-            await world.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
-            await world.settle()
-            assert not world.operator.inventory.reserved_by("np-a-0")
-            assert (NS, "lm") not in world.telemetry.followed
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await until(lambda: len(cluster.reconciles()) == 2)
+            await cluster.api.bind(NS, "lm-v6e-0-a1-0", "np-a-0")
+            await cluster.settle()
+            await cluster.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
+            await cluster.settle()
+            assert cluster.operator.inventory.reserved_by("np-a-0")
+            await cluster.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
+            await cluster.settle()
+            assert not cluster.operator.inventory.reserved_by("np-a-0")
+            assert (NS, "lm") not in cluster.telemetry.followed
 
     def decide(observed: ObservedState) -> Plan:
         return Plan(creates=one_pod(observed).creates, reservations=frozenset({"np-a-0"}))
@@ -326,14 +328,14 @@ def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> 
 
 
 def test_a_starting_operator_restores_all_reservations_before_its_first_decision() -> None:
-    async def scenario(world: World) -> None:
-        first = await world.apply("first")
+    async def scenario(cluster: SmallCluster) -> None:
+        first = await cluster.apply("first")
         pod = a_pod(_as_snapshot(first), "first-v6e-0-a1-0").obj
-        await world.api.create(names.PODS, pod)
-        await world.apply("second")
-        async with world.operating():
-            await until(lambda: world.reconciles("second"))
-            assert world.operator.inventory.reserved_by("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
+        await cluster.api.create(names.PODS, pod)
+        await cluster.apply("second")
+        async with cluster.operating():
+            await until(lambda: cluster.reconciles("second"))
+            assert cluster.operator.inventory.reserved_by("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
 
     play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"}) if observed.job.name == "first" else frozenset()))
 
@@ -353,23 +355,23 @@ def _controller(job: Obj) -> Obj:
 
 
 def test_the_syncer_is_followed_where_its_pod_runs() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            made = await world.apply()
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            made = await cluster.apply()
             pod = a_pod(_as_snapshot(made), "lm-syncer").obj
             pod["metadata"]["labels"][names.LABEL_COMPONENT] = names.COMPONENT_SYNCER
-            await world.api.create(names.PODS, pod)
+            await cluster.api.create(names.PODS, pod)
             status = {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
-            await world.api.patch(names.PODS, NS, "lm-syncer", status, type=PatchType.MERGE, subresource="status")
-            await world.settle()
-            assert world.telemetry.followed == {(NS, "lm"): None}
+            await cluster.api.patch(names.PODS, NS, "lm-syncer", status, type=PatchType.MERGE, subresource="status")
+            await cluster.settle()
+            assert cluster.telemetry.followed == {(NS, "lm"): None}
             uid = made["metadata"]["uid"]
             meta = {"namespace": NS, "name": "lm-ca", "labels": {names.LABEL_JOB: "lm"}, "ownerReferences": [_controller(made)]}
             [authority] = certificate_writes(Issuer(lambda: 0.0, 60.0), [IssueCertificates({"metadata": meta}, uid, create_authority=True)])
             assert isinstance(authority, Create)
-            await world.api.create(names.SECRETS, authority.obj)
-            await world.settle()
-            endpoint = world.telemetry.followed[NS, "lm"]
+            await cluster.api.create(names.SECRETS, authority.obj)
+            await cluster.settle()
+            endpoint = cluster.telemetry.followed[NS, "lm"]
             assert endpoint is not None
             assert (endpoint.address, endpoint.job_uid, endpoint.host_name) == ("10.1.2.3:7077", uid, f"lm-syncer.lm.{NS}.svc")
             assert "BEGIN CERTIFICATE" in endpoint.authority.root.pem
@@ -378,12 +380,12 @@ def test_the_syncer_is_followed_where_its_pod_runs() -> None:
 
 
 def test_a_changed_report_leads_to_a_reconcile() -> None:
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await world.settle()
-            world.telemetry.notify((NS, "lm"))
-            await until(lambda: len(world.seen) == 2)
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await cluster.settle()
+            cluster.telemetry.notify((NS, "lm"))
+            await until(lambda: len(cluster.seen) == 2)
 
     play(scenario)
 
@@ -393,14 +395,14 @@ def test_when_it_stops_it_ends_its_running_writes() -> None:
         creates = tuple(a_pod(observed, f"p{index}") for index in range(200))
         return Plan(creates=creates, events=(Event("Normal", "Made", "200 pods"),))
 
-    async def scenario(world: World) -> None:
-        async with world.operating() as task:
-            await world.apply()
-            await until(lambda: world.seen, step=0)
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating() as task:
+            await cluster.apply()
+            await until(lambda: cluster.seen, step=0)
             task.cancel()
             await asyncio.wait([task])
-            assert len((await world.api.list(names.PODS, NS)).items) == 200
-            assert world.telemetry.closed
+            assert len((await cluster.api.list(names.PODS, NS)).items) == 200
+            assert cluster.telemetry.closed
 
     play(scenario, decide)
 
@@ -411,11 +413,11 @@ def test_a_deletion_carries_the_uid_so_that_a_successor_is_spared() -> None:
             return one_pod(observed)
         return Plan(deletes=tuple(Delete(names.PODS, NS, pod.name, uid="another", grace_seconds=0) for pod in observed.pods))
 
-    async def scenario(world: World) -> None:
-        async with world.operating():
-            await world.apply()
-            await until(lambda: len(world.seen) >= 2)
-            await world.settle()
-            assert len((await world.api.list(names.PODS, NS)).items) == 1
+    async def scenario(cluster: SmallCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply()
+            await until(lambda: len(cluster.seen) >= 2)
+            await cluster.settle()
+            assert len((await cluster.api.list(names.PODS, NS)).items) == 1
 
     play(scenario, decide)

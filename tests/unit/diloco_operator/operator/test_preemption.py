@@ -18,7 +18,7 @@ def slices(count: int) -> tuple[Slice, ...]:
     return tuple(an_inventory(*(a_tpu_node(f"tpu-{index}") for index in range(count))).free(V5P))
 
 
-class World:
+class Jobs:
     def __init__(self) -> None:
         self.free_slices: tuple[Slice, ...] = ()
         self.woken: list[str] = []
@@ -38,42 +38,42 @@ class World:
 
 
 def test_one_missing_slice_comes_from_one_job_the_lowest_and_youngest() -> None:
-    world = World()
-    world.has("high", reclaimable=2, priority=5, created=3.0)
-    world.has("old", reclaimable=2, created=1.0)
-    world.has("young", reclaimable=2, created=2.0)
-    assert world.due("young") is None
-    world.has("hungry", demand=3)
-    assert (world.due("young"), world.due("old"), world.due("high")) == (2, 1, 0)
-    assert sorted(world.woken) == ["old", "young"]
+    jobs = Jobs()
+    jobs.has("high", reclaimable=2, priority=5, created=3.0)
+    jobs.has("old", reclaimable=2, created=1.0)
+    jobs.has("young", reclaimable=2, created=2.0)
+    assert jobs.due("young") is None
+    jobs.has("waiting", demand=3)
+    assert (jobs.due("young"), jobs.due("old"), jobs.due("high")) == (2, 1, 0)
+    assert sorted(jobs.woken) == ["old", "young"]
 
 
 def test_free_slices_need_not_be_given_back() -> None:
-    world = World()
-    world.has("scavenger", reclaimable=2)
-    world.free_slices = slices(1)
-    world.has("hungry", demand=2)
-    assert world.due("scavenger") == 1
+    jobs = Jobs()
+    jobs.has("scavenger", reclaimable=2)
+    jobs.free_slices = slices(1)
+    jobs.has("waiting", demand=2)
+    assert jobs.due("scavenger") == 1
 
 
 def test_no_job_gives_slices_back_for_its_own_demand() -> None:
-    world = World()
-    world.has("both", demand=1, reclaimable=2)
-    assert world.due("both") is None
-    assert world.woken == []
+    jobs = Jobs()
+    jobs.has("both", demand=1, reclaimable=2)
+    assert jobs.due("both") is None
+    assert jobs.woken == []
 
 
 def test_no_job_is_woken_twice_for_the_same_demand_and_met_demand_is_forgotten() -> None:
-    world = World()
-    world.has("scavenger", reclaimable=1)
-    world.has("hungry", demand=1)
-    world.has("hungry", demand=1)
-    assert world.woken == ["scavenger"]
-    world.has("hungry")
-    assert world.due("scavenger") is None
+    jobs = Jobs()
+    jobs.has("scavenger", reclaimable=1)
+    jobs.has("waiting", demand=1)
+    jobs.has("waiting", demand=1)
+    assert jobs.woken == ["scavenger"]
+    jobs.has("waiting")
+    assert jobs.due("scavenger") is None
 
 
 def test_job_without_reclaimable_slices_still_sees_the_demand_of_others() -> None:
-    world = World()
-    world.has("hungry", demand=1)
-    assert world.due("scavenger") == 0
+    jobs = Jobs()
+    jobs.has("waiting", demand=1)
+    assert jobs.due("scavenger") == 0
