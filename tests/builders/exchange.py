@@ -27,10 +27,10 @@ from diloco.learner.session import Leave, Session
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
-from diloco.syncer.config import Config, Timeouts
+from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.engine import RunOutcome
 from diloco.syncer.fences import FencesError
-from diloco.syncer.main import ListenError, Syncer
+from diloco.syncer.main import ListenError, SyncerServer
 from diloco.syncer.restore import BadState
 
 JOB_UID = "11111111-2222-3333-4444-555555555555"
@@ -121,7 +121,7 @@ class LocalSyncer:
 
     def __init__(self, place: Place, timeouts: Timeouts | None = None, port: int = 0) -> None:
         self.place = place
-        self._config = Config(
+        self._config = SyncerConfig(
             job=place.job,
             tls=place.certificates.syncer(),
             host="127.0.0.1",
@@ -130,7 +130,7 @@ class LocalSyncer:
             termination_log=place.directory / "termination-log",
             timeouts=timeouts or Timeouts(reconnect_window=0.5, farewell=WAIT_TIMEOUT, linger=0.2, final_retry=0.1),
         )
-        self._started: Future[Syncer] = Future()
+        self._started: Future[SyncerServer] = Future()
         self._loop = asyncio.new_event_loop()
         self.outcome: RunOutcome | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -180,7 +180,7 @@ class LocalSyncer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        syncer = Syncer(self._config)
+        syncer = SyncerServer(self._config)
         try:
             await syncer.start()
         except (BadState, ListenError, FencesError) as error:

@@ -18,7 +18,7 @@ from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.validate import EXIT_BAD_INPUT
 from diloco_operator.kube.client import ApiError, Obj
-from diloco_operator.kube.rest import Config, ConfigError, RestClient, load_config
+from diloco_operator.kube.rest import ClientConfig, ConfigError, RestClient, load_config
 from diloco_operator.local.addresses import NoAddressLeft
 from diloco_operator.local.cluster_nodes import ForeignNodes
 from diloco_operator.local.containers import first_of
@@ -83,7 +83,7 @@ def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all
 
 
 async def _serve(
-    config: Config, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float
+    config: ClientConfig, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float
 ) -> None:
     async with RestClient.connect(config) as client:
         joined = SimulatedNodes(client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync)

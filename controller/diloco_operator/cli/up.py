@@ -16,7 +16,7 @@ from diloco_operator.api.job import load
 from diloco_operator.api.names import MANAGER
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
-from diloco_operator.cli.up_run import Options, Run
+from diloco_operator.cli.up_run import Run, UpOptions
 from diloco_operator.cli.validate import EXIT_BAD_INPUT, check
 from diloco_operator.cli.view import JsonView, LiveView, PlainView, View
 from diloco_operator.fleet.node import project_node
@@ -76,7 +76,7 @@ def up(
     view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
-    options = Options(jobs, nodes, state_dir, faults, timeout, resume_command=shlex.join(["diloco", *sys.argv[1:]]))
+    options = UpOptions(jobs, nodes, state_dir, faults, timeout, resume_command=shlex.join(["diloco", *sys.argv[1:]]))
     _log_to(state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())

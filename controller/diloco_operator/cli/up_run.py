@@ -45,7 +45,7 @@ class Ending(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class UpOptions:
     jobs: Sequence[Obj]
     nodes: Sequence[Obj]
     state_dir: Path
@@ -59,7 +59,7 @@ class Options:
 class Run:
     """Shows everything on `view`. Raises what `LocalControlPlane` raises at its start, and ApiError for a job that the API rejects."""
 
-    def __init__(self, options: Options, view: View) -> None:
+    def __init__(self, options: UpOptions, view: View) -> None:
         self._options = options
         self._view = view
         self._known: dict[tuple[str, str], JobView] = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient
-from diloco_operator.kube.rest import Config, RestClient, ServerClock
+from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoints import Address, health_app, metrics_app, serving
 from diloco_operator.operator.metrics import Metrics
@@ -55,7 +55,7 @@ class ElectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    cluster: Config
+    cluster: ClientConfig
     operator: OperatorConfig
     run: RunConfig
     election: ElectionOptions | None

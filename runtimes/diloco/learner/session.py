@@ -35,7 +35,7 @@ from diloco.learner.connection import Connection
 from diloco.learner.inbox import Finished, Inbox, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
-from diloco.learner.work import AHEAD_BATCHES, WorkQueue
+from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
@@ -127,7 +127,7 @@ class Session:
         )
         self._connection = Connection(config.syncer, config.tls, config.host_name, hello, fragments, self._coding, self._inbox, keepalive)
         self._timer = StepTimer(config.relative_speed)
-        self._work = WorkQueue()
+        self._work = LeasedWork()
         self._generation = 0
         self._in_hand: int | None = None
         """Number of samples of the batch that is being trained on; None between `step` and the next batch."""

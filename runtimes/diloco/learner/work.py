@@ -18,7 +18,7 @@ LEASE_BATCHES = 8
 """A request for work is for this many batches at least."""
 
 
-class WorkQueue:
+class LeasedWork:
     """Leased ranges, and how much was taken from them."""
 
     def __init__(self) -> None:

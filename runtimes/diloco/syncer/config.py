@@ -32,7 +32,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class SyncerConfig:
     """Configuration of one syncer."""
 
     job: contract.JobFile
@@ -49,13 +49,13 @@ class Config:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def read_config(environment: Mapping[str, str], timeouts: Timeouts) -> Config:
+def read_config(environment: Mapping[str, str], timeouts: Timeouts) -> SyncerConfig:
     """The contract's environment of a syncer. Raises ContractError."""
     port = environment.get(contract.ENV_LISTEN_PORT, "") or str(contract.SYNCER_PORT)
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise ContractError(f"{contract.ENV_LISTEN_PORT} must be a port number, not {port!r}")
     log = environment.get(contract.ENV_TERMINATION_LOG, "")
-    return Config(
+    return SyncerConfig(
         job=read_job_file(environment),
         tls=tls_files(environment),
         host=required(environment, contract.ENV_POD_IP),

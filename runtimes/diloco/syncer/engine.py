@@ -26,7 +26,7 @@ from diloco.protocol.diloco_pb2 import Chunk, Done, FragmentNames, Refused, Repo
 from diloco.protocol.framing import FramingError, Transfer
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.changes import Changes
-from diloco.syncer.config import Config
+from diloco.syncer.config import SyncerConfig
 from diloco.syncer.fences import save_fences
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import (
@@ -69,7 +69,7 @@ class Engine:
 
     def __init__(
         self,
-        config: Config,
+        config: SyncerConfig,
         state: RestoredState,
         snapshots: SnapshotWriter,
         changes: Changes,

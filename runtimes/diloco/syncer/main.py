@@ -19,7 +19,7 @@ from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.diloco_pb2_grpc import add_SyncerServicer_to_server
 from diloco.protocol.tls import TlsError, server_credentials
 from diloco.syncer.changes import Changes
-from diloco.syncer.config import Config, Timeouts, read_config
+from diloco.syncer.config import SyncerConfig, Timeouts, read_config
 from diloco.syncer.engine import Engine, RunOutcome
 from diloco.syncer.fences import FencesError
 from diloco.syncer.reports import result_json
@@ -37,10 +37,10 @@ class ListenError(Exception):
     """The address cannot be served."""
 
 
-class Syncer:
-    """One syncer in this event loop: state from the volume, server, engine. `address` is known once `start` has returned."""
+class SyncerServer:
+    """The server of one syncer in this event loop: state from the volume, server, engine. `address` is known once `start` has returned."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SyncerConfig) -> None:
         self._config = config
         self.address = ""
 
@@ -88,9 +88,9 @@ class Syncer:
             _log.error("the result could not be written to %s: %s", log, error.strerror or error)  # the snapshot is what counts
 
 
-async def serve(config: Config) -> Exit:
+async def serve(config: SyncerConfig) -> Exit:
     """Run a syncer as a process does, with SIGTERM and SIGINT as requests to leave."""
-    syncer = Syncer(config)
+    syncer = SyncerServer(config)
     try:
         await syncer.start()
     except (BadState, FencesError) as error:

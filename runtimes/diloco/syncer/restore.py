@@ -14,7 +14,7 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile
 from diloco.data.ledger import Ledger, LedgerError
-from diloco.syncer.config import Config
+from diloco.syncer.config import SyncerConfig
 from diloco.syncer.fences import load_fences
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.snapshot_writer import SnapshotData
@@ -63,7 +63,7 @@ def snapshot_data(
     return SnapshotData(core.t, tensors, meta)
 
 
-def snapshot_places(config: Config) -> tuple[SnapshotStore, RemoteSnapshots | None]:
+def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshots | None]:
     """The volume, and the remote copy in a folder of this job alone. Raises BadState if there is no driver for its URI."""
     checkpoint = config.job.training.checkpoint
     store = SnapshotStore(config.state_dir / "snapshots", checkpoint.keep)
@@ -77,7 +77,7 @@ def snapshot_places(config: Config) -> tuple[SnapshotStore, RemoteSnapshots | No
         raise BadState(str(error)) from error
 
 
-def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
+def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
     """Read the newest usable state. Blocking. Raises BadState; FencesError for a damaged fences file."""
     fences = load_fences(config.state_dir, config.job.uid)
     try:
@@ -101,7 +101,7 @@ def restore(config: Config, store: SnapshotStore, remote: RemoteSnapshots | None
         ) from error
 
 
-def _state(config: Config, loaded: Loaded, fences: dict[str, int]) -> RestoredState:
+def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int]) -> RestoredState:
     meta = loaded.meta
     if meta.get("format") != META_FORMAT:
         raise StateError(f"it has format {meta.get('format')!r}, this program reads {META_FORMAT}")

@@ -17,7 +17,7 @@ from diloco.trainers.text import ByteCorpus
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainerOptions:
     """A trainer's whole configuration."""
 
     model: ModelConfig
@@ -40,7 +40,7 @@ class Options:
         )
 
 
-def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.environ) -> Options:
+def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.environ) -> TrainerOptions:
     """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
@@ -57,7 +57,7 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
     inner = InnerConfig(learning_rate=given.learning_rate, warmup=given.warmup, final_share=given.decay_to, weight_decay=given.weight_decay)
     if given.batch < 1:
         parser.error(f"--batch must be at least 1, got {given.batch}")
-    return Options(
+    return TrainerOptions(
         model=model,
         inner=inner,
         batch=given.batch,
@@ -97,7 +97,7 @@ def start_logging() -> logging.Logger:
     return package.getChild("trainers")
 
 
-def print_result(options: Options, *, framework: str, local_steps: int, held_out_loss: float) -> None:
+def print_result(options: TrainerOptions, *, framework: str, local_steps: int, held_out_loss: float) -> None:
     """One JSON line on standard output: what this process trained, and the loss of the final parameters in nats per byte."""
     line = {
         "framework": framework,

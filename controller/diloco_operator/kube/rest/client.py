@@ -21,7 +21,7 @@ from diloco_operator.kube.client import (
     Unavailable,
     WatchEvent,
 )
-from diloco_operator.kube.rest.config import Config
+from diloco_operator.kube.rest.config import ClientConfig
 from diloco_operator.kube.rest.errors import error_of_status
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
@@ -45,7 +45,7 @@ class RestClient:
     @contextlib.asynccontextmanager
     async def connect(
         cls,
-        config: Config,
+        config: ClientConfig,
         *,
         on_request: OnRequest | None = None,
         before_send: BeforeSend | None = None,

@@ -21,7 +21,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
-class Config(Protocol):
+class ClientConfig(Protocol):
     """A way to a cluster."""
 
     @property
@@ -47,7 +47,7 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
     home: Path | None = None,
-) -> Config:
+) -> ClientConfig:
     """Find the cluster configuration. `context`: of the kubeconfig; "": its current one.
 
     Raises `ConfigError` that says what was tried. A configuration that is named explicitly must work: no other is tried after it.

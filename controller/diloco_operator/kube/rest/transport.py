@@ -18,7 +18,7 @@ import aiohttp
 from yarl import URL
 
 from diloco_operator.kube.client import Unavailable
-from diloco_operator.kube.rest.config import Config
+from diloco_operator.kube.rest.config import ClientConfig
 from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
@@ -49,7 +49,7 @@ class Transport:
     """Sends requests to the server of `config`. Lives in one event loop; made by `opened`."""
 
     def __init__(
-        self, config: Config, session: aiohttp.ClientSession, on_request: OnRequest | None, on_date: OnDate | None, user_agent: str
+        self, config: ClientConfig, session: aiohttp.ClientSession, on_request: OnRequest | None, on_date: OnDate | None, user_agent: str
     ) -> None:
         self._config = config
         self._session = session
@@ -66,7 +66,7 @@ class Transport:
     @contextlib.asynccontextmanager
     async def opened(
         cls,
-        config: Config,
+        config: ClientConfig,
         *,
         on_request: OnRequest | None,
         user_agent: str,

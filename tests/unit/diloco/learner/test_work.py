@@ -1,11 +1,11 @@
-from diloco.learner.work import AHEAD_BATCHES, MOST_AHEAD_BATCHES, WorkQueue
+from diloco.learner.work import AHEAD_BATCHES, MOST_AHEAD_BATCHES, LeasedWork
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 @given(leases=st.lists(st.integers(1, 9), max_size=8), count=st.integers(1, 7))
 def test_every_leased_number_is_taken_once_and_in_order(leases: list[int], count: int) -> None:
-    work, start = WorkQueue(), 0
+    work, start = LeasedWork(), 0
     numbers: list[int] = []
     for length in leases:
         work.granted(start, start + length)
@@ -20,7 +20,7 @@ def test_every_leased_number_is_taken_once_and_in_order(leases: list[int], count
 
 
 def test_work_is_asked_for_well_ahead_and_only_once() -> None:
-    work = WorkQueue()
+    work = LeasedWork()
     assert work.wanted(4, step_seconds=10.0) == AHEAD_BATCHES * 4
     assert work.wanted(4, step_seconds=10.0) == 0
     work.granted(0, AHEAD_BATCHES * 4)
@@ -31,12 +31,12 @@ def test_work_is_asked_for_well_ahead_and_only_once() -> None:
 
 def test_fast_steps_hold_more_batches_up_to_a_bound() -> None:
     # 20 s ahead: 0.1 s a step makes 200 batches, 1 ms a step would make 20,000
-    assert WorkQueue().wanted(2, step_seconds=0.1) == 400
-    assert WorkQueue().wanted(2, step_seconds=0.001) == 2 * MOST_AHEAD_BATCHES
+    assert LeasedWork().wanted(2, step_seconds=0.1) == 400
+    assert LeasedWork().wanted(2, step_seconds=0.001) == 2 * MOST_AHEAD_BATCHES
 
 
 def test_a_session_that_starts_anew_forgets_its_leases() -> None:
-    work = WorkQueue()
+    work = LeasedWork()
     work.granted(0, 10)
     work.forget(asked=7)
     assert (work.take(1), work.remaining, work.asked) == (None, 0, 7)
