@@ -49,7 +49,7 @@ async def test_a_job_trains_to_complete_on_two_kinds_of_hardware(tmp_path: Path)
 
 async def test_a_killed_learner_comes_back_and_the_job_completes(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(a_quadratic_job(steps=300))
+        await cluster.apply(a_quadratic_job(steps=1000))
         await cluster.job("quad", lambda job: all_train(job, 3))
         await cluster.kill("quad", "v5p-1")
         unit = await cluster.unit("quad", "v5p-1", on_attempt(2))
@@ -61,7 +61,7 @@ async def test_a_killed_learner_comes_back_and_the_job_completes(tmp_path: Path)
 
 async def test_a_killed_syncer_resumes_from_its_snapshot_and_the_learners_stay(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(a_quadratic_job(steps=300))
+        await cluster.apply(a_quadratic_job(steps=1000))
         await cluster.job("quad", lambda job: all_train(job, 3))
         await cluster.step("quad", 60)
         syncer = await cluster.kill("quad", "syncer")
@@ -78,7 +78,7 @@ async def test_a_killed_syncer_resumes_from_its_snapshot_and_the_learners_stay(t
 
 async def test_a_corrupt_newest_snapshot_is_passed_over_and_the_job_says_so(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(a_quadratic_job(steps=400))
+        await cluster.apply(a_quadratic_job(steps=800))
         await cluster.step("quad", 80)
         await cluster.stop("quad", "syncer")  # so that it writes no newer one meanwhile
         newest = max((tmp_path / "volumes/default/quad-syncer/snapshots").glob("snapshot-*"))
@@ -144,7 +144,7 @@ async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_
 async def test_parameters_that_are_nan_are_refused_and_counted_and_the_unit_restarts(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         environment: dict[str, object] = {"QUADRATIC_NAN_AT_STEP": 30, "QUADRATIC_NAN_UNIT": "v5p-0"}
-        await cluster.apply(a_quadratic_job(steps=300, environment=environment))
+        await cluster.apply(a_quadratic_job(steps=1000, environment=environment))
         unit = await cluster.unit("quad", "v5p-0", on_attempt(2))
         assert unit["restarts"] == 1
         job = await completed(cluster)
@@ -168,7 +168,8 @@ async def test_a_learner_with_another_layout_fails_for_good_and_says_what_differ
 
 async def test_suspend_releases_every_learner_and_resume_goes_on_where_it_stopped(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(a_quadratic_job(steps=400))
+        # With a quorum of all three the job cannot end before a learner that starts late has trained.
+        await cluster.apply(a_quadratic_job(steps=400, min=3, training={"quorum": 3}))
         await cluster.step("quad", 50)
         await cluster.change("quad", {"suspend": True})
         suspended = await cluster.job("quad", is_true("Suspended"))
@@ -182,7 +183,7 @@ async def test_suspend_releases_every_learner_and_resume_goes_on_where_it_stoppe
 
 async def test_units_come_and_go_while_the_job_trains(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT) as cluster:
-        job = a_quadratic_job(steps=900, units={"v5p": 3, "h100": 1})
+        job = a_quadratic_job(steps=1500, units={"v5p": 3, "h100": 1})
         job["spec"]["learners"]["max"] = 2
         await cluster.apply(job)
         await cluster.job("quad", lambda job: all_train(job, 2))
@@ -197,7 +198,7 @@ async def test_units_come_and_go_while_the_job_trains(tmp_path: Path) -> None:
 
 async def test_a_unit_out_of_restarts_fails_and_the_job_goes_on_degraded(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        job = a_quadratic_job(steps=900, min=3, limit=1)
+        job = a_quadratic_job(steps=1500, min=3, limit=1)
         await cluster.apply(job)
         await cluster.job("quad", lambda job: all_train(job, 3))
         await cluster.kill("quad", "h100-0")
