@@ -2,6 +2,8 @@
 
 A time-out that waits for another must be the longer one, or the inner error is never seen. Each class checks its own order when it is
 made, and the errors name the two that are in the wrong order. `check_together` holds what must be true between the classes.
+
+See docs/decisions/0128-layers-and-single-declarations.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Every reason that a job's status and its Events can show: one table, from which code, reference and tests take them.
 
 A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change.
+
+See docs/decisions/0128-layers-and-single-declarations.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One job at one moment, in the form in which the steps of reconcile ask for it. Everything is derived once; nothing is decided here."""
+"""One job at one moment, in the form in which the steps of reconcile ask for it. Everything is derived once; nothing is decided here.
+
+See docs/decisions/0128-layers-and-single-declarations.md.
+"""
 
 from __future__ import annotations
 

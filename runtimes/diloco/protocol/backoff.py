@@ -1,4 +1,7 @@
-"""Exponential back-off: the one formula of both planes. Pure: randomness comes in as an argument."""
+"""Exponential back-off: the one formula of both planes. Pure: randomness comes in as an argument.
+
+See docs/decisions/0128-layers-and-single-declarations.md.
+"""
 
 from __future__ import annotations
 
