@@ -24,7 +24,7 @@ from diloco_operator.api.names import DILOCO_JOBS
 type Obj = dict[str, Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("kube-jobs")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("kube-jobs")]
 COMPLETE = is_true("Complete")
 
 
