@@ -158,7 +158,8 @@ class ScriptedSyncer:
             context.abort(message, "as the test says")
 
     def Watch(self, request: WatchRequest, context: grpc.ServicerContext) -> Iterator[Report]:  # noqa: N802
-        raise NotImplementedError
+        """It serves learners only."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "a scripted syncer has no reports")
 
 
 def _read(requests: Iterator[FromLearner], stream: ScriptedStream) -> None:
