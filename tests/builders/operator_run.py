@@ -32,13 +32,13 @@ def an_operator(client: Any, telemetry: Telemetry, *, now: Callable[[], float], 
 
 @asynccontextmanager
 async def running(operator: Operator, *, defects: bool = False) -> AsyncIterator[asyncio.Task[None]]:
-    """The operator runs while the context is open. Raises what ended it earlier, and fails when a pass met a defect, unless `defects`."""
+    """The operator runs while the context is open. Raises what ended it earlier, and fails after a defect, unless `defects`."""
     task = asyncio.create_task(operator.run())
     try:
         yield task
         if task.done() and not task.cancelled():
             task.result()
-        assert defects or operator.counters.defects == 0, "a pass met a defect; the log has its traceback"
+        assert defects or operator.counters.defects == 0, "a reconcile met a defect; the log has its traceback"
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

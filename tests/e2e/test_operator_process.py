@@ -142,7 +142,7 @@ def test_what_a_user_adds_stays(scene: Scene) -> None:
     def conditions() -> dict[str, str]:
         return {each["type"]: each["status"] for each in scene.get("dilocojob", "lm")["status"]["conditions"]}
 
-    wait_for(lambda: scene.get("dilocojob", "lm")["status"]["observedGeneration"] > before["status"]["observedGeneration"], "a pass")
+    wait_for(lambda: scene.get("dilocojob", "lm")["status"]["observedGeneration"] > before["status"]["observedGeneration"], "a reconcile")
     scene.wait_settled()
     assert conditions()["example.com/Audited"] == "True"
     for kind, name in (("service", "lm"), ("configmap", "lm-job"), ("dilocojob", "lm")):

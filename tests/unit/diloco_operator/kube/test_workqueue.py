@@ -60,7 +60,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
         taken = self.queue.take(self.now)
         candidates = self.wanted.keys() - self.held
         if taken is None:
-            assert not candidates, "a key that is owed a pass was not handed out"
+            assert not candidates, "a key that is owed a reconcile was not handed out"
             return
         assert taken in candidates, "a key was handed out that was not queued, or to a second worker"
         del self.wanted[taken]

@@ -73,7 +73,7 @@ def test_rejected_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may
         assert plan.requeue_after is not None
         stage.advance(1.0)
     pauses = [round(b - a) for a, b in itertools.pairwise(tried)]
-    # 5 s, doubled each time, at most 300 s; a pass each second may come up to one later.
+    # 5 s, doubled each time, at most 300 s; a reconcile each second may come up to one later.
     assert pauses[:8] == [5, 10, 20, 40, 80, 160, 300, 300]
     stage.advance(300)
     stage.settle()
