@@ -37,6 +37,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 type Json = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
+CRD = ROOT / "crds" / "diloco.dev_dilocojobs.yaml"
 PROGRAMS = ROOT / ".tools" / "kube" / "bin"
 PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CLIENTS = ("kubectl", "helm")
@@ -504,6 +505,20 @@ class ControlPlane:
         if check and done.returncode != 0:
             raise CommandFailed(done)
         return done
+
+    def install_crd(self) -> None:
+        """Install the CRD, and wait until the server takes jobs and publishes their schema. Publishing comes after Established, and
+        `kubectl explain` fails until then."""
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+        self.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+        self.wait_for(lambda: self._publishes("apis/diloco.dev/v1alpha1", "dev.diloco.v1alpha1.DiLoCoJob"), "the schema of DiLoCoJob")
+
+    def _publishes(self, group_version: str, schema: str) -> bool:
+        published = self.request("GET", "/openapi/v3")["paths"].get(group_version)
+        if published is None:
+            return False
+        schemas = self.request("GET", published["serverRelativeURL"]).get("components", {}).get("schemas", {})
+        return schema in schemas
 
     # --- audit ---
     def audit_position(self) -> int:

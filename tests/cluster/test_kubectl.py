@@ -24,8 +24,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """With the CRD, which other tests of this plane may use as well."""
-    control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / "diloco.dev_dilocojobs.yaml"))
-    control_plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+    control_plane.install_crd()
     return control_plane
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
+from builders.control_plane import PROGRAMS, CommandFailed, ControlPlane
 from builders.jobs import Obj, a_manifest
 from builders.pods import a_learner_pod
 from builders.simulated_kubelet import SimulatedKubelet, serve_logs
@@ -70,8 +70,7 @@ class Team:
 
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds" / "diloco.dev_dilocojobs.yaml"))
-    control_plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+    control_plane.install_crd()
     control_plane.add_node(NODE)
     yield control_plane
     control_plane.request("DELETE", f"/api/v1/nodes/{NODE}")

@@ -22,7 +22,6 @@ from builders.operator_process import OperatorReplica, TcpProxy, replica, wait_f
 
 TERMS = ("--lease-duration", "6s", "--renew-deadline", "4s", "--retry-period", "1s")
 _WRITES = frozenset({"create", "update", "patch", "delete"})
-_CRD = Path(__file__).resolve().parents[2] / "crds" / "diloco.dev_dilocojobs.yaml"
 
 
 @dataclass
@@ -100,8 +99,7 @@ def jobs_all_the_time(scene: Scene) -> Iterator[None]:
 @pytest.fixture
 def scene(control_plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
     plane = control_plane
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(_CRD))
-    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
+    plane.install_crd()
     namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "election-"}})["metadata"]["name"]
     plane.kubectl("create", "clusterrolebinding", namespace, "--clusterrole=cluster-admin", f"--group=system:serviceaccounts:{namespace}")
     kubeconfigs = {}

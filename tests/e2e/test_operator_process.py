@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import ControlPlane, start
+from builders.control_plane import CRD, ControlPlane, start
 from builders.jobs import a_manifest, cpu_pool
 from builders.operator_process import OperatorReplica, replica, wait_for
 from diloco_operator.api import names
 
-_CRD = Path(__file__).resolve().parents[2] / "crds" / "diloco.dev_dilocojobs.yaml"
 _WRITES = frozenset({"create", "update", "patch", "delete"})
-
-
-def install_crd(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(_CRD))
-    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev")
 
 
 class Scene:
@@ -71,7 +65,7 @@ class Scene:
 @pytest.fixture
 def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
     plane = control_plane
-    install_crd(plane)
+    plane.install_crd()
     namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "operator-"}})["metadata"]["name"]
     plane.kubectl("create", "clusterrolebinding", namespace, "--clusterrole=cluster-admin", f"--group=system:serviceaccounts:{namespace}")
     plane.kubectl("create", "serviceaccount", "operator", "-n", namespace)
@@ -96,7 +90,7 @@ def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> Non
         status, text = operator.get("/readyz")
         assert (status, "install the CustomResourceDefinition" in text) == (503, True)
 
-        current = json.loads(plane.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(_CRD)).stdout)
+        current = json.loads(plane.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(CRD)).stdout)
         older = json.loads(json.dumps(current))
         schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
         del schema["units"]["items"]["properties"]["endedAttempt"]
@@ -105,7 +99,7 @@ def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> Non
         assert operator.get("/readyz")[0] == 503
         assert not operator.leads
 
-        install_crd(plane)
+        plane.install_crd()
         operator.wait_leads()
         assert operator.get("/readyz") == (200, "ok\n")
         complaints = [line["msg"] for line in operator.lines() if line["msg"].startswith("not ready: ")]
