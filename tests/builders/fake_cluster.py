@@ -122,11 +122,10 @@ class FakeCluster:
 
     def report(self, job: JobKey) -> Report:
         """What the job's syncer would say now."""
-        self.t = STEPS if job in self.done else self.t
         phase = UnitPhase.DONE if job in self.done else UnitPhase.CONTRIBUTING
         return Report(
             received_at=self._now(),
-            t=self.t,
+            t=STEPS if job in self.done else self.t,
             steps=STEPS,
             seeded=True,
             done=job in self.done,
@@ -160,7 +159,9 @@ class FakeCluster:
     async def _keep(self, namespace: str, name: str, uid: str) -> None:
         """The life of one pod."""
         try:
-            await self._start(namespace, name)
+            pod = self._pods.cache.get(namespace, name)
+            if pod is None or pod.value.get("status", {}).get("phase", "Pending") == "Pending":
+                await self._start(namespace, name)  # a pod that was there before this cluster keeps its state
             await self._deletions[uid].wait()
             pod = self._pods.cache.get(namespace, name)
             if pod is None or pod.value["spec"].get("nodeName") in self._dead_nodes:
