@@ -105,6 +105,14 @@ class Capacity(enum.StrEnum):
     SCAVENGED = "Scavenged"
 
 
+class Locality(enum.StrEnum):
+    """How near to each other the hosts of one unit must be."""
+
+    ZONE = "Zone"
+    BLOCK = "Block"
+    ANY = "Any"
+
+
 class TemplateMetadata(_Api):
     """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""
 
@@ -155,6 +163,12 @@ class Pool(_Api):
         None,
         description="How the hardware is held. Absent: any. The cloud may take Spot away. Scavenged uses any hardware and yields it to "
         "units of other jobs.",
+    )
+    locality: Locality = Field(
+        Locality.ZONE,
+        description="How near to each other the hosts of one unit must be. Zone: in one zone (topology.kubernetes.io/zone). Block: also in "
+        "one network block, the widest that the nodes' labels name. Any: anywhere. Of the places that have room, the nearest common "
+        "network block is preferred. Hosts of a TPU slice are always together.",
     )
     template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
 

@@ -96,6 +96,7 @@ NODE_POOL = "cloud.google.com/gke-nodepool"
 NODE_SPOT = "cloud.google.com/gke-spot"
 NODE_RESERVATION = "cloud.google.com/reservation-name"
 NODE_HOSTNAME = "kubernetes.io/hostname"
+NODE_ZONE = "topology.kubernetes.io/zone"
 
 LEARNER_CONTAINER = "learner"
 """The container of a pool's template that is the training program."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
+from diloco_operator.fleet.locality import locality_of
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, slice_hosts
 from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts, SliceKind
@@ -184,6 +185,7 @@ class Inventory:
             node_pool=pool,
             labels=shared,
             taints=tuple(dict.fromkeys(t for n in nodes for t in _foreign_taints(n, kind))),
+            locality=locality_of(shared),
         )
         self._insert(kind, (pool, pool), slice_, why)
 
@@ -196,6 +198,7 @@ class Inventory:
             node_pool=node.labels.get(names.NODE_POOL, ""),
             labels=node.labels,
             taints=_foreign_taints(node, kind),
+            locality=locality_of(node.labels),
         )
 
     # --- indexes -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
+from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Host, NodeView, Taint
 
 
@@ -81,6 +82,8 @@ class Slice:
     """Those that all its hosts share."""
     taints: tuple[Taint, ...]
     """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except those of the accelerator itself."""
+    locality: Domain = ("",)
+    """The nearest domain that contains all its hosts."""
 
 
 GROUP_SEPARATOR = "+"

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
+from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason
+from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, SliceCounts
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
+_MAX_DOMAINS = 3
+"""Zones or network blocks that a message names."""
 _MAX_CHECKED = 1000
 """Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
 
 
 def pool_outcome(
-    job: JobRequest, pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, placed: int, *, job_room: int, own: int
+    job: JobRequest,
+    pool: PoolRequest,
+    fleet: Fleet,
+    requirements: SliceRequirements,
+    placed: int,
+    *,
+    job_room: int,
+    own: int,
+    left: Mapping[Domain, int],
 ) -> PoolOutcome:
-    """`own`: slices of this shape that the job itself has."""
+    """`own`: slices of this shape that the job itself has. `left`: of each domain of which a unit needs one, slices that are still free."""
     if placed + pool.reserved >= pool.max:
         text = f"pool {pool.name} has all of the {_units(pool.max)} that it may have"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, text)
@@ -42,7 +55,9 @@ def pool_outcome(
         parts.append(f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else ""))
     unfit = sum(not requirements.fits(slice_) for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED))
     if unfit:
-        parts.append(f"{unfit} free, but not fitting: {_requirements(pool)}")
+        parts.append(f"{unfit} free, but not fitting: {_requirements(pool, requirements)}")
+    if left:
+        parts.append(_too_few_together(pool, left))
     return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
 
 
@@ -53,11 +68,29 @@ def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
     return UnitReason.NO_CAPACITY
 
 
-def _requirements(pool: PoolRequest) -> str:
+def _requirements(pool: PoolRequest, requirements: SliceRequirements) -> str:
     found = [f"capacity {pool.capacity}"] if pool.capacity else []
     found += [f"label {key}={value}" for key, value in sorted(pool.node_selector.items())]
     found += ["the node affinity of its template"] if pool.affinity is not None else []
+    found += ["labels of a network block"] if requirements.locality is Locality.BLOCK else []
     return "the pool asks for " + (", ".join(found) if found else "no taints that its template does not tolerate")
+
+
+def _too_few_together(pool: PoolRequest, left: Mapping[Domain, int]) -> str:
+    """Why hosts that are free do not make a unit."""
+    free = f"{sum(left.values())} free, but a unit needs {pool.shape.slots}"
+    if pool.locality is Locality.ANY:
+        return free
+    shown = list(itertools.islice(left.items(), _MAX_DOMAINS))
+    where = [f"{_domain(domain)}: {count}" for domain, count in shown]
+    more = f"; {len(left) - len(shown)} more with fewer" if len(left) > len(shown) else ""
+    one = "zone" if pool.locality is Locality.ZONE else "network block"
+    return f"{free} in one {one} ({', '.join(where)}{more}), or set locality of the pool to Any"
+
+
+def _domain(domain: Domain) -> str:
+    zone = f"zone {domain[0]}" if domain[0] else "no zone"
+    return zone if len(domain) == 1 else f"block {domain[1]} of {zone}"
 
 
 def _other_devices(counts: SliceCounts) -> str:

@@ -175,6 +175,7 @@ class _JobPlacement:
                 len(pool.placed),
                 job_room=self.room - self.job.reserved,
                 own=self._own_slots(pool),
+                left=self.matching.left(pool.requirements) if pool.new else {},
             )
             outcomes.append(outcome)
             undecided = {unit.name for unit in pool.undecided}

@@ -8,12 +8,15 @@ See docs/decisions/0043-placement.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from diloco_operator.api.job import Locality
 from diloco_operator.fleet.affinity import NodeTerm, attracts
+from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.fleet.slices import Fleet, Shape, Slice
+from diloco_operator.placement.domains import DEPTH, Candidates, DomainRooms
 from diloco_operator.placement.request import PoolRequest
 
 
@@ -25,9 +28,15 @@ class SliceRequirements(NamedTuple):
     node_selector: frozenset[tuple[str, str]] = frozenset()
     affinity: tuple[NodeTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
+    locality: Locality = Locality.ANY
+    """How near to each other the slices of one unit must be; always Any for units of one slice."""
+    within: Domain = ()
+    """The domain that the matching chose for a unit of several slices."""
 
     def fits(self, slice_: Slice) -> bool:
-        """Whether a unit may run on this slice of its shape."""
+        """Whether a unit may run on this slice of its shape, or on it and others."""
+        if len(slice_.locality) < DEPTH[self.locality] or slice_.locality[: len(self.within)] != self.within:
+            return False
         if self.capacity and slice_.capacity != self.capacity:
             return False
         if any(slice_.labels.get(key) != value for key, value in self.node_selector):
@@ -36,33 +45,15 @@ class SliceRequirements(NamedTuple):
             return False
         return all(any(t.tolerates(taint) for t in self.tolerations) for taint in slice_.taints)
 
+    def near_enough(self, slices: Sequence[Slice]) -> bool:
+        """Whether one unit may run on these slices together."""
+        return len({slice_.locality[: DEPTH[self.locality]] for slice_ in slices}) <= 1
+
 
 def slice_requirements(pool: PoolRequest) -> SliceRequirements:
     """Of the units of this pool."""
-    return SliceRequirements(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations)
-
-
-class _Candidates:
-    """The free slices that meet one set of requirements, read from the fleet only as far as needed."""
-
-    def __init__(self, requirements: SliceRequirements, fleet: Fleet) -> None:
-        self._more: Iterator[Slice] = (s for s in fleet.free(requirements.shape) if requirements.fits(s))
-        self.seen: list[Slice] = []
-        self.cursor = 0
-        """All slices before this index are taken."""
-
-    def untaken(self, taken: dict[str, str], start: int) -> Iterator[tuple[int, Slice]]:
-        """Slices that no unit has taken, from this index on, with their indexes."""
-        index = start
-        while True:
-            if index == len(self.seen):
-                following = next(self._more, None)
-                if following is None:
-                    return
-                self.seen.append(following)
-            if self.seen[index].hosts[0].node not in taken:
-                yield index, self.seen[index]
-            index += 1
+    locality = pool.locality if pool.shape.slots > 1 else Locality.ANY
+    return SliceRequirements(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations, locality)
 
 
 class Matching:
@@ -70,7 +61,9 @@ class Matching:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._candidates: dict[SliceRequirements, _Candidates] = {}
+        self._candidates: dict[SliceRequirements, Candidates] = {}
+        self._rooms: dict[SliceRequirements, DomainRooms] = {}
+        """Of requirements of units with several slices."""
         self._taken: dict[str, str] = {}
         """First node of a slice -> unit."""
         self._requirements: dict[str, SliceRequirements] = {}
@@ -84,65 +77,99 @@ class Matching:
         if any(slice_.hosts[0].node in self._taken for slice_ in slices):
             return False
         for slice_ in slices:
-            self._taken[slice_.hosts[0].node] = unit
+            self._take(slice_.hosts[0].node, unit)
         return True
 
     def add(self, unit: str, requirements: SliceRequirements) -> bool:
         """Give slices to this unit as well. Units of this round may move to other free slices for it. False: nothing changed."""
         if requirements in self._exhausted:
             return False
-        self._requirements[unit] = requirements
-        self.slices[unit] = []
-        if self._take_group(unit, requirements):
+        added = self._add_one(unit, requirements) if requirements.shape.slots == 1 else self._add_group(unit, requirements)
+        if not added:
+            self._exhausted.add(requirements)
+        return added
+
+    def _add_one(self, unit: str, requirements: SliceRequirements) -> bool:
+        self._open(unit, requirements)
+        found = self._candidates_for(requirements).take(self._taken, 1)
+        if found:
+            self._assign(unit, found[0])
             return True
-        for _ in range(requirements.shape.slots - len(self.slices[unit])):
-            if not self._augment(unit):
-                self._release(unit)
-                self._exhausted.add(requirements)
-                return False
-        return True
+        return self._augment_all(unit, 1)
+
+    def _add_group(self, unit: str, requirements: SliceRequirements) -> bool:
+        """Take free slices that are as near to each other as there are; if no domain has enough, make room in one."""
+        rooms = self._rooms_for(requirements)
+        slots = requirements.shape.slots
+        if (domain := rooms.nearest(slots)) is not None:
+            self._open(unit, requirements._replace(within=rooms.required(domain)))
+            for slice_ in rooms.candidates[domain].take(self._taken, slots):
+                self._assign(unit, slice_)
+            return True
+        for domain in rooms.widest(slots):
+            self._open(unit, requirements._replace(within=domain))
+            if self._augment_all(unit, slots):
+                return True
+        return False
+
+    def left(self, requirements: SliceRequirements) -> Mapping[Domain, int]:
+        """Of the domains of which a unit of several slices needs one: free slices that fit and that no unit has taken; most first."""
+        return self._rooms_for(requirements).left() if requirements.shape.slots > 1 else {}
 
     def remove(self, unit: str) -> None:
         """Undo `add`."""
         self._release(unit)
         self._exhausted.clear()
 
+    def _open(self, unit: str, requirements: SliceRequirements) -> None:
+        self._requirements[unit] = requirements
+        self.slices[unit] = []
+
     def _release(self, unit: str) -> None:
         for slice_ in self.slices.pop(unit):
-            del self._taken[slice_.hosts[0].node]
+            node = slice_.hosts[0].node
+            del self._taken[node]
+            for rooms in self._rooms.values():
+                rooms.count(node, 1)
         del self._requirements[unit]
         for candidates in self._candidates.values():
             candidates.cursor = 0
+        for rooms in self._rooms.values():
+            for candidates in rooms.candidates.values():
+                candidates.cursor = 0
 
-    def _candidates_for(self, requirements: SliceRequirements) -> _Candidates:
+    def _fitting(self, requirements: SliceRequirements) -> Iterator[Slice]:
+        return (slice_ for slice_ in self._fleet.free(requirements.shape) if requirements.fits(slice_))
+
+    def _candidates_for(self, requirements: SliceRequirements) -> Candidates:
         if requirements not in self._candidates:
-            self._candidates[requirements] = _Candidates(requirements, self._fleet)
+            rooms = self._rooms.get(requirements._replace(within=()))
+            slices = self._fitting(requirements) if rooms is None else rooms.slices_in(requirements.within)
+            self._candidates[requirements] = Candidates(slices)
         return self._candidates[requirements]
 
+    def _rooms_for(self, requirements: SliceRequirements) -> DomainRooms:
+        if requirements not in self._rooms:
+            self._rooms[requirements] = DomainRooms(self._fitting(requirements), self._taken, requirements.locality)
+        return self._rooms[requirements]
+
+    def _take(self, node: str, unit: str) -> None:
+        if node not in self._taken:
+            for rooms in self._rooms.values():
+                rooms.count(node, -1)
+        self._taken[node] = unit
+
     def _assign(self, unit: str, slice_: Slice) -> None:
-        self._taken[slice_.hosts[0].node] = unit
+        self._take(slice_.hosts[0].node, unit)
         self.slices[unit].append(slice_)
 
-    def _take_group(self, unit: str, requirements: SliceRequirements) -> bool:
-        """Take free slices for all slots of the unit, from one node pool if one has enough. Keeps what it got."""
-        slots = requirements.shape.slots
-        candidates = self._candidates_for(requirements)
-        fallback: list[Slice] = []
-        run: list[Slice] = []
-        for index, slice_ in candidates.untaken(self._taken, candidates.cursor):
-            if not fallback:
-                candidates.cursor = index
-            if len(fallback) < slots:
-                fallback.append(slice_)
-            if run and run[-1].node_pool != slice_.node_pool:
-                run = []
-            run.append(slice_)
-            if len(run) == slots:
-                break
-        chosen = run if len(run) == slots else fallback
-        for slice_ in chosen:
-            self._assign(unit, slice_)
-        return len(chosen) == slots
+    def _augment_all(self, unit: str, slots: int) -> bool:
+        """Give the unit so many slices along augmenting paths, or none."""
+        for _ in range(slots):
+            if not self._augment(unit):
+                self._release(unit)
+                return False
+        return True
 
     def _augment(self, unit: str) -> bool:
         """Give the unit one more slice along a shortest path of requirements: each takes a slice of the next, the last a free one."""

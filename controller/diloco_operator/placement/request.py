@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
@@ -45,6 +46,8 @@ class PoolRequest:
     affinity: tuple[NodeTerm, ...] | None = None
     """Alternatives, of which every host must meet one; None: any host."""
     tolerations: tuple[Toleration, ...] = ()
+    locality: Locality = Locality.ANY
+    """How near to each other the slices of one unit must be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
         node_selector=template.get("nodeSelector") or {},
         affinity=node_terms(template.get("affinity")),
         tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
+        locality=pool.locality,
     )
     requirements = slice_requirements(request)
     units = [_unit_request(context, requirements, record) for record in candidates]
@@ -161,6 +162,8 @@ def _unit_request(context: ReconcileContext, requirements: SliceRequirements, re
     fleet = context.observed.fleet
     slices = fleet.resolve(requirements.shape, record.slice)
     if slices is None or not all(fleet.usable(slice_) and fits(requirements, slice_) for slice_ in slices):
+        return UnitRequest(record.name)
+    if not requirements.near_enough(slices):
         return UnitRequest(record.name)
     return UnitRequest(record.name, record.slice)
 

@@ -178,3 +178,16 @@ def test_unit_whose_new_shape_the_fleet_lacks_waits_without_a_slice_and_reports_
     assert "2x2x2" in unit["message"]
     assert stage.plans[-1].reservations == frozenset()
     assert counted(stage) == [("v5p-0", 0, 0)]
+
+
+def test_unit_that_waits_on_hosts_of_two_zones_leaves_them_when_the_pool_wants_one_zone() -> None:
+    hosts = [a_gpu_node(name, labels={"topology.kubernetes.io/zone": zone}) for name, zone in (("a", "z1"), ("b", "z2"))]
+    job = a_job().with_learners(1, 1).with_restarts(2, initial="30s").with_gpu_pool(hosts=2, max=1, locality="Any")
+    stage = Stage(job, *hosts).train()
+    stage.learner_exits("h100-0", 1, 1)
+    stage.settle()
+    assert (stage.states(), stage.unit("h100-0")["slice"]) == ({"h100-0": "BackingOff"}, "a+b")
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "locality": "Zone"}])
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == ""
+    assert "in one zone" in stage.status["pools"][0]["message"]

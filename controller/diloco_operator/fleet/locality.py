@@ -1,0 +1,51 @@
+"""Where in the network a host stands, by its labels: the zone, and in it the network blocks from the widest to the nearest. Pure.
+
+See docs/decisions/0043-placement.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diloco_operator.api.names import NODE_ZONE
+
+type Domain = tuple[str, ...]
+"""A place that contains hosts: () is the whole cluster, (zone,) a zone, (zone, block, ...) a network block in it. Hosts without the label
+of a zone share the zone ""; a host without labels of network blocks is in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkLabels:
+    """How one cloud labels the network blocks of a node."""
+
+    source: str
+    """URL of the page that documents these labels."""
+    keys: tuple[str, ...]
+    """From the widest block to the nearest one."""
+
+
+NETWORK_LABELS = (
+    NetworkLabels(
+        "https://cloud.google.com/ai-hypercomputer/docs/workloads/schedule-gke-workloads-tas",
+        ("cloud.google.com/gce-topology-block", "cloud.google.com/gce-topology-subblock"),
+    ),
+    NetworkLabels(
+        "https://docs.aws.amazon.com/eks/latest/userguide/ml-workload-topology.html",
+        tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in range(1, 5)),
+    ),
+)
+
+
+def locality_of(labels: Mapping[str, str]) -> Domain:
+    """The nearest domain that contains a host with these labels. A block counts only if all wider ones are labelled too."""
+    found = [labels.get(NODE_ZONE, "")]
+    for cloud in NETWORK_LABELS:
+        if cloud.keys[0] not in labels:
+            continue
+        for key in cloud.keys:
+            if key not in labels:
+                break
+            found.append(labels[key])
+        break
+    return tuple(found)
