@@ -160,6 +160,36 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.joinTimeout",
         "must be a duration",
     ),
+    "malformed time to schedule": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"schedule": "soon"}),
+        "spec.learners.timeouts.schedule",
+        "schedule must be a duration",
+    ),
+    "no time to schedule": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"schedule": "0s"}),
+        "spec.learners.timeouts.schedule",
+        "schedule must be at least 1s",
+    ),
+    "no time to pull": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"pull": "999ms"}),
+        "spec.learners.timeouts.pull",
+        "pull must be at least 1s",
+    ),
+    "no time to start": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"start": "0m"}),
+        "spec.learners.timeouts.start",
+        "start must be at least 1s",
+    ),
+    "no time to join": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"join": "1ms"}),
+        "spec.learners.timeouts.join",
+        "join must be at least 1s",
+    ),
+    "two different times to join": (
+        with_field(with_field(a_manifest(), "spec.learners.joinTimeout", "20m"), "spec.learners.timeouts", {"join": "30m"}),
+        "spec.learners.joinTimeout",
+        "remove joinTimeout",
+    ),
     "joinTimeout as a number": (
         with_field(a_manifest(), "spec.learners.joinTimeout", 600),
         "spec.learners.joinTimeout",
@@ -253,6 +283,13 @@ ACCEPTED: dict[str, Obj] = {
     "exact bounds of names": a_manifest("a" * 32, pools=[tpu_pool("fifteen-letters")]),
     "as many failures as a status holds": with_field(a_manifest(max=64), "spec.learners.restart.limit", 156),
     "no back-off at all": with_field(a_manifest(), "spec.learners.restart.backoff", {"initial": "0s", "max": "0s"}),
+    "the deprecated time to join": with_field(a_manifest(), "spec.learners.joinTimeout", "20m"),
+    "the same time to join, twice": with_field(
+        with_field(a_manifest(), "spec.learners.joinTimeout", "90s"), "spec.learners.timeouts", {"join": "1m30s"}
+    ),
+    "a time to join beside the default of earlier versions": with_field(
+        with_field(a_manifest(), "spec.learners.joinTimeout", "10m"), "spec.learners.timeouts", {"join": "30m"}
+    ),
     "fractions in durations": with_field(a_manifest(), "spec.learners.joinTimeout", "1.5h30m0.5s250ms"),
     "snapshots elsewhere": a_manifest(checkpoint={"uri": "s3://bucket/folder"}),
     "snapshots in a folder": a_manifest(checkpoint={"uri": "file:///mnt/snapshots"}),

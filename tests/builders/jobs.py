@@ -116,11 +116,11 @@ class JobBuilder:
 
 
 def a_job(name: str = "bytes-lm") -> JobBuilder:
-    """As the API server stores it. Small and quick: no back-off, a minute to join."""
+    """As the API server stores it. Small and quick: no back-off, a minute for each step of a start."""
     return (
         JobBuilder(name)
         .with_metadata(namespace="team", uid=JOB_UID, generation=1, creationTimestamp="2026-11-20T12:00:00Z")
-        .with_learners(1, 8, joinTimeout="1m", stallTimeout="30s")
+        .with_learners(1, 8, timeouts={"schedule": "30s", "pull": "1m", "start": "1m", "join": "1m"}, stallTimeout="30s")
         .with_restarts(2)
         .with_training(fragments=4, syncInterval=4)
     )

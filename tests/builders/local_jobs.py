@@ -50,7 +50,7 @@ def a_quadratic_job(
     defaults = {"steps": steps, "syncInterval": 8, "fragments": 8, "overlapSteps": 2, "checkpoint": checkpoint}
     return (
         JobBuilder(name)
-        .with_learners(min, sum(wanted.values()), joinTimeout=join, stallTimeout=stall)
+        .with_learners(min, sum(wanted.values()), timeouts={"join": join}, stallTimeout=stall)
         .with_restarts(limit, initial=backoff, max="1m")
         .with_pools(*(pools[pool](count) for pool, count in wanted.items()))
         .with_training(**{**defaults, **(training or {})})

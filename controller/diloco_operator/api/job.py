@@ -73,6 +73,33 @@ class Restart(_Api):
     backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
 
 
+JOIN_TIMEOUT = 600.0
+"""Seconds. The default of `learners.timeouts.join`, which the schema leaves open: `learners.joinTimeout` may hold the value."""
+
+
+class Timeouts(_Api):
+    """How long each step of an attempt's start may take, from pods that were created to a unit that contributes."""
+
+    schedule: Duration = Field(
+        30.0,
+        description="From the creation of its pods until a scheduler has bound them all. A unit that waits longer gives its slice up and "
+        "tries another; this does not count as a failure.",
+    )
+    pull: Duration = Field(
+        1800.0,
+        description="To pull the images of a pod. The default is enough for 30 GiB at 17 MiB/s. An image that the registry refuses, for "
+        "example because its name is wrong, ends the attempt after `start` already.",
+    )
+    start: Duration = Field(
+        600.0,
+        description="From a bound pod to a running learner, without the time to pull images: volumes, network, init containers. A cluster "
+        "takes 6 minutes to move a volume away from a lost node.",
+    )
+    join: Duration | None = Field(
+        None, description="From running pods until the syncer has seen the learner. Default: `learners.joinTimeout`, without it 10m."
+    )
+
+
 class Learners(_Api):
     """How many learner units, and when the operator replaces one."""
 
@@ -85,8 +112,18 @@ class Learners(_Api):
     )
     max: int = Field(ge=1, le=MAX_LEARNERS, description="Elastic upper bound over all pools; `kubectl scale` sets it.")
     restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
-    join_timeout: Duration = Field(600.0, description="A unit that has not joined the syncer for so long after its start is replaced.")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
+    join_timeout: Duration | None = Field(
+        None, description="Deprecated: use `timeouts.join`, which comes before it. The value 10m is the default of earlier versions."
+    )
     stall_timeout: Duration = Field(120.0, description="A joined unit that the syncer has not heard from for so long is replaced.")
+
+    @property
+    def join_limit(self) -> float:
+        """Seconds that a unit whose pods run may take to join the syncer."""
+        if self.timeouts.join is not None:
+            return self.timeouts.join
+        return self.join_timeout if self.join_timeout is not None else JOIN_TIMEOUT
 
 
 class PoolLearners(_Api):

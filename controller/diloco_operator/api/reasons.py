@@ -217,7 +217,7 @@ class UnitReason(enum.StrEnum):
         "The platform took the pod away (pre-emption, eviction, maintenance); does not count against the restart budget.",
     )
     NODE_LOST = "NodeLost", "A node is gone or does not answer; does not count against the restart budget."
-    JOIN_TIMEOUT = "JoinTimeout", "The unit did not join within `learners.joinTimeout`."
+    JOIN_TIMEOUT = "JoinTimeout", "The unit did not join within `learners.timeouts.join`."
     STALLED = "Stalled", "The syncer has not heard from the unit for `learners.stallTimeout`."
     REFUSED_LAYOUT = "RefusedLayout", "The learner's parameters have other names or shapes than the job's."
     REFUSED_NONFINITE = "RefusedNonFinite", "The learner sent NaN or infinite parameters."

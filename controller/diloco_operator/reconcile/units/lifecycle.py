@@ -224,8 +224,8 @@ class Timeout(NamedTuple):
 def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
     since = record.since if record.since is not None else context.now
     if record.state is UnitState.STARTING and not _all_run(pods):
-        limit = context.spec.learners.join_timeout
-        message = f"not all of its pods ran within {format_duration(limit)} (learners.joinTimeout): {_waiting(pods)}"
+        limit = context.spec.learners.join_limit
+        message = f"not all of its pods ran within {format_duration(limit)} (learners.timeouts.join): {_waiting(pods)}"
         return _limit(context, since + limit, End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now, leave_slice=True))
     if context.report is None:
         return Timeout()  # without a report from the syncer no learner can be blamed for silence
@@ -242,8 +242,8 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, pods: Seq
     # A node's clock that is ahead must not put the end off until then.
     known = (since, context.syncer_since, *(pod.running_since or 0.0 for pod in pods))
     began = max((moment for moment in known if moment <= context.now + _CLOCK_TOLERANCE), default=since)
-    limit = context.spec.learners.join_timeout
-    message = f"it ran, but did not join the syncer within {format_duration(limit)} (learners.joinTimeout)"
+    limit = context.spec.learners.join_limit
+    message = f"it ran, but did not join the syncer within {format_duration(limit)} (learners.timeouts.join)"
     return _limit(context, began + limit, End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now))
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from typing import Any
 
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
@@ -82,7 +83,9 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert (spec.suspend, spec.managed_by, spec.priority_class_name) == (False, "diloco.dev/operator", "")
     restart = spec.learners.restart
     assert (restart.limit, restart.window, restart.backoff.initial, restart.backoff.max) == (5, 3600.0, 5.0, 300.0)
-    assert (spec.learners.join_timeout, spec.learners.stall_timeout) == (600.0, 120.0)
+    timeouts = spec.learners.timeouts
+    assert (timeouts.schedule, timeouts.pull, timeouts.start, spec.learners.join_limit) == (30.0, 1800.0, 600.0, 600.0)
+    assert spec.learners.stall_timeout == 120.0
     training = spec.training
     assert (training.sync_interval, training.fragments, training.overlap_steps, training.quorum) == (24, 24, 2, 1)
     assert (training.grace.max_steps, training.grace.safety_factor) == (1.0, 0.8)
@@ -90,6 +93,21 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert (training.outer_optimizer.learning_rate, training.outer_optimizer.momentum) == (0.7, 0.9)
     assert (training.compression, training.checkpoint.every_steps, training.checkpoint.keep) == ("BFloat16", 240, 3)
     assert (spec.syncer.shards, spec.syncer.storage.size, spec.syncer.storage.class_name) == (1, "10Gi", "")
+
+
+@pytest.mark.parametrize(
+    ("learners", "seconds"),
+    [
+        ({"joinTimeout": "20m"}, 1200.0),
+        ({"timeouts": {"join": "30m"}}, 1800.0),
+        ({"timeouts": {"join": "30m"}, "joinTimeout": "10m"}, 1800.0),  # as an earlier version stored the job
+    ],
+)
+def test_deprecated_time_to_join_holds_where_the_new_one_is_not_set(learners: dict[str, Any], seconds: float) -> None:
+    manifest = a_manifest()
+    manifest["spec"]["learners"] |= learners
+    assert load(manifest).spec.learners.join_limit == seconds
+    assert load(kube_schema.apply_defaults(job_schema(), manifest)).spec.learners.join_limit == seconds
 
 
 def test_status_is_written_in_camel_case_without_absent_fields() -> None:

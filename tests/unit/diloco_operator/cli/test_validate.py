@@ -84,7 +84,7 @@ def test_a_document_that_is_no_object_has_its_own_line(tmp_path: Path) -> None:
 
 
 UNKNOWN = {
-    "spec.learners.joinTimout": "did you mean joinTimeout?",
+    "spec.learners.timeout": "did you mean timeouts?",
     "spec.training.stpes": "did you mean steps?",
     "spec.pools[0].Topology": "did you mean topology?",
     "spec.pools[1].colour": "unknown field; ",

@@ -55,7 +55,7 @@ def test_join_timeout_runs_by_the_operators_clock() -> None:
     for pod in stage.pods.values():
         starts(pod, stage.now + 3 * HOUR)
     stage.settle()
-    stage.advance(61)  # joinTimeout is 1m
+    stage.advance(61)  # timeouts.join is 1m
     stage.settle()
     assert len(stage.unit("v5p-0")["failures"]) == 1
 

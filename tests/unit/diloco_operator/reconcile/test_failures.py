@@ -181,7 +181,7 @@ def test_unit_that_does_not_join_in_time_is_replaced() -> None:
     unit = stage.unit("v5p-0")
     assert unit["endedAttempt"] == 1
     assert len(unit["failures"]) == 1
-    assert "learners.joinTimeout" in unit["message"] or unit["reason"] == "Scheduling"
+    assert "learners.timeouts.join" in unit["message"] or unit["reason"] == "Scheduling"
 
 
 def test_joining_is_not_timed_while_the_syncer_is_silent() -> None:
