@@ -2,6 +2,8 @@
 
 They go to tests/fixtures/releases/<version>, the version of pyproject.toml. A file that is there already is never changed: pods of that
 release may still run somewhere. The keys in it are drawn for it alone.
+
+See docs/decisions/0136-outdated-pods.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The objects that a release leaves in a cluster: made by a scenario that every release can play, kept under tests/fixtures/releases.
 
 `hack/release_objects.py` makes them with the code of its checkout. A later release restores them and must go on from there.
+
+See docs/decisions/0136-outdated-pods.md.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ class UnitStatus(_Api):
     ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
     ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
-    template_hash: str = Field("", max_length=64, description="What its newest attempt was made from.")
+    template_hash: str = Field("", max_length=64, description="Hash of what the user wrote for its newest attempt.")
 
 
 class PoolStatus(_Api):

@@ -23,6 +23,7 @@ from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
 from diloco_operator.reconcile.observe.state import ObservedState, PodView
+from diloco_operator.reconcile.observe.template_hash import TemplateHash
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport
 
@@ -57,8 +58,8 @@ class ReconcileContext:
     now: float
     pools: Mapping[str, Pool]
     shapes: Mapping[str, Shape]
-    hashes: Mapping[str, str]
-    """Pool -> hash of what its learner pods are made from."""
+    hashes: Mapping[str, TemplateHash]
+    """Pool -> what its learner pods are judged by."""
     signals: DisruptionSignals
     not_ready: NotReadyCounts
     """How much of the fleet is NotReady."""
@@ -84,6 +85,11 @@ class ReconcileContext:
     def unreachable(self, node: str) -> bool:
         """No kubelet on this node can confirm that a pod has ended."""
         return bool(node) and is_unreachable(self.observed.fleet.node(node), self.signals, self.now, self.not_ready)
+
+    def up_to_date(self, record: UnitStatusRecord) -> bool:
+        """Whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
+        wanted = self.hashes.get(record.pool)
+        return wanted is not None and wanted.matches(record.template_hash)
 
     def rejection(self, key: WriteKey) -> Rejection | None:
         """Why an object must not be tried now; None when it may be."""

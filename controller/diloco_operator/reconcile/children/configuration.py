@@ -61,15 +61,15 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
         elif child.deleting:
             deleting.append(f"{resource.kind} {child.name}")
             ready = ready and context.syncer is not None and resource == names.VOLUME_CLAIMS
-        elif _outdated(resource, child, derived.job_data_digest):
+        elif _outdated(resource, child, derived.job_file_digest):
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
     allowed, rejected = context.without_rejected(creates)
     return ConfigurationChanges(allowed, deletes, ready and not rejected, taken, deleting, rejected)
 
 
-def _outdated(resource: Resource, child: Child, content: str) -> bool:
-    return resource == names.CONFIG_MAPS and child.content != content
+def _outdated(resource: Resource, child: Child, job_file: str) -> bool:
+    return resource == names.CONFIG_MAPS and child.job_file != job_file
 
 
 def _config_map(job: Job, data: dict[str, str]) -> Obj:

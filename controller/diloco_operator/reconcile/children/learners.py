@@ -49,7 +49,7 @@ def missing_pods(
     for name in sorted(adopted):
         record = records[name]
         shape = context.shapes.get(record.pool)
-        if record.state is not UnitState.STARTING or shape is None or record.template_hash != context.hashes[record.pool]:
+        if record.state is not UnitState.STARTING or shape is None or not context.up_to_date(record):
             continue
         there = {pod.name for pod in context.learners[name] if pod.attempt == record.attempt}
         hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]

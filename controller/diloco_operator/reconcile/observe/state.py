@@ -19,9 +19,10 @@ from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.observe.derived import Derived, derive, digest
+from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
 from diloco_operator.reconcile.observe.template import template_problems
+from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
 from diloco_operator.report import Report
 
 
@@ -253,18 +254,21 @@ class Child:
     name: str
     uid: str
     owner: str
-    content: str
-    """Digest of its data, "" for kinds without."""
+    job_file: str
+    """Digest of what the job file in its data says; "" for kinds without data."""
+    data: str
+    """Digest of its data as it is; "" for kinds without."""
     deleting: bool
 
 
 def project_child(obj: Obj) -> Child:
-    meta = obj["metadata"]
+    meta, data = obj["metadata"], obj.get("data")
     return Child(
         name=meta["name"],
         uid=meta.get("uid", ""),
         owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
-        content=digest(obj["data"]) if obj.get("data") else "",
+        job_file=job_file_digest(data) if data else "",
+        data=digest(data) if data else "",
         deleting=bool(meta.get("deletionTimestamp")),
     )
 

@@ -93,7 +93,7 @@ def _summary(result: Result) -> str:
 
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
-    failed = [r for r in records.values() if r.state is UnitState.FAILED and r.template_hash == context.hashes.get(r.pool)]
+    failed = [r for r in records.values() if r.state is UnitState.FAILED and context.up_to_date(r)]
     quorum = context.spec.training.quorum
     if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
         return None

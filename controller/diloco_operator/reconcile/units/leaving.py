@@ -30,7 +30,7 @@ def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatus
     """Replace units that were made from another template than the pool's present one. Those that do not contribute leave at once; the
     others one after the other, each when all others are back; those that were given up start again."""
     found = dict(records)
-    outdated = [r for r in records.values() if r.template_hash and r.template_hash != context.hashes.get(r.pool, r.template_hash)]
+    outdated = [r for r in records.values() if r.template_hash and r.pool in context.hashes and not context.up_to_date(r)]
     text = "the pool's template changed; the unit is created again from the new one"
     for record in outdated:
         if record.state is UnitState.FAILED:

@@ -186,7 +186,7 @@ def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> int:
     """How many pods the attempt has. After a change of the pool only its own pods show it."""
     shape = context.shapes.get(record.pool)
-    if shape is None or record.template_hash != context.hashes[record.pool]:
+    if shape is None or not context.up_to_date(record):
         return max(1, len(current))
     return shape.hosts
 

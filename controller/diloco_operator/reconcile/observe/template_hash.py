@@ -1,0 +1,128 @@
+"""What pods and the job file are judged by: hashes of what the user wrote, so that another version of the operator finds them up to date.
+
+A hash covers the templates and those fields of the spec that reach a pod, as the user wrote them. It covers nothing that the operator adds
+or derives: images, environment, security context, the catalogue, defaults of fields that did not exist yet. Its form has a number. A form
+never changes: pods of every earlier release are judged by it.
+
+See docs/decisions/0136-outdated-pods.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diloco import contract
+
+from diloco_operator.accelerators import UnitShape
+from diloco_operator.api.job import PodTemplate, Pool, Spec
+
+_FORM = "1"
+FIRST_DEFAULTS: Mapping[str, Any] = {
+    "syncInterval": 24,
+    "fragments": 24,
+    "overlapSteps": 2,
+    "quorum": 1,
+    "grace": {"maxSteps": 1.0, "safetyFactor": 0.8},
+    "merge": {"method": "RDA", "embeddings": "Average"},
+    "outerOptimizer": {"learningRate": 0.7, "momentum": 0.9},
+    "compression": "BFloat16",
+    "checkpoint": {"everySteps": 240, "keep": 3, "uri": ""},
+}
+"""Of every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a
+new release adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateHash:
+    """Of what pods are made from."""
+
+    current: str
+    """What new pods get."""
+    older: frozenset[str] = frozenset()
+    """What earlier releases gave to pods that were made from the same."""
+
+    def matches(self, found: str) -> bool:
+        """Whether a pod or a record with the hash `found` is up to date."""
+        return found == self.current or found in self.older
+
+
+def learner_hash(spec: Spec, pool: Pool) -> TemplateHash:
+    """Of the learner pods of a pool."""
+    # Their hosts are part of it: a change of the pool's hardware is a change of its pods.
+    hardware = {
+        "accelerator": pool.accelerator,
+        "topology": pool.topology,
+        "chipsPerHost": pool.chips_per_host,
+        "hosts": pool.hosts or 1,
+        "acceleratorsPerHost": pool.accelerators_per_host,
+    }
+    written = {"template": _template(pool.template), "priorityClassName": spec.priority_class_name, "hardware": hardware}
+    return TemplateHash(_in_form(written), frozenset((_first_learner_hash(spec, pool, pool.shape),)))
+
+
+def syncer_hash(spec: Spec) -> str:
+    """Of the syncer's pod, the job file included: a syncer reads it once."""
+    template = spec.syncer.template
+    training = _as_written(spec.training.model_dump(mode="json", by_alias=True), FIRST_DEFAULTS)
+    return _in_form(
+        {"template": _template(template) if template else None, "priorityClassName": spec.priority_class_name, "training": training}
+    )
+
+
+def first_syncer_hash(spec: Spec, data: str) -> str:
+    """What release 0.1.0 gave to the pod of a syncer that mounts a ConfigMap whose data has the digest `data`."""
+    template = spec.syncer.template
+    rest = [spec.priority_class_name, data]
+    return digest([template.spec, template.metadata.labels, template.metadata.annotations, *rest] if template else rest)
+
+
+def _first_learner_hash(spec: Spec, pool: Pool, shape: UnitShape) -> str:
+    """What release 0.1.0 gave to a learner pod. It covers what the catalogue derives for the pool, which is the same today."""
+    template = pool.template
+    hardware = [shape.accelerator, shape.topology, shape.hosts, shape.accelerators_per_host]
+    return digest([template.spec, template.metadata.labels, template.metadata.annotations, spec.priority_class_name, hardware])
+
+
+def job_file_digest(data: Mapping[str, Any]) -> str:
+    """Of what the job file in a ConfigMap's data says. Job files that say the same have the same digest, whatever release wrote them.
+    Data without a job file has a digest that no job file has."""
+    try:
+        said = json.loads(data[contract.JOB_FILE_KEY]) if data.keys() == {contract.JOB_FILE_KEY} else None
+        if isinstance(said, dict) and isinstance(said.get("training"), dict):
+            return digest({**said, "training": _as_written(said["training"], FIRST_DEFAULTS)})
+    except (ValueError, RecursionError):
+        pass  # no JSON, text that is no Unicode, or nested without end: somebody else wrote it
+    return f"unreadable-{digest(data)}"
+
+
+def digest(value: object) -> str:
+    """A short stable hash of JSON-like data."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _in_form(written: object) -> str:
+    return f"{_FORM}-{digest(written)}"
+
+
+def _template(template: PodTemplate) -> dict[str, Any]:
+    """Without maps that are empty: whether an API server fills them in depends on its CRD."""
+    meta = {key: value for key, value in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)) if value}
+    return {"spec": template.spec, "metadata": meta}
+
+
+def _as_written(values: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that differ from their first default."""
+    found = {}
+    for key, value in values.items():
+        default = first.get(key)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value = _as_written(value, default)
+            default = {}
+        if value != default:
+            found[key] = value
+    return found

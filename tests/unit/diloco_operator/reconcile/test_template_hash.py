@@ -1,0 +1,91 @@
+"""What pods are judged by. The values are written out: a form of the hash never changes, since pods of earlier releases carry it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool, with_field
+from diloco.contract import Training
+from diloco_operator.api.job import Spec, load
+from diloco_operator.reconcile.observe.template_hash import FIRST_DEFAULTS, job_file_digest, learner_hash, syncer_hash
+
+JOB = a_manifest(
+    pools=[tpu_pool(), gpu_pool(hosts=2)],
+    spec={"priorityClassName": "research", "syncer": {"template": {"metadata": {"labels": {"team": "a"}}}}},
+    compression="Int4",
+)
+
+
+def spec_of(job: Obj) -> Spec:
+    return load(job).spec
+
+
+def hashes(job: Obj) -> list[str]:
+    """Of the learners of both pools, and of the syncer."""
+    spec = spec_of(job)
+    return [*(learner_hash(spec, pool).current for pool in spec.pools), syncer_hash(spec)]
+
+
+def test_form_1_never_changes() -> None:
+    assert hashes(JOB) == ["1-386ba39f751df445", "1-c6da049e2aa55c5f", "1-5c1e271c6c60abae"]
+
+
+def test_form_of_release_0_1_0_never_changes() -> None:
+    spec = spec_of(JOB)
+    assert [set(learner_hash(spec, pool).older) for pool in spec.pools] == [{"d7fc6eec5c22ed0e"}, {"13f99706843b2634"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "changed"),
+    [
+        ("spec.pools[0].template.spec.containers[0].image", "other", [0]),
+        ("spec.pools[0].template.metadata", {"annotations": {"a": "b"}}, [0]),
+        ("spec.pools[0].topology", "2x2x1", [0]),
+        ("spec.pools[0].chipsPerHost", 4, [0]),
+        ("spec.pools[1].hosts", 4, [1]),
+        ("spec.pools[1].acceleratorsPerHost", 4, [1]),
+        ("spec.priorityClassName", "urgent", [0, 1, 2]),
+        ("spec.training.steps", 9, [2]),
+        ("spec.training.grace", {"maxSteps": 2.0}, [2]),
+        ("spec.syncer.template.metadata.labels.team", "b", [2]),
+        # what no pod is made from
+        ("spec.pools[0].learners.max", 5, []),
+        ("spec.pools[0].capacity", "Spot", []),
+        ("spec.learners.max", 9, []),
+        ("spec.learners.joinTimeout", "9m", []),
+        ("spec.syncer.storage.size", "20Gi", []),
+        # what says the same
+        ("spec.training.compression", "Int4", []),
+        ("spec.training.overlapSteps", 2, []),
+        ("spec.training.grace", {"maxSteps": 1.0}, []),
+        ("spec.pools[0].hosts", None, []),
+        ("spec.pools[0].template.metadata", {"labels": {}}, []),
+    ],
+)
+def test_a_hash_changes_with_what_the_user_wrote_for_the_pod(path: str, value: Any, changed: list[int]) -> None:
+    before, after = hashes(JOB), hashes(with_field(JOB, path, value))
+    assert [index for index in range(3) if before[index] != after[index]] == changed
+
+
+def test_every_default_of_training_has_its_first_value_on_record() -> None:
+    """A field that is new needs a line in FIRST_DEFAULTS, or every syncer restarts when the operator is upgraded."""
+
+    def paths(values: Any, at: str = "") -> set[str]:
+        if not isinstance(values, dict):
+            return {at}
+        return {found for key, value in values.items() for found in paths(value, f"{at}.{key}")}
+
+    assert paths(dict(FIRST_DEFAULTS)) == paths(Training(steps=1).model_dump(by_alias=True)) - {".steps"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no JSON", "[]", "{}", '{"training": 3}', "[" * 100_000, '{"training": {"x": "\\ud800"}}', '{"training": {"x": ' + "[" * 100_000],
+)
+def test_text_that_is_no_job_file_has_a_digest_that_no_job_file_has(text: str) -> None:
+    assert job_file_digest({"job.json": text}).startswith("unreadable-")
+
+
+def test_data_with_another_key_is_no_job_file() -> None:
+    assert job_file_digest({"job.json": '{"training": {}}', "more": ""}).startswith("unreadable-")
