@@ -26,6 +26,17 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools[0].learners.min",
         "min must not exceed max of the pool's learners",
     ),
+    "pool with fewer than no learners": (a_manifest(pools=[tpu_pool(max=-1)]), "spec.pools[0].learners.max", "greater than or equal to 0"),
+    "minimum of a pool that is switched off": (
+        a_manifest(pools=[tpu_pool(min=1, max=0), gpu_pool()]),
+        "spec.pools[0].learners.min",
+        "min must not exceed max of the pool's learners",
+    ),
+    "every pool switched off": (
+        a_manifest(pools=[tpu_pool(max=0), gpu_pool(max=0)]),
+        "spec.pools",
+        "the sum of pools[].learners.max must reach",
+    ),
     # names
     "job name too long": (a_manifest("a" * 33), "metadata.name", "at most 32 characters"),
     "job name not a label": (a_manifest("bytes.lm"), "metadata.name", "must be a DNS label"),
@@ -265,6 +276,7 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
 """A job, the field that is to blame, and words of the refusal."""
 
 ACCEPTED: dict[str, Obj] = {
+    "a pool that is switched off": a_manifest(pools=[tpu_pool(max=0), gpu_pool()]),
     "two kinds of hardware": a_manifest(),
     "every TPU topology of one host": a_manifest(
         pools=[

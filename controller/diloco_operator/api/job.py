@@ -130,7 +130,9 @@ class PoolLearners(_Api):
     """How many units of this pool."""
 
     min: int = Field(0, ge=0, le=MAX_LEARNERS, description="Units that must come from this pool.")
-    max: int = Field(ge=1, le=MAX_LEARNERS, description="Most units that may come from this pool.")
+    max: int = Field(
+        ge=0, le=MAX_LEARNERS, description="Most units that may come from this pool. 0 switches the pool off: its units drain."
+    )
 
 
 class Capacity(enum.StrEnum):

@@ -241,6 +241,7 @@ class PoolReason(enum.StrEnum):
         member.meaning = meaning
         return member
 
+    SWITCHED_OFF = "SwitchedOff", "`pools[].learners.max` is 0."
     AT_MAXIMUM = "AtMaximum", "The pool has as many units as `pools[].learners.max`."
     NO_FREE_SLICE = "NoFreeSlice", "Every slice that fits the pool is in use or not ready."
     NO_MATCHING_NODES = "NoMatchingNodes", "No node of this accelerator and shape exists."

@@ -30,6 +30,9 @@ def pool_outcome(
     left: Mapping[Domain, int],
 ) -> PoolOutcome:
     """`own`: slices of this shape that the job itself has. `left`: of each domain of which a unit needs one, slices that are still free."""
+    if pool.switched_off:
+        text = f"pool {pool.name} is switched off: its learners.max is 0"
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.SWITCHED_OFF, text)
     if placed + pool.reserved >= pool.max:
         text = f"pool {pool.name} has all of the {_units(pool.max)} that it may have"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, text)
@@ -63,7 +66,7 @@ def pool_outcome(
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
     """The reason of a unit without a slice, from that of its pool."""
-    if outcome.reason in (PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM):
+    if outcome.reason in (PoolReason.SWITCHED_OFF, PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM):
         return UnitReason.SCALED_DOWN
     return UnitReason.NO_CAPACITY
 

@@ -34,6 +34,7 @@ class PoolRequest:
     min: int
     """Units that must come from this pool, before any pool gets more than its minimum."""
     max: int
+    """Units that may come from it, without those that were given up."""
     units: tuple[UnitRequest, ...]
     """Candidates, in the order in which to keep them; new ones stand last."""
     reserved: int = 0
@@ -48,6 +49,8 @@ class PoolRequest:
     tolerations: tuple[Toleration, ...] = ()
     locality: Locality = Locality.ANY
     """How near to each other the slices of one unit must be."""
+    switched_off: bool = False
+    """The job wants no units of it."""
 
 
 @dataclass(frozen=True, slots=True)

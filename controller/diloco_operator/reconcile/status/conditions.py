@@ -17,6 +17,7 @@ from diloco_operator.api.reasons import (
     DegradedReason,
     FailedReason,
     PlacedReason,
+    PoolReason,
     SuspendedReason,
     TrainingReason,
     UnitReason,
@@ -155,7 +156,7 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
 def _pool_messages(scaling: Scaling) -> str:
     if scaling.placement is None:
         return ""
-    short = [p.message for p in scaling.placement.pools if p.reason in SHORT_OF_SLICES]
+    short = [p.message for p in scaling.placement.pools if p.reason in SHORT_OF_SLICES or p.reason is PoolReason.SWITCHED_OFF]
     return "".join(f"; {text}" for text in short)
 
 

@@ -95,6 +95,8 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     """Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
     failed = [r for r in records.values() if r.state is UnitState.FAILED and context.up_to_date(r)]
     quorum = context.spec.training.quorum
+    if any(pool.learners.max == 0 for pool in context.spec.pools):
+        return None  # a pool that is switched off can be switched on
     if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
         return None
     layout = all(r.reason == UnitReason.REFUSED_LAYOUT for r in failed)

@@ -130,6 +130,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
         affinity=node_terms(template.get("affinity")),
         tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
         locality=pool.locality,
+        switched_off=pool.learners.max == 0,
     )
     requirements = slice_requirements(request)
     units = [_unit_request(context, requirements, record) for record in candidates]
@@ -178,7 +179,8 @@ def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     for pool in context.spec.pools:
         mine = [r for r in records.values() if r.pool == pool.name]
         occupancy = _occupancy(mine)
-        able += pool.learners.max - occupancy.failed if occupancy.grows else len(mine) - occupancy.failed
+        most = pool.learners.max if occupancy.grows else min(pool.learners.max, len(mine))
+        able += max(0, most - occupancy.failed)
     return min(context.spec.learners.max, able)
 
 

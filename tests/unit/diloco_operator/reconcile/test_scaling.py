@@ -196,3 +196,80 @@ def test_growth_keeps_to_the_slices_that_units_have() -> None:
     stage.settle()
     after = {unit["name"]: unit["slice"] for unit in stage.status["units"]}
     assert before.items() <= after.items()
+
+
+def on_two_pools() -> Stage:
+    job = a_job().with_learners(1, 4).with_pool(max=2).with_gpu_pool(max=2)
+    nodes = (a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0"), a_gpu_node("gpu-1"))
+    return Stage(job, *nodes).train()
+
+
+def switch(stage: Stage, pool: int, max: int) -> None:
+    """Set learners.max of one pool."""
+    pools = list(stage.job["spec"]["pools"])
+    pools[pool] = {**pools[pool], "learners": {"min": 0, "max": max}}
+    stage.edit(pools=pools)
+
+
+def test_pool_that_is_switched_off_drains_and_returns_with_its_maximum() -> None:
+    stage = on_two_pools()
+    switch(stage, 1, 0)
+    plan = stage.step()
+    assert {delete.name for delete in plan.deletes} == {"bytes-lm-h100-0-a1-0", "bytes-lm-h100-1-a1-0"}
+    unit = stage.unit("h100-0")
+    assert (unit["state"], unit["reason"], unit["message"]) == (
+        "Draining",
+        "ScaledDown",
+        "pool h100 is switched off: its learners.max is 0",
+    )
+    stage.kubelets_finish_deletions()
+    stage.all_contribute()
+    stage.settle()
+    [_, pool] = stage.status["pools"]
+    assert (pool["placed"], pool["reason"], pool["message"]) == (0, "SwitchedOff", "pool h100 is switched off: its learners.max is 0")
+    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
+    assert stage.status["learners"] == {"desired": 2, "placed": 2, "contributing": 2, "min": 1, "max": 4}
+    assert stage.condition("Placed")["reason"] == "AllPlaced"
+    switch(stage, 1, 1)
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0", "bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-1-a1-0"]
+    assert [unit["restarts"] for unit in stage.status["units"]] == [0, 0, 0, 0]
+
+
+def test_units_given_up_in_a_pool_that_is_switched_off_take_no_room_from_other_pools() -> None:
+    stage = on_two_pools()
+    for attempt in (1, 2, 3):
+        stage.learner_exits("h100-0", attempt, 1)
+        stage.settle()
+        stage.kubelets_start()
+        stage.settle()
+    assert stage.states()["h100-0"] == "Failed"
+    switch(stage, 1, 0)
+    stage.step()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.status["learners"]["desired"] == 2  # those of the other pool
+
+
+def test_job_short_of_slices_says_which_pool_is_switched_off() -> None:
+    job = a_job().with_learners(2, 4).with_pool(max=2).with_gpu_pool(max=0)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_gpu_node("gpu-0"))
+    stage.settle()
+    placed = stage.condition("Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "InsufficientCapacity")
+    assert "pool h100 is switched off: its learners.max is 0" in placed["message"]
+
+
+def test_job_whose_other_pools_failed_waits_while_a_pool_is_switched_off() -> None:
+    job = a_job().with_learners(1, 2).with_restarts(0).with_pool(max=1).with_gpu_pool(max=0)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_gpu_node("gpu-0")).train()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Failed"}
+    assert "Failed" not in stage.true()
+    switch(stage, 1, 1)
+    stage.settle()
+    stage.kubelets_start()
+    stage.all_contribute()
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Failed", "h100-0": "Training"}
