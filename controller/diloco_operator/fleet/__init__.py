@@ -3,8 +3,10 @@
 from diloco_operator.fleet.health import DisruptionSignals
 from diloco_operator.fleet.inventory import Inventory
 from diloco_operator.fleet.node import Host, NodeView, Taint, Toleration, project_node
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slice_kinds import shape_of
-from diloco_operator.fleet.slices import CapacityType, Fleet, Shape, Slice, SliceCounts
+from diloco_operator.fleet.slices import CapacityType, Fleet, Shape, Slice, SliceCounts, SliceState
+from diloco_operator.fleet.use import PodUse
 
 __all__ = [
     "CapacityType",
@@ -13,9 +15,12 @@ __all__ = [
     "Host",
     "Inventory",
     "NodeView",
+    "PodUse",
+    "Resources",
     "Shape",
     "Slice",
     "SliceCounts",
+    "SliceState",
     "Taint",
     "Toleration",
     "project_node",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 type Devices = tuple[tuple[str, int], ...]
 """Extended resources with their amounts, sorted by name."""
@@ -21,37 +20,6 @@ def offered_devices(capacity: Mapping[str, object], allocatable: Mapping[str, ob
     names = {name for name in (*capacity, *allocatable) if is_extended_resource(name)}
     amounts = allocatable or capacity
     return tuple((name, _count(amounts.get(name))) for name in sorted(names))
-
-
-def requested_devices(pod: Mapping[str, Any]) -> Devices:
-    """Devices that a pod with this spec requests, over all its containers. Parts of a malformed spec request nothing."""
-    totals: dict[str, int] = {}
-    for container in _containers(pod, "containers"):
-        for name, amount in _requests(container):
-            totals[name] = totals.get(name, 0) + amount
-    for container in _containers(pod, "initContainers"):
-        for name, amount in _requests(container):
-            totals[name] = max(totals.get(name, 0), amount)
-    return tuple(sorted(totals.items()))
-
-
-def _containers(pod: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
-    found = pod.get(field)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _requests(container: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """A limit without a request is a request."""
-    resources = container.get("resources")
-    if not isinstance(resources, dict):
-        return
-    named: dict[str, object] = {}
-    for kind in ("limits", "requests"):
-        amounts = resources.get(kind)
-        named |= amounts if isinstance(amounts, dict) else {}
-    for name, amount in named.items():
-        if is_extended_resource(name) and str(amount) != "0":
-            yield name, _count(amount)
 
 
 def _count(quantity: object) -> int:

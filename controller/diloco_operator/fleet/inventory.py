@@ -1,23 +1,29 @@
-"""The incremental index of the fleet: nodes in, slices out, and which job has reserved which host.
+"""The incremental index of the fleet: nodes and other pods in, slices out, and which job has reserved which host.
 
-Cost: `update_node`, `remove_node` and `set_reservations` are O(log n) searches and one list move per host; `free` is lazy, so a
-placement pays for the candidates that it reads, not for the fleet.
+Cost: a change of one node, of a reservation or of what another pod uses costs O(log n), however many hosts its slice has: what a slice
+offers is computed only when it is read. `free` is lazy, so a placement pays for the candidates that it reads, not for the fleet.
+
+See docs/decisions/0130-what-others-use.md.
 """
 
 from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.locality import locality_of
 from diloco_operator.fleet.node import NodeView, Taint
-from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, slice_hosts
-from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts, SliceKind
+from diloco_operator.fleet.resources import Resources, amount_of, least, left
+from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, silent_kinds, slice_hosts
+from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts, SliceKind, SliceState
+from diloco_operator.fleet.use import PodUse, shortage
 
 REASONS = 3
 """How many unusable slices `SliceCounts` explains one by one."""
@@ -28,10 +34,48 @@ type _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Entry:
-    slice_: Slice
-    why_not: str
-    """Why it cannot be used, "" when it can."""
-    reserved: bool = False
+    """The hosts of one slice, complete or not."""
+
+    kind: SliceKind
+    key: _Key
+    kinds: dict[str, SliceKind] = field(default_factory=dict)
+    """Node -> its kind."""
+    of_kind: Counter[SliceKind] = field(default_factory=Counter)
+    """Nodes of each kind."""
+    broken: str = ""
+    """Why these hosts are no slice."""
+    unusable: dict[str, str] = field(default_factory=dict)
+    """Node -> why no unit can start on it now."""
+    used: dict[str, int] = field(default_factory=dict)
+    """Node -> other pods that use its accelerators."""
+    reserved: int = 0
+    """Nodes that a job has reserved."""
+    slice_: Slice | None = None
+    """None: must be made anew."""
+    room_known: bool = False
+    """False: the room of `slice_` must be computed again."""
+    filed: SliceState | None = None
+    """Under which state the index has it; None: it has it not."""
+
+    @property
+    def state(self) -> SliceState:
+        if self.reserved:
+            return SliceState.RESERVED
+        if self.broken or self.unusable:
+            return SliceState.UNUSABLE
+        return SliceState.USED if self.used else SliceState.FREE
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot be used, "" when it can, whoever uses it."""
+        return self.broken or (self.unusable[min(self.unusable)] if self.unusable else "")
+
+    def copy(self) -> _Entry:
+        """For a reader: without what only a change of nodes needs."""
+        unusable, used = dict(self.unusable), dict(self.used)
+        return _Entry(
+            self.kind, self.key, {}, Counter(), self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed
+        )
 
 
 @dataclass(slots=True)
@@ -40,13 +84,47 @@ class _SliceIndex:
 
     entries: dict[_Key, _Entry] = field(default_factory=dict)
     free: list[_Key] = field(default_factory=list)
-    """Sorted: usable and not reserved."""
+    """Sorted: usable, not reserved, and used by no other pod."""
+    unusable: dict[_Key, None] = field(default_factory=dict)
+    """Reserved or not."""
+    used: dict[_Key, None] = field(default_factory=dict)
+    """Usable, not reserved, and used by other pods."""
     reserved: int = 0
-    unusable: dict[_Key, str] = field(default_factory=dict)
+
+    def file(self, entry: _Entry) -> None:
+        """Note the state that the entry has now."""
+        if entry.broken or entry.unusable:
+            self.unusable[entry.key] = None
+        else:
+            self.unusable.pop(entry.key, None)
+        state = entry.state
+        if state is not entry.filed:
+            self._unfile(entry)
+            if state is SliceState.FREE:
+                bisect.insort(self.free, entry.key)
+            elif state is SliceState.USED:
+                self.used[entry.key] = None
+            elif state is SliceState.RESERVED:
+                self.reserved += 1
+            entry.filed = state
+
+    def remove(self, entry: _Entry) -> None:
+        self._unfile(entry)
+        entry.filed = None
+        self.unusable.pop(entry.key, None)
+        del self.entries[entry.key]
+
+    def _unfile(self, entry: _Entry) -> None:
+        if entry.filed is SliceState.FREE:
+            del self.free[bisect.bisect_left(self.free, entry.key)]
+        elif entry.filed is SliceState.USED:
+            del self.used[entry.key]
+        elif entry.filed is SliceState.RESERVED:
+            self.reserved -= 1
 
     def copy(self) -> _SliceIndex:
-        entries = {key: _Entry(entry.slice_, entry.why_not, entry.reserved) for key, entry in self.entries.items()}
-        return _SliceIndex(entries, list(self.free), self.reserved, dict(self.unusable))
+        entries = {key: entry.copy() for key, entry in self.entries.items()}
+        return _SliceIndex(entries, list(self.free), dict(self.unusable), dict(self.used), self.reserved)
 
 
 class Inventory:
@@ -61,27 +139,30 @@ class Inventory:
         self._nodes: dict[str, NodeView] = {}
         self._not_ready: NotReadyCounts | None = None
         """None: must be counted again."""
-        self._kinds: dict[str, SliceKind] = {}
-        self._members: dict[str, dict[str, None]] = {}
-        """Node pool of multi-host slices -> its nodes."""
+        self._pools: dict[str, _Entry] = {}
+        """Node pool of multi-host slices -> its entry."""
         self._indexes: dict[SliceKind, _SliceIndex] = {}
-        self._locations: dict[str, tuple[SliceKind, _Key]] = {}
-        """Node -> the index and key of its slice."""
+        self._locations: dict[str, _Entry] = {}
+        """Node -> the entry of its slice."""
+        self._uses: dict[str, tuple[PodUse, ...]] = {}
+        """Node -> the other pods on it. Nodes that the fleet does not have (yet) may be among them."""
         self._reserved_by: dict[str, set[str]] = {}
         """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
         self._reservations: dict[str, frozenset[str]] = {}
 
     def copy(self) -> Inventory:
-        """The fleet as it is now; it never changes."""
+        """The fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""
+        for index in self._indexes.values():
+            for entry in index.entries.values():
+                self._slice(entry)
         found = Inventory(self._signals)
         found._now = self._now
-        found._transitions = list(self._transitions)
         found._nodes = dict(self._nodes)
         found._not_ready = self._not_ready
-        found._kinds = dict(self._kinds)
-        found._members = {pool: dict(nodes) for pool, nodes in self._members.items()}
         found._indexes = {kind: index.copy() for kind, index in self._indexes.items()}
-        found._locations = dict(self._locations)
+        found._locations = {node: found._indexes[entry.kind].entries[entry.key] for node, entry in self._locations.items()}
+        found._pools = {pool: found._indexes[entry.kind].entries[entry.key] for pool, entry in self._pools.items()}
+        found._uses = dict(self._uses)
         found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
         found._reservations = dict(self._reservations)
         return found
@@ -95,39 +176,45 @@ class Inventory:
             _, name = heapq.heappop(self._transitions)
             node = self._nodes.get(name)
             if node is not None:
-                self._detach(name)
-                self.update_node(node)
+                self._await_transition(node)
+                self._note_health(node)
                 changed.append(name)
         return changed
+
+    def _await_transition(self, node: NodeView) -> None:
+        if (transition := next_transition(node, self._signals, self._now)) is not None:
+            heapq.heappush(self._transitions, (transition, node.name))
 
     # --- nodes -------------------------------------------------------------------------------------------------------
     def update_node(self, node: NodeView) -> bool:
         """Take a new or changed node. True when anything changed (a heartbeat changes nothing)."""
-        if self._nodes.get(node.name) == node:
+        old = self._nodes.get(node.name)
+        if old == node:
             return False
-        self._detach(node.name)
-        self._nodes[node.name] = node
-        if (transition := next_transition(node, self._signals, self._now)) is not None:
-            heapq.heappush(self._transitions, (transition, node.name))
-        kind = kind_of(node)
-        if kind is None:
-            return True
-        self._kinds[node.name] = kind
-        if slice_hosts(kind) > 1:
-            pool = node.labels.get(names.NODE_POOL, "")
-            self._members.setdefault(pool, {})[node.name] = None
-            self._rebuild_pool(pool)
+        self._not_ready = None
+        self._await_transition(node)
+        entry = self._locations.get(node.name)
+        if old is not None and (old.labels, old.devices, old.taints) == (node.labels, node.devices, node.taints):
+            self._nodes[node.name] = node
+            if entry is not None and old.allocatable != node.allocatable:
+                entry.room_known = False
         else:
-            self._insert(
-                kind, (node.labels.get(names.NODE_POOL, ""), node.name), self._single(node, kind), unusable(node, self._signals, self._now)
-            )
+            kind = kind_of(node)
+            if old is not None and (entry is None or entry.kinds[node.name] != kind or _pool(old) != _pool(node)):
+                self._leave(old)
+            self._nodes[node.name] = node
+            if kind is not None:
+                self._join(node, kind)
+        self._note_health(node)
         return True
 
     def remove_node(self, name: str) -> bool:
         """The node is gone. It stays reserved until its job releases it."""
-        if name not in self._nodes:
+        node = self._nodes.get(name)
+        if node is None:
             return False
-        self._detach(name)
+        self._not_ready = None
+        self._leave(node)
         return True
 
     def node(self, name: str) -> NodeView | None:
@@ -139,114 +226,117 @@ class Inventory:
             self._not_ready = count_not_ready(self._nodes.values())
         return self._not_ready
 
-    def _detach(self, name: str) -> None:
-        old = self._nodes.pop(name, None)
-        self._not_ready = None
-        kind = self._kinds.pop(name, None)
-        location = self._locations.pop(name, None)
-        if old is None or kind is None:
-            return
-        if location is not None:
-            self._remove(*location)
-        if slice_hosts(kind) > 1:
-            pool = old.labels.get(names.NODE_POOL, "")
-            members = self._members[pool]
-            del members[name]
-            if members:
-                self._rebuild_pool(pool)
-            else:
-                del self._members[pool]
+    def _join(self, node: NodeView, kind: SliceKind) -> None:
+        """The node belongs to a slice of this kind, as it did before or from now on."""
+        several = slice_hosts(kind) > 1
+        pool = _pool(node)
+        entry = self._locations.get(node.name) or (self._pools.get(pool) if several else None)
+        if entry is None:
+            entry = _Entry(kind, (pool, pool if several else node.name))
+            self._indexes.setdefault(kind, _SliceIndex()).entries[entry.key] = entry
+            if several:
+                self._pools[pool] = entry
+        if node.name not in entry.kinds:
+            self._locations[node.name] = entry
+            entry.kinds[node.name] = kind
+            entry.of_kind[kind] += 1
+            entry.reserved += node.name in self._reserved_by
+            self._note_use(entry, node.name)
+        entry.slice_ = None
+        if several:
+            self._assemble(entry, pool)
+        self._indexes[entry.kind].file(entry)
 
-    def _rebuild_pool(self, pool: str) -> None:
-        """Every node of one multi-host node pool together is one slice, or none while one of them cannot be used."""
-        nodes = [self._nodes[n] for n in sorted(self._members[pool], key=natural_sort_key)]
-        kind = self._kinds[nodes[0].name]
-        for node in nodes:
-            location = self._locations.pop(node.name, None)
-            if location is not None:
-                self._remove(*location)
+    def _leave(self, node: NodeView) -> None:
+        del self._nodes[node.name]
+        entry = self._locations.pop(node.name, None)
+        if entry is None:
+            return
+        kind = entry.kinds.pop(node.name)
+        entry.of_kind[kind] -= 1
+        if not entry.of_kind[kind]:
+            del entry.of_kind[kind]
+        entry.unusable.pop(node.name, None)
+        entry.used.pop(node.name, None)
+        entry.reserved -= node.name in self._reserved_by
+        entry.slice_ = None
+        if not entry.kinds:
+            self._drop(entry)
+            if slice_hosts(kind) > 1:
+                del self._pools[_pool(node)]
+            return
+        self._assemble(entry, _pool(node))
+        self._indexes[entry.kind].file(entry)
+
+    def _drop(self, entry: _Entry) -> None:
+        index = self._indexes[entry.kind]
+        index.remove(entry)
+        if not index.entries:
+            del self._indexes[entry.kind]
+
+    def _assemble(self, entry: _Entry, pool: str) -> None:
+        """Every node of one multi-host node pool together is one slice, or none while they do not fit together."""
+        kind = min(entry.of_kind)
+        if kind != entry.kind:
+            self._drop(entry)
+            entry.kind = kind
+            self._indexes.setdefault(kind, _SliceIndex()).entries[entry.key] = entry
         expected = slice_hosts(kind)
         if not pool:
-            why = f"node {nodes[0].name} has no label {names.NODE_POOL}, so it is unknown which hosts are one slice"
-        elif any(self._kinds[n.name] != kind for n in nodes):
-            why = f"node pool {pool} mixes kinds of hosts"
-        elif len(nodes) != expected:
-            why = f"node pool {pool} has {len(nodes)} of {expected} hosts"
+            entry.broken = f"node {next(iter(entry.kinds))} has no label {names.NODE_POOL}, so it is unknown which hosts are one slice"
+        elif len(entry.of_kind) > 1:
+            entry.broken = f"node pool {pool} mixes kinds of hosts"
+        elif len(entry.kinds) != expected:
+            entry.broken = f"node pool {pool} has {len(entry.kinds)} of {expected} hosts"
         else:
-            why = next((w for n in nodes if (w := unusable(n, self._signals, self._now))), "")
-        shared = dict(nodes[0].labels.items())
-        for node in nodes[1:]:
-            shared = {k: v for k, v in shared.items() if node.labels.get(k) == v}
-        slice_ = Slice(
-            name=pool,
-            hosts=tuple(n.host for n in nodes),
-            kind=kind,
-            capacity=_capacity(nodes[0]),
-            node_pool=pool,
-            labels=shared,
-            taints=tuple(dict.fromkeys(t for n in nodes for t in _foreign_taints(n, kind))),
-            locality=locality_of(shared),
-        )
-        self._insert(kind, (pool, pool), slice_, why)
+            entry.broken = ""
 
-    def _single(self, node: NodeView, kind: SliceKind) -> Slice:
-        return Slice(
-            name=node.name,
-            hosts=(node.host,),
-            kind=kind,
-            capacity=_capacity(node),
-            node_pool=node.labels.get(names.NODE_POOL, ""),
-            labels=node.labels,
-            taints=_foreign_taints(node, kind),
-            locality=locality_of(node.labels),
-        )
-
-    # --- indexes -----------------------------------------------------------------------------------------------------
-    def _insert(self, kind: SliceKind, key: _Key, slice_: Slice, why_not: str) -> None:
-        index = self._indexes.setdefault(kind, _SliceIndex())
-        entry = _Entry(slice_, why_not, reserved=any(h.node in self._reserved_by for h in slice_.hosts))
-        index.entries[key] = entry
-        for host in slice_.hosts:
-            self._locations[host.node] = (kind, key)
-        if why_not:
-            index.unusable[key] = why_not
-        if entry.reserved:
-            index.reserved += 1
-        elif not why_not:
-            bisect.insort(index.free, key)
-
-    def _remove(self, kind: SliceKind, key: _Key) -> None:
-        index = self._indexes.get(kind)
-        entry = index.entries.pop(key, None) if index else None
-        if index is None or entry is None:  # another host of the slice removed it already
+    # --- what is known of each host ------------------------------------------------------------------------------------
+    def _note_health(self, node: NodeView) -> None:
+        entry = self._locations.get(node.name)
+        if entry is None:
             return
-        index.unusable.pop(key, None)
-        if entry.reserved:
-            index.reserved -= 1
-        elif not entry.why_not:
-            del index.free[bisect.bisect_left(index.free, key)]
-        if not index.entries:
-            del self._indexes[kind]
-
-    def _update_reserved(self, name: str) -> None:
-        """Node `name` gained its first reservation or lost its last."""
-        location = self._locations.get(name)
-        if location is None:
-            return
-        kind, key = location
-        index = self._indexes[kind]
-        entry = index.entries[key]
-        reserved = any(h.node in self._reserved_by for h in entry.slice_.hosts)
-        if reserved == entry.reserved:
-            return
-        entry.reserved = reserved
-        index.reserved += 1 if reserved else -1
-        if entry.why_not:
-            return
-        if reserved:
-            del index.free[bisect.bisect_left(index.free, key)]
+        why = unusable(node, self._signals, self._now) or _silent(node, entry.kinds[node.name])
+        if why:
+            entry.unusable[node.name] = why
         else:
-            bisect.insort(index.free, key)
+            entry.unusable.pop(node.name, None)
+        self._indexes[entry.kind].file(entry)
+
+    def _note_use(self, entry: _Entry, node: str) -> None:
+        resource = CATALOGUE[entry.kind.accelerator].resource
+        count = sum(amount_of(use.requests, resource) > 0 for use in self._uses.get(node, ())) if resource else 0
+        if count:
+            entry.used[node] = count
+        else:
+            entry.used.pop(node, None)
+        entry.room_known = False
+
+    # --- what others use -----------------------------------------------------------------------------------------------
+    def replace_use(self, old: PodUse | None, new: PodUse | None) -> bool:
+        """Another pod uses `new` now instead of `old`. True when a slice that is free has more room by that: jobs may wait for it."""
+        if old is new:
+            return False
+        if new is not None:
+            self._uses[new.node] = (*self._uses.get(new.node, ()), new)
+        if old is not None:
+            rest = tuple(use for use in self._uses.get(old.node, ()) if use is not old)
+            if rest:
+                self._uses[old.node] = rest
+            else:
+                self._uses.pop(old.node, None)
+        for use in (new, old):
+            if use is not None and (entry := self._locations.get(use.node)) is not None:
+                self._note_use(entry, use.node)
+                self._indexes[entry.kind].file(entry)
+        if old is None:
+            return False
+        entry = self._locations.get(old.node)
+        return entry is not None and entry.state is SliceState.FREE
+
+    def uses(self, node: str) -> tuple[PodUse, ...]:
+        """The other pods on this node."""
+        return self._uses.get(node, ())
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def set_reservations(self, job: str, nodes: Iterable[str]) -> bool:
@@ -260,15 +350,23 @@ class Inventory:
         else:
             self._reservations.pop(job, None)
         for name in new - old:
-            self._reserved_by.setdefault(name, set()).add(job)
-            self._update_reserved(name)
+            jobs = self._reserved_by.setdefault(name, set())
+            if not jobs:
+                self._count_reserved(name, 1)
+            jobs.add(job)
         for name in old - new:
             jobs = self._reserved_by[name]
             jobs.discard(job)
             if not jobs:
                 del self._reserved_by[name]
-            self._update_reserved(name)
+                self._count_reserved(name, -1)
         return bool(old - new)
+
+    def _count_reserved(self, node: str, change: int) -> None:
+        entry = self._locations.get(node)
+        if entry is not None:
+            entry.reserved += change
+            self._indexes[entry.kind].file(entry)
 
     def reservations(self, job: str) -> frozenset[str]:
         """Nodes that this job has reserved."""
@@ -278,44 +376,92 @@ class Inventory:
         """Keys of the jobs that have reserved this node: those that a change of it concerns."""
         return frozenset(self._reserved_by.get(node, ()))
 
+    # --- slices --------------------------------------------------------------------------------------------------------
+    def _slice(self, entry: _Entry) -> Slice:
+        """What the hosts of the entry offer together."""
+        if entry.slice_ is None:
+            nodes = [self._nodes[name] for name in sorted(entry.kinds, key=natural_sort_key)]
+            pool, name = entry.key
+            labels = _shared_labels(nodes)
+            entry.slice_ = Slice(
+                name=name,
+                hosts=tuple(node.host for node in nodes),
+                kind=entry.kind,
+                capacity=_capacity(nodes[0]),
+                node_pool=pool,
+                labels=labels,
+                taints=tuple(dict.fromkeys(taint for node in nodes for taint in _foreign_taints(node, entry.kind))),
+                room=least(self._room(node.name) for node in nodes),
+                locality=locality_of(labels),
+            )
+        elif not entry.room_known:
+            entry.slice_ = replace(entry.slice_, room=least(self._room(host.node) for host in entry.slice_.hosts))
+        entry.room_known = True
+        return entry.slice_
+
+    def _room(self, node: str) -> Resources:
+        has, uses = self._nodes[node].allocatable, self._uses.get(node)
+        return left(has, (use.requests for use in uses)) if uses else has
+
     # --- Fleet -------------------------------------------------------------------------------------------------------
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`. The inventory must not change while the iterator is in use."""
         for kind in kinds_for(shape, self._indexes):
             index = self._indexes[kind]
             for key in index.free:
-                yield index.entries[key].slice_
+                yield self._slice(index.entries[key])
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         found: list[Slice] = []
         for member in name.split(GROUP_SEPARATOR):
-            members = self._members.get(member)
-            node = next(iter(members)) if shape.topology and members else member
-            location = self._locations.get(node)
-            if location is None:
+            entry = (self._pools.get(member) if shape.topology else None) or self._locations.get(member)
+            if entry is None:
                 return None
-            found.append(self._indexes[location[0]].entries[location[1]].slice_)
+            found.append(self._slice(entry))
         return tuple(found)
 
     def usable(self, slice_: Slice) -> bool:
-        location = self._locations.get(slice_.hosts[0].node)
-        if location is None:
+        entry = self._locations.get(slice_.hosts[0].node)
+        if entry is None or entry.broken or entry.unusable or entry.used:
             return False
-        entry = self._indexes[location[0]].entries[location[1]]
-        return not entry.why_not and entry.slice_.hosts == slice_.hosts
+        return self._slice(entry).hosts == slice_.hosts
+
+    def shortage(self, slice_: Slice, needs: Resources) -> str:
+        nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
+        return next((why for node in nodes if (why := shortage(node, self._uses.get(node.name, ()), needs))), "")
 
     def counts(self, shape: Shape) -> SliceCounts:
-        indexes = [self._indexes[k] for k in kinds_for(shape, self._indexes)]
+        fitting = kinds_for(shape, self._indexes)
+        indexes = [self._indexes[k] for k in (*fitting, *silent_kinds(shape, self._indexes))]
         other = kinds_with_other_devices(shape, self._indexes)
-        reasons = [why for index in indexes for why in list(index.unusable.values())[:REASONS]][:REASONS]
+        unusable_ = [index.entries[key].why_not for index in indexes for key in itertools.islice(index.unusable, REASONS)]
+        used = [index.entries[key] for index in indexes for key in index.used]
         return SliceCounts(
             total=sum(len(s.entries) for s in indexes),
             reserved=sum(s.reserved for s in indexes),
-            unusable=tuple(reasons),
+            unusable=tuple(unusable_[:REASONS]),
             unusable_count=sum(len(s.unusable) for s in indexes),
             other_devices=tuple(sorted({name for kind in other for name, _ in kind.devices})),
             other_devices_count=sum(len(self._indexes[kind].entries) for kind in other),
+            used=len(used),
+            used_by=self._first_user(used[0]) if used else "",
+            used_by_count=sum(sum(entry.used.values()) for entry in used),
         )
+
+    def _first_user(self, entry: _Entry) -> str:
+        """One of the pods that use the accelerators of this slice."""
+        resource = CATALOGUE[entry.kind.accelerator].resource
+        return min(str(use) for use in self._uses[min(entry.used)] if amount_of(use.requests, resource))
+
+    def states(self) -> dict[tuple[SliceKind, SliceState], int]:
+        """Slices of each kind by state."""
+        found: dict[tuple[SliceKind, SliceState], int] = {}
+        for kind, index in self._indexes.items():
+            free, used = len(index.free), len(index.used)
+            rest = len(index.entries) - free - used - index.reserved
+            counts = (free, used, index.reserved, rest)
+            found |= dict(zip(((kind, state) for state in SliceState), counts, strict=True))
+        return found
 
 
 def natural_sort_key(name: str) -> tuple[object, ...]:
@@ -333,6 +479,24 @@ def natural_sort_key(name: str) -> tuple[object, ...]:
     if digits:
         parts.append((0, int(digits)))
     return tuple(parts)
+
+
+def _pool(node: NodeView) -> str:
+    return node.labels.get(names.NODE_POOL, "")
+
+
+def _silent(node: NodeView, kind: SliceKind) -> str:
+    """Why nothing can start on a node whose device plugin does not offer its accelerators; "" if it does."""
+    resource = CATALOGUE[kind.accelerator].resource
+    if not resource or dict(node.devices).get(resource):
+        return ""
+    return f"node {node.name} offers no {resource} now: its device plugin has not reported any"
+
+
+def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:
+    if len(nodes) == 1:
+        return nodes[0].labels
+    return dict(set(nodes[0].labels.items()).intersection(*(node.labels.items() for node in nodes[1:])))
 
 
 def _capacity(node: NodeView) -> CapacityType:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diloco_operator.fleet.devices import Devices, offered_devices
+from diloco_operator.fleet.resources import Resources, allocatable
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
@@ -59,6 +60,8 @@ class NodeView:
     ready_message: str
     devices: Devices
     """Its extended resources; amount 0 where the device plugin is down."""
+    allocatable: Resources
+    """What its pods together may request."""
     deleting: bool = False
     host: Host = field(default=Host(""))
 
@@ -70,6 +73,7 @@ def project_node(obj: Obj) -> NodeView:
     status = obj.get("status") or {}
     ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
     labels = dict(meta.get("labels") or {})
+    devices = offered_devices(status.get("capacity") or {}, status.get("allocatable") or {})
     return NodeView(
         name=meta["name"],
         uid=meta.get("uid", ""),
@@ -80,7 +84,8 @@ def project_node(obj: Obj) -> NodeView:
         ready_unknown=ready is not None and ready.get("status") == "Unknown",
         ready_since=parse_timestamp(ready["lastTransitionTime"]) if ready and ready.get("lastTransitionTime") else None,
         ready_message=ready.get("message", "") if ready else "the node has no Ready condition",
-        devices=offered_devices(status.get("capacity") or {}, status.get("allocatable") or {}),
+        devices=devices,
+        allocatable=allocatable(status, devices),
         deleting=bool(meta.get("deletionTimestamp")),
         host=Host(meta["name"]),
     )

@@ -6,14 +6,15 @@ from collections.abc import Collection
 
 from diloco_operator.accelerators import CPU, Family, chip_count, has_accelerator_label, identify
 from diloco_operator.api.job import Pool
-from diloco_operator.fleet.devices import requested_devices
 from diloco_operator.fleet.node import NodeView
+from diloco_operator.fleet.resources import resources_of
 from diloco_operator.fleet.slices import Shape, SliceKind
 
 
 def kind_of(node: NodeView) -> SliceKind | None:
-    """None for a node that no unit can use: its accelerators are in the catalogue, but offer no device (no driver yet) or have an unknown
-    topology; or a label says that it has accelerators, and nothing says which.
+    """None for a node that no unit can use: its accelerators are in the catalogue, but have an unknown topology; or a label says that it
+    has accelerators, and nothing says which. `chips_per_host` is 0 while nothing says how many accelerators the node has: it has no driver
+    yet, or its device plugin is down.
 
     A node with devices that the catalogue does not know is a cpu slice only for pools whose template requests these devices."""
     found = identify(node.labels)
@@ -27,12 +28,20 @@ def kind_of(node: NodeView) -> SliceKind | None:
         return None
     # The label, not the devices, is the fact: a device plugin that starts makes the devices come and go.
     count = labels.count_of(node.labels) or dict(node.devices).get(accelerator.resource, 0)
-    return SliceKind(accelerator.name, topology, count) if count else None
+    return SliceKind(accelerator.name, topology, count)
 
 
 def slice_hosts(kind: SliceKind) -> int:
     """Hosts of one slice: max(1, chips of the topology / chips per host) for a TPU, 1 otherwise."""
-    return max(1, chip_count(kind.topology) // kind.chips_per_host) if kind.topology else 1
+    return max(1, chip_count(kind.topology) // kind.chips_per_host) if kind.topology and kind.chips_per_host else 1
+
+
+def silent_kinds(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
+    """The kinds, of those that are there, that may be of this shape and do not say how many accelerators a host has."""
+    if shape.accelerator == CPU:
+        return []
+    silent = SliceKind(shape.accelerator, shape.topology)
+    return [silent] if silent in there else []
 
 
 def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
@@ -61,5 +70,5 @@ def _offers(kind: SliceKind, shape: Shape) -> bool:
 def shape_of(pool: Pool) -> Shape:
     """What a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
     unit = pool.shape
-    devices = requested_devices(pool.template.spec) if unit.accelerator == CPU else ()
+    devices = resources_of(pool.template.spec).devices if unit.accelerator == CPU else ()
     return Shape(unit.accelerator, unit.topology, unit.accelerators_per_host, unit.hosts, devices)

@@ -11,6 +11,7 @@ from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Host, NodeView, Taint
+from diloco_operator.fleet.resources import Resources
 
 
 class CapacityType(enum.StrEnum):
@@ -19,6 +20,17 @@ class CapacityType(enum.StrEnum):
     RESERVED = "Reserved"
     ON_DEMAND = "OnDemand"
     SPOT = "Spot"
+
+
+class SliceState(enum.StrEnum):
+    """What a slice is to new units."""
+
+    FREE = "Free"
+    USED = "Used"
+    """Other pods use its accelerators."""
+    RESERVED = "Reserved"
+    """By a job of this operator."""
+    UNUSABLE = "Unusable"
 
 
 class SliceKind(NamedTuple):
@@ -82,6 +94,8 @@ class Slice:
     """Those that all its hosts share."""
     taints: tuple[Taint, ...]
     """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except those of the accelerator itself."""
+    room: Resources
+    """What each of its hosts has left for a unit: what is allocatable, less what other pods use."""
     locality: Domain = ("",)
     """The nearest domain that contains all its hosts."""
 
@@ -109,13 +123,19 @@ class SliceCounts:
     """Device names of hosts that would be of this shape if they had exactly the devices that the pool's template requests."""
     other_devices_count: int = 0
     """These hosts; `total` does not include them."""
+    used: int = 0
+    """Slices whose accelerators other pods use, of those that no job has reserved and that could be used otherwise."""
+    used_by: str = ""
+    """namespace/name of the first of these pods."""
+    used_by_count: int = 0
+    """These pods."""
 
 
 class Fleet(Protocol):
     """What placement and reconcile see of the fleet, on behalf of one job (or of several that are placed together)."""
 
     def free(self, shape: Shape) -> Iterator[Slice]:
-        """Usable slices that no job has reserved, lazily, in a fixed order (hosts of one node pool stand together)."""
+        """Slices in the state FREE, lazily, in a fixed order (hosts of one node pool stand together)."""
         ...
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
@@ -123,7 +143,11 @@ class Fleet(Protocol):
         ...
 
     def usable(self, slice_: Slice) -> bool:
-        """Every host is there, ready, not cordoned, and no disruption is announced."""
+        """Every host is there, ready, not cordoned, no disruption is announced, and no other pod uses its accelerators."""
+        ...
+
+    def shortage(self, slice_: Slice, needs: Resources) -> str:
+        """Which host of the slice has too little room for a pod that needs this, and who uses it, in words; "" if all have enough."""
         ...
 
     def counts(self, shape: Shape) -> SliceCounts:

@@ -15,8 +15,9 @@ from typing import Any
 
 from diloco_operator.api.names import NODE_HOSTNAME
 from diloco_operator.fleet.affinity import attracts, node_terms
+from diloco_operator.fleet.resources import pod_requests
 from diloco_operator.kube.client import Obj
-from diloco_operator.local.quantities import quantity
+from diloco_operator.kube.quantities import quantity
 
 _OPTIONAL = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
@@ -31,23 +32,8 @@ class Choice:
 
 
 def requests(pod: Obj) -> dict[str, Fraction]:
-    """Resources that a pod requests: the sum over its containers, or what an init container requests if that is more. A limit without a
-    request counts as a request."""
-    spec = pod["spec"]
-    total: dict[str, Fraction] = {"pods": Fraction(1)}
-    for container in spec["containers"]:
-        for name, amount in _container_requests(container).items():
-            total[name] = total.get(name, Fraction(0)) + amount
-    for container in spec.get("initContainers") or ():
-        for name, amount in _container_requests(container).items():
-            total[name] = max(total.get(name, Fraction(0)), amount)
-    return total
-
-
-def _container_requests(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    resources = container.get("resources") or {}
-    named = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: quantity(amount) for name, amount in named.items()}
+    """Resources that a pod requests, `pods` among them."""
+    return pod_requests(pod["spec"])
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, SliceCounts
+from diloco_operator.fleet.use import first_and_more
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
@@ -56,12 +57,29 @@ def pool_outcome(
     if counts.unusable_count:
         more = counts.unusable_count - len(counts.unusable)
         parts.append(f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else ""))
-    unfit = sum(not requirements.fits(slice_) for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED))
-    if unfit:
-        parts.append(f"{unfit} free, but not fitting: {_requirements(pool, requirements)}")
+    if counts.used:
+        verb = "is" if counts.used == 1 else "are"
+        by = first_and_more(counts.used_by, counts.used_by_count)
+        parts.append(f"{counts.used} of {counts.total} slices {verb} used by other pods: {by}")
+    parts += _unfit(pool, fleet, requirements)
     if left:
         parts.append(_too_few_together(pool, left))
     return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
+
+
+def _unfit(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements) -> list[str]:
+    """Free slices that the pool cannot use."""
+    unwanted, small, example = 0, 0, ""
+    for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED):
+        if requirements.fits(slice_):
+            continue
+        if not requirements.admits(slice_):
+            unwanted += 1
+            continue
+        small += 1
+        example = example or fleet.shortage(slice_, requirements.needs)
+    found = [f"{unwanted} free, but not fitting: {_requirements(pool, requirements)}"] if unwanted else []
+    return [*found, f"{small} free, but too small: {example}"] if small else found
 
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:

@@ -15,6 +15,7 @@ from diloco_operator.api.job import Locality
 from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Toleration
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Fleet, Shape, Slice
 from diloco_operator.placement.domains import DEPTH, Candidates, DomainRooms
 from diloco_operator.placement.request import PoolRequest
@@ -32,9 +33,15 @@ class SliceRequirements(NamedTuple):
     """How near to each other the slices of one unit must be; always Any for units of one slice."""
     within: Domain = ()
     """The domain that the matching chose for a unit of several slices."""
+    needs: Resources = Resources()
+    """What the pod of each host requests."""
 
     def fits(self, slice_: Slice) -> bool:
-        """Whether a unit may run on this slice of its shape, or on it and others."""
+        """Whether a unit may run on this slice of its shape, or on it and others, beside what other pods use there."""
+        return self.needs.fits(slice_.room) and self.admits(slice_)
+
+    def admits(self, slice_: Slice) -> bool:
+        """The same, if it had room enough."""
         if len(slice_.locality) < DEPTH[self.locality] or slice_.locality[: len(self.within)] != self.within:
             return False
         if self.capacity and slice_.capacity != self.capacity:
@@ -53,7 +60,8 @@ class SliceRequirements(NamedTuple):
 def slice_requirements(pool: PoolRequest) -> SliceRequirements:
     """Of the units of this pool."""
     locality = pool.locality if pool.shape.slots > 1 else Locality.ANY
-    return SliceRequirements(pool.shape, pool.capacity, frozenset(pool.node_selector.items()), pool.affinity, pool.tolerations, locality)
+    selector = frozenset(pool.node_selector.items())
+    return SliceRequirements(pool.shape, pool.capacity, selector, pool.affinity, pool.tolerations, locality, needs=pool.needs)
 
 
 class Matching:

@@ -13,6 +13,7 @@ from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Fleet, Shape, Slice, group_name
 
 
@@ -49,6 +50,8 @@ class PoolRequest:
     tolerations: tuple[Toleration, ...] = ()
     locality: Locality = Locality.ANY
     """How near to each other the slices of one unit must be."""
+    needs: Resources = Resources()  # noqa: RUF009 -- immutable
+    """What the pod of each host requests."""
     switched_off: bool = False
     """The job wants no units of it."""
 

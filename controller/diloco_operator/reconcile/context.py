@@ -19,6 +19,7 @@ from diloco_operator.fleet.health import (
     next_transition,
     not_ready_recheck,
 )
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
@@ -58,6 +59,8 @@ class ReconcileContext:
     now: float
     pools: Mapping[str, Pool]
     shapes: Mapping[str, Shape]
+    needs: Mapping[str, Resources]
+    """Pool -> what the pod of each host requests."""
     hashes: Mapping[str, TemplateHash]
     """Pool -> what its learner pods are judged by."""
     signals: DisruptionSignals
@@ -148,6 +151,7 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
         now=now,
         pools={pool.name: pool for pool in spec.pools},
         shapes=derived.shapes,
+        needs=derived.needs,
         hashes=derived.learner_hashes,
         signals=observed.config.disruption_signals,
         not_ready=observed.fleet.not_ready,

@@ -94,12 +94,14 @@ def test_hosts_of_every_size_of_a_row_form_a_unit(kind: Accelerator) -> None:
 
 
 @pytest.mark.parametrize(("kind", "entry"), HOST_ENTRIES, ids=HOST_IDS)
-def test_node_of_a_row_is_no_slice_before_its_driver_offers_devices(kind: Accelerator, entry: NodeLabels) -> None:
+def test_node_of_a_row_is_not_free_before_its_driver_offers_devices(kind: Accelerator, entry: NodeLabels) -> None:
     for offered in ({}, {kind.resource: "0"}):
         (node,) = nodes_of(kind, entry)
         node["status"] = {**node["status"], "capacity": offered, "allocatable": offered}
         inventory = an_inventory(node)
-        assert inventory.counts(Shape(kind.name)).total == 0
+        counts = inventory.counts(Shape(kind.name, chips_per_host=1))
+        assert (list(inventory.free(Shape(kind.name))), counts.total, counts.unusable_count) == ([], 1, 1)
+        assert f"offers no {kind.resource} now" in counts.unusable[0]
         assert inventory.counts(Shape(CPU)).total == 0
 
 

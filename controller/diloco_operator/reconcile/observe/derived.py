@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from diloco import contract
 
-from diloco_operator.api.job import Spec
+from diloco_operator.api import names
+from diloco_operator.api.job import Pool, Spec
+from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.observe.template import main_container
 from diloco_operator.reconcile.observe.template_hash import TemplateHash, job_file_digest, learner_hash, syncer_hash
 
 
@@ -17,6 +20,8 @@ from diloco_operator.reconcile.observe.template_hash import TemplateHash, job_fi
 class Derived:
     shapes: Mapping[str, Shape]
     """Pool -> the hardware of one unit."""
+    needs: Mapping[str, Resources]
+    """Pool -> what the pod of each host requests."""
     learner_hashes: Mapping[str, TemplateHash]
     """Pool -> what its learner pods are judged by."""
     job_file: str
@@ -31,8 +36,22 @@ def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
     job_file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training).model_dump_json(by_alias=True)
     return Derived(
         shapes={pool.name: shape_of(pool) for pool in spec.pools},
+        needs={pool.name: host_needs(pool) for pool in spec.pools},
         learner_hashes={pool.name: learner_hash(spec, pool) for pool in spec.pools},
         job_file=job_file,
         job_file_digest=job_file_digest({contract.JOB_FILE_KEY: job_file}),
         syncer_hash=syncer_hash(spec),
     )
+
+
+def host_needs(pool: Pool) -> Resources:
+    """What the pod of each host of a unit requests: its template, and the accelerators that the operator adds to it."""
+    resource, count = pool.shape.resource, pool.shape.accelerators_per_host
+    needs = resources_of(pool.template.spec)
+    if not resource:
+        return needs
+    learner = main_container(pool.template.spec, names.LEARNER_CONTAINER)
+    devices = dict(needs.devices)
+    own = dict(resources_of({"containers": [learner]}).devices).get(resource, 0) if learner is not None else 0
+    devices[resource] = devices.get(resource, 0) - own + count
+    return needs._replace(devices=tuple(sorted(devices.items())))

@@ -130,6 +130,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
         affinity=node_terms(template.get("affinity")),
         tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
         locality=pool.locality,
+        needs=context.needs[pool.name],
         switched_off=pool.learners.max == 0,
     )
     requirements = slice_requirements(request)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
-from diloco_operator.fleet.devices import is_extended_resource, requested_devices
+from diloco_operator.fleet.devices import is_extended_resource
 from diloco_operator.fleet.inventory import natural_sort_key
+from diloco_operator.fleet.resources import resources_of
 from diloco_operator.fleet.slice_kinds import kind_of
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
@@ -87,7 +88,8 @@ def test_hardware_outside_the_catalogue_is_not_offered() -> None:
     odd = a_node("odd", labels={"cloud.google.com/gke-accelerator": "nvidia-x9000"}, devices={"nvidia.com/gpu": "8"})
     inventory = an_inventory(odd, a_gpu_node("no-driver-yet", gpus=0), a_tpu_node("odd-topology", topology="5x5x5"))
     assert names(inventory, CPU) == []
-    assert inventory.counts(H100).total == 0
+    assert inventory.counts(PAIR).total == 0
+    assert inventory.counts(H100).unusable == ("node no-driver-yet offers no nvidia.com/gpu now: its device plugin has not reported any",)
 
 
 def test_node_with_unknown_devices_is_a_cpu_slice_only_for_a_template_that_requests_them() -> None:
@@ -139,8 +141,8 @@ def test_devices_of_a_template_are_those_of_all_its_containers() -> None:
     nic = {"resources": {"requests": {"example.com/nic": "1", "example.com/none": 0}}}
     start = {"resources": {"limits": {"example.com/npu": "8"}}}
     pod = {"containers": [npu, npu, nic, {"name": "plain"}], "initContainers": [start]}
-    assert requested_devices(pod) == (("example.com/nic", 1), ("example.com/npu", 8))
-    assert requested_devices({"containers": "none", "initContainers": [1, {"resources": []}, {"resources": {"limits": 1}}]}) == ()
+    assert resources_of(pod).devices == (("example.com/nic", 1), ("example.com/npu", 8))
+    assert resources_of({"containers": "none", "initContainers": [1, {"resources": []}, {"resources": {"limits": 1}}]}).devices == ()
 
 
 def test_only_pods_of_an_accelerator_tolerate_its_taint_by_default() -> None:

@@ -8,8 +8,8 @@ import pytest
 from builders.nodes import a_fleet_gpu_node, a_fleet_node, a_fleet_tpu_node
 from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.quantities import quantity
 from diloco_operator.local.nodes import complete
-from diloco_operator.local.quantities import quantity
 from diloco_operator.local.scheduling import Choice, choose, requests, tolerates, used_resources
 
 TPU = {"key": "google.com/tpu", "operator": "Exists"}

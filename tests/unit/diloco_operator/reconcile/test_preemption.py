@@ -5,7 +5,7 @@ from __future__ import annotations
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
-from diloco_operator.fleet import Shape
+from diloco_operator.fleet import Resources, Shape
 from diloco_operator.placement.matching import SliceRequirements
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
@@ -85,4 +85,4 @@ def test_job_reports_its_demand_but_not_for_scavenged_pools() -> None:
     job = a_job().with_learners(1, 3).with_pool("a", max=2).with_pool("b", max=1, capacity="Scavenged")
     stage = Stage(job, a_tpu_node("tpu-0"))
     stage.settle()
-    assert stage.plans[-1].demand == {ANY: 1}
+    assert stage.plans[-1].demand == {ANY._replace(needs=Resources(pods=1, devices=(("google.com/tpu", 4),))): 1}

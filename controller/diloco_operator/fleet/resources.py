@@ -1,0 +1,211 @@
+"""What a pod requests of its node, counted as kube-scheduler counts it, and what is left of a node. Pure.
+
+See docs/decisions/0130-what-others-use.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from diloco_operator.fleet.devices import Devices, is_extended_resource
+from diloco_operator.kube.quantities import quantity
+
+UNLISTED = 1 << 62
+"""Room of a node for a resource that it does not list. Kubelets list cpu, memory and pods; simulated nodes need not."""
+_POD_LEVEL = ("cpu", "memory")
+"""With `hugepages-*`: resources that a pod may request as a whole."""
+
+
+class Resources(NamedTuple):
+    """What one pod requests, or the room of one node."""
+
+    cpu: int = 0
+    """Thousandths of a CPU."""
+    memory: int = 0
+    """Bytes."""
+    pods: int = 0
+    devices: Devices = ()
+
+    def fits(self, room: Resources) -> bool:
+        """Whether a node with this room has all of it."""
+        if self.cpu > room.cpu or self.memory > room.memory or self.pods > room.pods:
+            return False
+        if not self.devices:
+            return True
+        there = dict(room.devices)
+        return all(amount <= there.get(name, 0) for name, amount in self.devices)
+
+
+# --- requests of a pod ------------------------------------------------------------------------------------------------
+def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Every resource that a pod of this spec requests, and the one pod that it is. Parts of a malformed template request nothing: the API
+    server rejects such a pod and explains why.
+
+    Init containers run before the others, one at a time; those with restartPolicy Always (sidecars) stay beside all that follows.
+    As `PodRequests` in https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/resource/helpers.go.
+    """
+    total: dict[str, Fraction] = {}
+    for container in _objects(spec.get("containers")):
+        _add(total, _requests(container))
+    sidecars: dict[str, Fraction] = {}
+    starting: dict[str, Fraction] = {}
+    for container in _objects(spec.get("initContainers")):
+        own = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, own)
+            _add(sidecars, own)
+            own = sidecars
+        else:
+            _add(own, sidecars)
+        for name, amount in own.items():
+            starting[name] = max(starting.get(name, amount), amount)
+    for name, amount in starting.items():
+        total[name] = max(total.get(name, amount), amount)
+    _override(total, spec.get("resources"))
+    _add(total, _amounts(spec.get("overhead")))
+    total["pods"] = Fraction(1)
+    return total
+
+
+def resources_of(spec: Mapping[str, Any]) -> Resources:
+    """`pod_requests`, in short. Equal requests are one object: a cluster has many pods and few kinds of them."""
+    requests = pod_requests(spec)
+    devices = sorted((name, math.ceil(amount)) for name, amount in requests.items() if amount > 0 and is_extended_resource(name))
+    return _shared(thousandths(requests.get("cpu", Fraction(0))), math.ceil(requests.get("memory", 0)), tuple(devices))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(cpu: int, memory: int, devices: Devices) -> Resources:
+    return Resources(cpu, memory, 1, devices)
+
+
+def thousandths(cpu: Fraction) -> int:
+    """Of a CPU, rounded up as kube-scheduler does."""
+    return math.ceil(cpu * 1000)
+
+
+def _override(total: dict[str, Fraction], resources: object) -> None:
+    """Requests of the pod as a whole replace those of its containers. A limit without any request is a request."""
+    if not isinstance(resources, dict):
+        return
+    for kind in ("requests", "limits"):
+        for name, amount in _amounts(resources.get(kind)).items():
+            if (name in _POD_LEVEL or name.startswith("hugepages-")) and (kind == "requests" or not total.get(name)):
+                total[name] = amount
+
+
+def _requests(container: Mapping[str, Any]) -> dict[str, Fraction]:
+    """A limit without a request is a request."""
+    resources = container.get("resources")
+    return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))} if isinstance(resources, dict) else {}
+
+
+def _amounts(named: object) -> dict[str, Fraction]:
+    found: dict[str, Fraction] = {}
+    for name, text in named.items() if isinstance(named, dict) else ():
+        try:
+            found[name] = quantity(text)
+        except ValueError:
+            continue
+    return found
+
+
+def _add(total: dict[str, Fraction], amounts: Mapping[str, Fraction]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total[name] + amount if name in total else amount
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    return (each for each in value if isinstance(each, dict)) if isinstance(value, list) else iter(())
+
+
+# --- room of a node ---------------------------------------------------------------------------------------------------
+def allocatable(status: Mapping[str, Any], devices: Devices) -> Resources:
+    """What all pods of a node together may request, from the node's status. `devices`: those that it offers."""
+    listed = _amounts(status.get("allocatable") or status.get("capacity"))
+    cpu, memory, pods = (listed.get(name) for name in ("cpu", "memory", "pods"))
+    return Resources(
+        UNLISTED if cpu is None else math.floor(cpu * 1000),
+        UNLISTED if memory is None else math.floor(memory),
+        UNLISTED if pods is None else math.floor(pods),
+        devices,
+    )
+
+
+def left(has: Resources, used: Iterable[Resources]) -> Resources:
+    """The room that is left. It may be less than nothing: of the pods that a node lost the room for, some may still run."""
+    cpu, memory, pods, devices = has.cpu, has.memory, has.pods, dict(has.devices)
+    for each in used:
+        cpu -= each.cpu
+        memory -= each.memory
+        pods -= each.pods
+        for name, amount in each.devices:
+            devices[name] = devices.get(name, 0) - amount
+    return Resources(cpu, memory, pods, tuple(sorted(devices.items())))
+
+
+def least(rooms: Iterable[Resources]) -> Resources:
+    """The room that every one of several nodes has."""
+    first, *others = rooms
+    if not others:
+        return first
+    devices = dict(first.devices)
+    for room in others:
+        there = dict(room.devices)
+        devices = {name: min(amount, there[name]) for name, amount in devices.items() if name in there}
+    rooms = (first, *others)
+    return Resources(
+        min(room.cpu for room in rooms), min(room.memory for room in rooms), min(room.pods for room in rooms), tuple(devices.items())
+    )
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+class Lack(NamedTuple):
+    """A resource of which a node has too little."""
+
+    resource: str
+    wanted: str
+    has: str
+
+
+def lack(needs: Resources, room: Resources) -> Lack | None:
+    """The first resource of which `room` has too little; None if it has enough of all."""
+    for resource in ("cpu", "memory", *(name for name, _ in needs.devices), "pods"):
+        wanted, has = amount_of(needs, resource), amount_of(room, resource)
+        if wanted > has:
+            return Lack(resource, _in_words(resource, wanted), _in_words(resource, max(0, has)))
+    return None
+
+
+def amount_of(resources: Resources, resource: str) -> int:
+    """In the unit of its field; 0 of a device that is not there."""
+    match resource:
+        case "cpu":
+            return resources.cpu
+        case "memory":
+            return resources.memory
+        case "pods":
+            return resources.pods
+    return dict(resources.devices).get(resource, 0)
+
+
+def _in_words(resource: str, amount: int) -> str:
+    match resource:
+        case "cpu":
+            return f"{amount / 1000:g} CPU"
+        case "memory":
+            return f"{_bytes(amount)} of memory"
+        case "pods":
+            return f"room for {amount} pod{'' if amount == 1 else 's'}"
+    return f"{amount} {resource}"
+
+
+def _bytes(amount: int) -> str:
+    for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if amount >= size:
+            return f"{amount / size:.4g}{unit}"
+    return str(amount)

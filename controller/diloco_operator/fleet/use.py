@@ -1,0 +1,44 @@
+"""Pods that are not units of this operator and use resources of nodes. Pure.
+
+See docs/decisions/0130-what-others-use.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diloco_operator.fleet.node import NodeView
+from diloco_operator.fleet.resources import Resources, amount_of, lack, left
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodUse:
+    """One pod that is bound to a node and has not ended. It stands for itself: equal only to itself."""
+
+    namespace: str
+    name: str
+    node: str
+    requests: Resources
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def first_and_more(first: str, count: int) -> str:
+    """`team-a/train-0 and 3 more`."""
+    return first if count <= 1 else f"{first} and {count - 1} more"
+
+
+def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
+    """What a pod that needs this lacks on the node: `needs 64 CPU, node n1 has 12 CPU left: team-a/web-0 and 3 more use the rest`; "" if
+    there is room. The pod that uses most is named."""
+    lacks = lack(needs, left(node.allocatable, (use.requests for use in uses)))
+    if lacks is None:
+        return ""
+    start = f"needs {lacks.wanted}, node {node.name} has {lacks.has}"
+    takers = [use for use in uses if amount_of(use.requests, lacks.resource)]
+    if not takers:
+        return start
+    most = min(takers, key=lambda use: (-amount_of(use.requests, lacks.resource), str(use)))
+    return f"{start} left: {first_and_more(str(most), len(takers))} use{'s' if len(takers) == 1 else ''} the rest"
