@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
 from builders.jobs import a_manifest, tpu_pool, with_field
+from builders.statuses import a_large_status
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import MAX_LEARNERS
@@ -19,6 +20,9 @@ from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Plan
+from diloco_operator.reconcile.observe.object_size import MAX_UNITS, status_budget, stored_bytes
+from diloco_operator.reconcile.observe.state import parse_job
+from diloco_operator.reconcile.status.bounds import bounded
 
 from .conftest import define
 
@@ -137,28 +141,22 @@ async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client:
     assert "status" not in await client.get(names.DILOCO_JOBS, namespace, name)
 
 
-async def test_the_longest_status_of_the_largest_job_is_stored(client: Client, namespace: str) -> None:
+async def test_the_largest_status_of_the_largest_job_is_stored(client: Client, namespace: str) -> None:
+    """Every unit backs off or was given up, after as many failures as the rules allow and with the longest of messages."""
     limit = MAX_FAILURES_ON_RECORD // MAX_LEARNERS
-    obj = a_manifest(max=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", max=MAX_LEARNERS)])
+    obj = a_manifest(max=MAX_LEARNERS, pools=[tpu_pool("fifteen-letters", max=MAX_LEARNERS), tpu_pool("other", max=MAX_LEARNERS)])
+    obj["metadata"]["annotations"] = {"example.com/notes": "n" * 100_000}
     made = await client.create(names.DILOCO_JOBS, _in(namespace, with_field(obj, "spec.learners.restart.limit", limit)))
-    moment = "2026-11-22T01:58:01.343Z"
-    unit = {
-        "pool": "fifteen-letters",
-        "slice": "s" * 63,
-        "state": "BackingOff",
-        "attempt": 10_000,
-        "restarts": 10_000,
-        "reason": "Crashed",
-        "message": "m" * 600,  # the last 500 characters of a program's output, with the operator's words around them
-        "failures": [moment] * (limit + 1),
-        **dict.fromkeys(("since", "endedAt", "notBefore"), moment),
-        "tokens": 10**15,
-        "steps": 10**9,
-        "templateHash": "263f907b9a28deec",
-    }
-    status = {"units": [{**unit, "name": f"fifteen-letters-{index}"} for index in range(MAX_LEARNERS)]}
+    job = parse_job(made)
+    assert job.spec is not None, job.problems
+    whole = a_large_status(
+        MAX_LEARNERS, MAX_UNITS - MAX_LEARNERS, message="<" * 4096, hosts=8, host=63, limit=limit, refused=10, others="<" * 8000
+    )
+    status = bounded(whole, status_budget(job.bytes_beside_status))
     subject = Subject(namespace, made["metadata"]["name"], made["metadata"]["uid"])
     executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
     result = await executor.execute(subject, Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, subject.name, subject.uid, status)))
     assert result.failures == []
-    assert len((await client.get(names.DILOCO_JOBS, namespace, subject.name))["status"]["units"]) == MAX_LEARNERS
+    stored = await client.get(names.DILOCO_JOBS, namespace, subject.name)
+    assert stored["status"] == status
+    assert stored_bytes(stored) > 1_400_000  # the test is about an object that is nearly as large as etcd takes

@@ -20,6 +20,7 @@ from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive
+from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
 from diloco_operator.reconcile.observe.template import template_problems
 from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
@@ -45,6 +46,8 @@ class Job:
     status: Mapping[str, Any]
     derived: Derived | None
     """None with the spec."""
+    bytes_beside_status: int = 0
+    """Bytes of the object without its status, as an API server stores them."""
 
     @property
     def key(self) -> str:
@@ -59,11 +62,12 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
     spec: Spec | None
     problems: tuple[Cause, ...]
     derived: Derived | None
+    beside = stored_bytes({key: value for key, value in obj.items() if key != "status"})
     name, namespace = str(meta["name"]), str(meta.get("namespace", "default"))
     if previous is not None and (previous.uid, previous.generation) == (uid, generation):
         spec, problems, derived = previous.spec, previous.problems, previous.derived
     else:
-        spec, problems = _parse_spec(obj)
+        spec, problems = _parse_spec(obj, beside)
         derived = derive(spec, name=name, namespace=namespace, uid=uid) if spec is not None else None
     raw_spec = obj.get("spec")
     return Job(
@@ -78,15 +82,16 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         problems=problems,
         status=obj.get("status") or {},
         derived=derived,
+        bytes_beside_status=beside,
     )
 
 
-def _parse_spec(obj: Obj) -> tuple[Spec | None, tuple[Cause, ...]]:
+def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
     try:
         spec = load({k: v for k, v in obj.items() if k != "status"}).spec
     except InvalidJob as error:
         return None, error.causes
-    problems = tuple(_contradictions(spec))
+    problems = (*_contradictions(spec), *too_large(spec, beside))
     return (None if problems else spec), problems
 
 

@@ -58,10 +58,16 @@ def assemble(
             "min": learners.min,
             "max": learners.max,
         },
-        "units": [write_unit(record) | figures(context, record) for record in _ordered(context, scaling.records)],
+        "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }
+
+
+def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+    """With as many failures as decide: the limit may have been lowered since."""
+    most = context.spec.learners.restart.limit + 1
+    return record._replace(failures=record.failures[-most:]) if len(record.failures) > most else record
 
 
 def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, Any]:

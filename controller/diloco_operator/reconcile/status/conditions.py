@@ -32,7 +32,6 @@ from diloco_operator.reconcile.units.scaling import Scaling
 
 _NAMED = 4
 """Units that a message names one by one."""
-_MESSAGE_LIMIT = 8000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generatio
                 "type": kind.value,
                 "status": statement.status,
                 "reason": statement.reason.value,
-                "message": statement.message[:_MESSAGE_LIMIT],
+                "message": statement.message,
                 "observedGeneration": generation,
                 "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else format_timestamp(now),
             }

@@ -11,8 +11,10 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import ApplyStatus, Event
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.object_size import status_budget
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
+from diloco_operator.reconcile.status.bounds import bounded
 from diloco_operator.reconcile.status.events import condition_events, unit_events
 
 
@@ -28,6 +30,7 @@ class StatusWrite:
 def write_status(observed: ObservedState, status: dict[str, Any], now: float, *, may_wait: bool = False) -> StatusWrite:
     """Write the status, if it is worth a write, and report the conditions that changed."""
     job = observed.job
+    status = bounded(status, status_budget(job.bytes_beside_status))
     write, due = worth_writing(job.status, status, now, observed.config.progress_interval)
     if write is None:
         return StatusWrite(due=due)

@@ -16,6 +16,7 @@ from diloco_operator.placement.matching import SliceRequirements, slice_requirem
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.preemption import fits, is_reclaimed
@@ -95,13 +96,14 @@ def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     learners = context.spec.learners
     occupancy = {name: _occupancy(mine) for name, mine in by_pool.items()}
     taken = sum(occupancy.taken for occupancy in occupancy.values())
+    most_new = _most_new(context, records)
     return JobRequest(
         key=context.observed.job.key,
         min=learners.min,
         max=learners.max,
         reserved=taken,
         priority=context.observed.priority,
-        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name]) for pool in context.spec.pools),
+        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new) for pool in context.spec.pools),
     )
 
 
@@ -114,7 +116,18 @@ def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
     )
 
 
-def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy) -> PoolRequest:
+def _room(records: Mapping[str, UnitStatusRecord]) -> int:
+    """Units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
+    return max(0, MAX_UNITS - len(records))
+
+
+def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
+    """New units of one pool. The new ones of all pools, of which learners.max can start, must stay within the room."""
+    room = _room(records)
+    return room if room >= context.spec.learners.max else room // len(context.pools)
+
+
+def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int) -> PoolRequest:
     candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - occupancy.failed)
     template = pool.template.spec
@@ -142,7 +155,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
         used = {record.number for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
         new = max(0, min(most - occupancy.taken, context.spec.learners.max) - len(units))
-        units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(new), strict=False)]
+        units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
     return replace(request, units=tuple(units))
 
 
@@ -176,11 +189,11 @@ def _toleration(raw: Mapping[str, Any]) -> Toleration:
 
 def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
     """Units that could run if the fleet had room for them, learners.max included."""
-    able = 0
+    able, most_new = 0, _most_new(context, records)
     for pool in context.spec.pools:
         mine = [r for r in records.values() if r.pool == pool.name]
         occupancy = _occupancy(mine)
-        most = pool.learners.max if occupancy.grows else min(pool.learners.max, len(mine))
+        most = min(pool.learners.max, len(mine) + (most_new if occupancy.grows else 0))
         able += max(0, most - occupancy.failed)
     return min(context.spec.learners.max, able)
 
@@ -258,7 +271,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
     short = learners.min - scaling.placed - sum(r.state in _WAITING and not r.slice for r in scaling.records.values())
     assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
     for left in placement.unplaced:
-        if left.unit in scaling.records:
+        if left.unit in scaling.records or not _room(scaling.records):
             continue
         pool = context.pools[left.pool]
         if left.reason == UnitReason.NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):

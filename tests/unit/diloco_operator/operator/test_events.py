@@ -198,3 +198,15 @@ def test_more_events_than_can_be_written_are_dropped_and_counted(caplog: pytest.
         "10 events wait to be written",
         "3 events were dropped",
     ]
+
+
+def test_message_of_an_event_is_cut_to_what_the_api_takes() -> None:
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            for index in range(12):  # the last ones are combined, with words of their own before the message
+                recorder.emit(JOB, Event("Warning", "UnitLost", f"v5p-{index}: {'😀' * 40_000}"))
+        events = await stage.events()
+        assert len(events) == 11
+        assert {len(event["message"]) for event in events} == {events_module.MESSAGE_LIMIT}
+
+    play(scenario)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, main_container_exits
 from builders.stage import Stage
-from diloco.contract import Result, UnitResult
+from diloco.contract import Exit, Result, UnitResult
 
 RESULT = Result(
     step=100,
@@ -73,6 +74,23 @@ def test_sidecar_of_the_syncer_does_not_hold_up_completion() -> None:
     main_container_exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
     stage.step()
     assert "Complete" in stage.true()
+
+
+@pytest.mark.parametrize(
+    ("code", "states"), [(0, ("Completed", "Pending", "Pending")), (Exit.BAD_STATE, ("Pending", "Pending", "Pending"))]
+)
+def test_only_units_that_trained_to_the_end_are_completed(code: int, states: tuple[str, ...]) -> None:
+    """One trains, one backs off, and one waits for hardware; a job that failed completes none."""
+    job = a_job().with_learners(3, 3).with_restarts(3, "30s").with_pool(max=3)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "BackingOff", "v5p-2": "Pending"}
+    exits(stage.syncer, code, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.syncer["status"]["containerStatuses"][0]["restartCount"] = 1
+    stage.step()
+    assert tuple(stage.states().values()) == states
+    assert [stage.unit(f"v5p-{i}")["message"] for i in (1, 2)] == ["the job is over"] * 2
 
 
 def test_completion_without_a_readable_result_is_reported() -> None:

@@ -130,6 +130,18 @@ def test_training_goes_on_while_degraded() -> None:
     assert stage.condition("Degraded")["reason"] == "LearnersFailed"
 
 
+def test_learner_that_starts_again_is_missing_and_not_merely_starting() -> None:
+    stage = trained(1)
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.condition("Degraded")["reason"] == "LearnersFailed"
+    stage.kubelets_finish_deletions()
+    stage.advance(30)
+    stage.settle()
+    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["restarts"]) == ("Starting", 1)
+    assert stage.condition("Degraded")["reason"] == "LearnersMissing"
+
+
 @pytest.mark.parametrize(("nodes", "reason"), [(2, "LearnersStarting"), (0, "LearnersUnplaced")])
 def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
     stage = Stage(a_job().with_learners(2, 2).with_pool(max=2), *(a_tpu_node(f"tpu-{i}") for i in range(nodes)))

@@ -1,0 +1,57 @@
+"""How large the object of a job is, and how much of it its status may have. Pure.
+
+See docs/decisions/0135-status-size.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from diloco_operator.api.job import MAX_LEARNERS, Spec
+from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
+from diloco_operator.kube.client import Cause
+
+OBJECT_LIMIT = 3 << 19
+"""Bytes of one object with metadata and managedFields: etcd's default for one request, 1.5 MiB."""
+_RESERVE = 16 << 10
+"""For what the API server adds: the managedFields of this status, and the frame of the request to etcd."""
+_STEP = 8 << 10
+"""The budget changes in steps: a byte more in an annotation must not change a text in status."""
+MAX_UNITS = 2 * MAX_LEARNERS
+"""Units in one status, as the CRD limits it. Twice the learners: one pool may drain while another takes its place."""
+UNIT_FLOOR = 590
+"""Bytes of a unit with the shortest texts and the longest figures."""
+IDLE_FLOOR = 450
+"""The same of a unit that does not run."""
+TOP_FLOOR = 40 << 10
+"""Bytes of everything else with the shortest texts."""
+FAILURE_BYTES = 27
+"""Bytes of one time of a failure: a quoted RFC 3339 time in milliseconds, and a comma."""
+
+
+def stored_bytes(value: Any) -> int:
+    """Bytes of JSON-like data as an API server stores it: it escapes some characters that Python does not."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) + 3 * (text.count("\u2028") + text.count("\u2029"))
+    return size + 5 * (text.count("<") + text.count(">") + text.count("&")) + 4 * (text.count("\\b") + text.count("\\f"))
+
+
+def status_budget(beside: int) -> int:
+    """Bytes that the status may have. `beside`: bytes of the rest of the object, as `stored_bytes` counts them."""
+    return OBJECT_LIMIT - _RESERVE - -(-beside // _STEP) * _STEP
+
+
+def too_large(spec: Spec, beside: int) -> list[Cause]:
+    """Why the status of such a job could not be stored, for lack of room beside its spec and metadata."""
+    units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools))
+    running = min(units, spec.learners.max)
+    failures = MAX_FAILURES_ON_RECORD + MAX_LEARNERS
+    room = status_budget(0) - TOP_FLOOR - running * UNIT_FLOOR - (units - running) * IDLE_FLOOR - failures * FAILURE_BYTES
+    if beside <= room - _STEP:
+        return []
+    text = (
+        f"spec and metadata take {beside >> 10} KiB; {room >> 10} KiB are left for them beside the status of {units} units, because an API "
+        "server stores 1.5 MiB at most. Make the templates smaller, remove annotations, or lower pools[].learners.max"
+    )
+    return [Cause("spec", text)]

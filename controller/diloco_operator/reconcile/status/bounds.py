@@ -1,0 +1,208 @@
+"""The size of a job's object, bounded by construction. Pure.
+
+etcd stores 1.5 MiB per object. The bytes that spec and metadata leave are the status's budget. A status that is larger gets shorter: first
+messages, then the names of slices with many hosts, at last what units that do not run keep of their failures. Names, states, attempts and
+counts stay. What is shortened depends on the status alone, and not on figures that go up and down, so that equal states give equal texts.
+
+See docs/decisions/0135-status-size.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.observe.object_size import FAILURE_BYTES, TOP_FLOOR, UNIT_FLOOR, stored_bytes
+from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
+
+MESSAGE_LIMIT = 4096
+"""Characters of the message of a unit or pool, as the CRD limits it."""
+CONDITION_LIMIT = 8000
+"""Characters of a condition's message; an eighth of what the CRD allows is more than anybody reads."""
+SLICE_LIMIT = 131072
+"""Characters of the name of a slice, as the CRD limits it."""
+_REFUSED_KEYS = 10
+_REFUSED_KEY = 32
+_FIGURES = 150
+"""Bytes that a unit's figures take at most, without `refused`."""
+_PROGRESS = 500
+"""The same of the job's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Bytes of each text."""
+
+    unit: int
+    other: int = 1 << 20
+    slice: int = 1 << 20
+    last: bool = False
+    """Units that do not run keep what identifies and counts them, and `refused` is one number."""
+
+
+_UNLIMITED = _Limits(1 << 20)
+_LADDER = (
+    *(_Limits(limit) for limit in (2048, 1024, 512, 256)),
+    _Limits(128, other=1024),
+    _Limits(128, other=1024, slice=512),
+    _Limits(64, other=1024, slice=128),
+    _Limits(0, other=512, slice=40),
+    _Limits(0, other=512, slice=40, last=True),
+)
+"""Tried in this order until the status fits."""
+
+
+def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
+    """The status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
+    status = _within_crd(status)
+    units: Sequence[dict[str, Any]] = status.get("units") or ()
+    reserve = _PROGRESS + _FIGURES * len(units)
+    if _at_most(status, units) <= budget or stored_bytes(status) + reserve <= budget:  # the exact sum takes twenty times as long
+        return status
+    sizes = _Sizes.of(status, units)
+    if sizes.under(_UNLIMITED) <= budget:
+        return status
+    limits = next((limits for limits in _LADDER if sizes.under(limits) <= budget), _LADDER[-1])
+    return _shortened(status, limits)
+
+
+def clip(text: str, limit: int) -> str:
+    """The text, or its beginning and an ellipsis, with at most `limit` stored bytes; "" if not even that fits."""
+    if _text_bytes(text) <= limit:
+        return text
+    low, high = 0, len(text)
+    while low < high:  # the longest beginning that fits
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _text_bytes(text[:middle]) + _ELLIPSIS_BYTES <= limit else (low, middle - 1)
+    return f"{text[:low]}{_ELLIPSIS}" if low else ""
+
+
+_ELLIPSIS = "…"
+_ELLIPSIS_BYTES = len(_ELLIPSIS.encode())
+_DIGEST = 12
+
+
+def _clip_slice(name: str, limit: int) -> str:
+    """The beginning of a slice's name, and a digest that tells it from others. No node has such a name: a unit finds its slice again from
+    its pods, and one without pods gets another slice."""
+    if _text_bytes(name) <= limit:
+        return name
+    return clip(name, limit - _DIGEST) + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+
+
+def _text_bytes(text: str) -> int:
+    return stored_bytes(text) - 2
+
+
+def _idle(unit: Mapping[str, Any]) -> bool:
+    """It does not run, or not for long: its failures decide nothing."""
+    state = unit["state"]
+    parked = state == UnitState.PENDING and not unit["slice"] and unit["reason"] == UnitReason.SCALED_DOWN
+    return parked or state in (UnitState.FAILED, UnitState.COMPLETED, UnitState.DRAINING)
+
+
+# --- what the CRD allows ------------------------------------------------------------------------------------------------
+def _within_crd(status: dict[str, Any]) -> dict[str, Any]:
+    found = status
+    for key, limit in (("units", MESSAGE_LIMIT), ("pools", MESSAGE_LIMIT), ("conditions", CONDITION_LIMIT)):
+        entries = status.get(key) or ()
+        if any(len(each.get("message", "")) > limit for each in entries):
+            found = {**found, key: [{**each, "message": _first(each.get("message", ""), limit)} for each in entries]}
+    units = found.get("units") or ()
+    if any(unit["refused"] or len(unit["slice"]) > SLICE_LIMIT for unit in units):
+        short = [{**unit, "refused": _few(unit["refused"]), "slice": _clip_slice(unit["slice"], SLICE_LIMIT)} for unit in units]
+        found = {**found, "units": short}
+    return found
+
+
+def _first(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}{_ELLIPSIS}"
+
+
+def _few(refused: Mapping[str, int]) -> dict[str, int]:
+    """Counts by reason. The syncer's image may be any program's, so that the number of reasons and their length are limited."""
+    if len(refused) <= _REFUSED_KEYS and all(_text_bytes(key) <= _REFUSED_KEY for key in refused):
+        return dict(refused)
+    named = {key: count for key, count in refused.items() if _text_bytes(key) <= _REFUSED_KEY and key != _OTHERS}
+    kept = dict(sorted(named.items())[: _REFUSED_KEYS - 1])
+    return {**kept, _OTHERS: sum(refused.values()) - sum(kept.values())}
+
+
+_OTHERS = "Others"
+
+
+# --- how large it is ----------------------------------------------------------------------------------------------------
+def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> int:
+    """No less than the real size, and quick: every character counts as the longest one."""
+    refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
+    found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in ("pools", "conditions") for each in status.get(key) or ())
+    for unit in units:
+        texts = len(unit["message"]) + len(unit["slice"])
+        found += UNIT_FLOOR + 6 * texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Bytes of a status by what can be shortened."""
+
+    rest: int
+    """Everything else. Figures that go up and down count with their longest form."""
+    messages: tuple[int, ...]
+    slices: tuple[int, ...]
+    others: tuple[int, ...]
+    """Messages of conditions and pools."""
+    last: int
+    """What the last step saves, besides shorter texts."""
+
+    @staticmethod
+    def of(status: Mapping[str, Any], units: Sequence[dict[str, Any]]) -> _Sizes:
+        texts = [each for key in _OTHER_TEXTS for each in status.get(key) or ()]
+        messages = tuple(_text_bytes(unit["message"]) for unit in units)
+        slices = tuple(_text_bytes(unit["slice"]) for unit in units)
+        others = tuple(_text_bytes(each.get("message", "")) for each in texts)
+        found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "progress": {}}) + _PROGRESS + _FIGURES * len(units)
+        last = sum(stored_bytes(_stable(unit)) - stored_bytes(_stable(_essential(unit))) for unit in units)
+        return _Sizes(found - sum(messages) - sum(slices) - sum(others), messages, slices, others, last)
+
+    def under(self, limits: _Limits) -> int:
+        """Bytes of the status with these limits."""
+        found = self.rest - (self.last if limits.last else 0)
+        for sizes, limit in ((self.messages, limits.unit), (self.slices, limits.slice), (self.others, limits.other)):
+            found += sum(min(size, limit) for size in sizes)
+        return found
+
+
+_OTHER_TEXTS = ("pools", "conditions")
+_UNSTABLE = frozenset(UNIT_FIGURES) - {"refused"}
+
+
+def _stable(unit: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in unit.items() if key not in _UNSTABLE}
+
+
+# --- what goes ----------------------------------------------------------------------------------------------------------
+def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
+    found = dict(status)
+    for key in _OTHER_TEXTS:
+        found[key] = [{**each, "message": clip(each.get("message", ""), limits.other)} for each in status.get(key) or ()]
+    units = [_essential(unit) for unit in status["units"]] if limits.last else status["units"]
+    found["units"] = [
+        {**unit, "message": clip(unit["message"], limits.unit), "slice": _clip_slice(unit["slice"], limits.slice)} for unit in units
+    ]
+    return found
+
+
+def _essential(unit: dict[str, Any]) -> dict[str, Any]:
+    """What identifies and counts a unit, and what the next attempt of one that runs needs."""
+    refused = sum(unit["refused"].values())
+    found = {**unit, "refused": {_OTHERS: refused} if refused else {}}
+    if _idle(unit):
+        found["failures"] = []
+        for key in ("endedAt", "recoverSeconds"):
+            found.pop(key, None)
+    return found

@@ -1,0 +1,65 @@
+"""Statuses of large jobs, with the longest values that the CRD and the operator's counters allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS, UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
+
+MOMENT = 1763640000.123
+
+
+def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int, failures: int, refused: int) -> dict[str, Any]:
+    parked = state is UnitState.PENDING
+    idle = parked or state in (UnitState.FAILED, UnitState.COMPLETED)
+    record = UnitStatusRecord(
+        name=f"fifteen-letters-{index % 1000 + 1000}",
+        pool="fifteen-letters",
+        state=state,
+        slice="" if idle else "+".join(f"{index:x}-{number:x}".ljust(host, "n") for number in range(hosts)),
+        attempt=999_999,
+        ended_attempt=999_999,
+        restarts=999_999,
+        reason=UnitReason.SCALED_DOWN if parked else max(UnitReason, key=len),
+        message=message,
+        since=MOMENT,
+        failures=(MOMENT,) * failures,
+        ended_at=MOMENT,
+        not_before=None if idle else MOMENT,
+        recover_seconds=1234567.123,
+        template_hash="263f907b9a28deec",
+        tokens_per_second=1234567890.1,
+        weight=0.1234,
+        staleness=10**9,
+        tokens=10**18,
+        steps=10**15,
+        refused={f"{number}" * 32: 10**9 for number in range(refused)},
+    )
+    return write_unit(record)
+
+
+def a_large_status(
+    running: int, idle: int, *, message: str = "m", hosts: int = 1, host: int = 63, limit: int = 9, refused: int = 0, others: str = "m"
+) -> dict[str, Any]:
+    """Of `running` units that back off and `idle` ones that were given up or scaled down. `hosts`: of each running unit, with names of
+    `host` characters. `limit`: learners.restart.limit, up to which each unit failed. `refused`: reasons of the syncer. `others`: the
+    message of every condition and pool."""
+    moment = "2026-11-22T01:58:01.343Z"
+    states = [UnitState.BACKING_OFF] * running + [UnitState.FAILED, UnitState.PENDING] * (idle // 2) + [UnitState.FAILED] * (idle % 2)
+    condition = {"status": "Unknown", "reason": "r" * 40, "message": others, "observedGeneration": 10**6, "lastTransitionTime": moment}
+    pool = {"name": "fifteen-letters", "placed": 1024, "contributing": 1024, "reason": "NoMatchingNodes", "message": others}
+    return {
+        "observedGeneration": 10**6,
+        "conditions": [{"type": kind.value, **condition} for kind in ConditionType],
+        "progress": {"step": 1, "steps": 10**9, "tokens": 10**18, "tokensPerSecond": 1e9, "loss": 1.123456, "updatedAt": moment},
+        "learners": dict.fromkeys(("desired", "placed", "contributing", "min", "max"), MAX_LEARNERS),
+        "units": [
+            _a_unit(i, state, message=message, hosts=hosts, host=host, failures=limit + 1, refused=refused)
+            for i, state in enumerate(states)
+        ],
+        "poolSummary": "s" * 1024,
+        "pools": [pool] * MAX_POOLS,
+    }
