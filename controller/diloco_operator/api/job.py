@@ -341,6 +341,7 @@ class PoolStatus(_Api):
     contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
     reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
     message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
+    waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")
 
 
 class Progress(_Api):

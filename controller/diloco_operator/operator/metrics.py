@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
@@ -27,7 +28,10 @@ _RECONCILE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 _QUEUE_BUCKETS = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _RECOVERY_BUCKETS = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 
-_JOB = ("namespace", "job")
+_WAIT_BUCKETS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
+
+_JOB = ("namespace", "dilocojob")
+"""Not `job`: Prometheus gives that label to every series, for the scrape that it came from."""
 
 
 class Metrics:
@@ -159,6 +163,13 @@ class JobMetrics(Collector):
             buckets=_RECOVERY_BUCKETS,
             registry=registry,
         )
+        self._waits = Histogram(
+            "diloco_job_capacity_wait_seconds",
+            "Seconds from when a unit wanted a slice until it got one",
+            (*_JOB, "pool"),
+            buckets=_WAIT_BUCKETS,
+            registry=registry,
+        )
         self._jobs: Callable[[], Iterable[Job]] = lambda: ()
         self._report: Callable[[JobKey], Report | None] = lambda _: None
         self._now: Callable[[], float] = lambda: 0.0
@@ -178,13 +189,15 @@ class JobMetrics(Collector):
             self._restarts.labels(*key, restart.reason or "Unknown").inc()
         for seconds in recoveries(before, after):
             self._recovery.labels(*key).observe(seconds)
+        for pool, seconds in capacity_waits(before, after, self._now()):
+            self._waits.labels(*key, pool).observe(seconds)
         for pool, reason in placement_failures(before, after):
             self._failures.labels(*key, pool, reason).inc()
 
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
         labels = dict(zip(_JOB, key, strict=True))
-        for metric in (self._restarts, self._failures, self._recovery):
+        for metric in (self._restarts, self._failures, self._recovery, self._waits):
             metric.remove_by_labels(labels)
 
     def describe(self) -> Iterable[Metric]:
@@ -204,6 +217,24 @@ def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
     for unit in after.get("units") or ():
         if unit["name"] in lost and "endedAt" not in unit and unit["state"] == UnitState.TRAINING and "recoverSeconds" in unit:
             yield unit["recoverSeconds"]
+
+
+def capacity_waits(before: Mapping[str, Any], after: Mapping[str, Any], now: float) -> Iterator[tuple[str, float]]:
+    """(pool, seconds that it waited) of each unit that got a slice between the two statuses. Pure.
+
+    A unit waits while its pool is short of slices and it has none itself. Both are in status, so an operator that takes over knows since
+    when, and a wait that is on record has ended for every operator.
+    """
+    units = {unit["name"]: unit for unit in before.get("units") or ()}
+    short = {pool["name"]: parse_timestamp(pool["waitingSince"]) for pool in before.get("pools") or () if "waitingSince" in pool}
+    for unit in after.get("units") or ():
+        old = units.get(unit["name"], {})
+        if not unit.get("slice") or unit["slice"] == old.get("slice"):
+            continue
+        began = short.get(unit["pool"], now)
+        if "since" in old:
+            began = max(began, parse_timestamp(old["since"]))
+        yield unit["pool"], max(0.0, now - began)
 
 
 def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from diloco.contract import Result
 
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import Job
@@ -108,10 +109,12 @@ def _known(**figures: float | None) -> dict[str, float]:
 
 def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str]) -> list[dict[str, Any]]:
     outcomes = {outcome.pool: outcome for outcome in scaling.placement.pools} if scaling.placement is not None else {}
+    waiting = {pool["name"]: pool["waitingSince"] for pool in context.observed.job.status.get("pools") or () if "waitingSince" in pool}
     found = []
     for pool in context.spec.pools:
         mine = [r for r in scaling.records.values() if r.pool == pool.name]
         outcome = outcomes.get(pool.name)
+        short = outcome is not None and outcome.reason in SHORT_OF_SLICES
         found.append(
             {
                 "name": pool.name,
@@ -119,6 +122,7 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
                 "contributing": sum(1 for r in mine if r.name in contributing),
                 "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.message if outcome else "",
+                **({"waitingSince": waiting.get(pool.name) or format_timestamp(context.now)} if short else {}),
             }
         )
     return found

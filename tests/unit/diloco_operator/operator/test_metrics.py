@@ -20,7 +20,7 @@ from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.endpoints import metrics_app
-from diloco_operator.operator.metrics import Metrics, placement_failures, recoveries
+from diloco_operator.operator.metrics import Metrics, capacity_waits, placement_failures, recoveries
 from diloco_operator.report import Report
 
 EPOCH = 1_763_672_400.0
@@ -79,11 +79,11 @@ class Scrape:
         return self.series.get((series_name, frozenset(labels.items())))
 
     def of_job(self, series_name: str, /, **labels: str) -> float | None:
-        return self(f"diloco_job_{series_name}", namespace=KEY[0], job=KEY[1], **labels)
+        return self(f"diloco_job_{series_name}", namespace=KEY[0], dilocojob=KEY[1], **labels)
 
     @property
     def jobs(self) -> set[str]:
-        return {value for _, labels in self.series for key, value in labels if key == "job"}
+        return {value for _, labels in self.series for key, value in labels if key == "dilocojob"}
 
 
 def wall_clock() -> float:
@@ -180,6 +180,93 @@ def test_a_pool_without_free_hardware() -> None:
         await asyncio.sleep(100)
         again = await world.scrape()
         assert again.of_job("placement_failures_total", pool="v6e", reason="NoFreeSlice") == 1  # it is one failure, however long it lasts
+
+    play(scenario)
+
+
+async def a_slice_more(world: World) -> None:
+    await world.cluster.add(a_tpu_slice("np-c", kind="tpu-v6e-slice", topology="2x2"))
+
+
+def test_units_that_find_a_free_slice_have_not_waited() -> None:
+    async def scenario(world: World) -> None:
+        await world.apply()
+        await world.trains(3)
+        await world.cluster.crash("lm-v6e-0-a1-0")  # it comes back on the slice that it has
+        await asyncio.sleep(60)
+        await world.trains(3)
+        seen = await world.scrape()
+        assert seen.of_job("capacity_wait_seconds_count", pool="v5p") == 1
+        assert seen.of_job("capacity_wait_seconds_count", pool="v6e") == 2
+        assert seen.of_job("capacity_wait_seconds_bucket", pool="v6e", le="1.0") == 2
+
+    play(scenario)
+
+
+def test_the_time_that_a_surplus_unit_waits_for_a_slice() -> None:
+    async def scenario(world: World) -> None:
+        await world.apply(max=4)
+        await world.trains(3)
+        [pool] = [each for each in (await world.api.get(names.DILOCO_JOBS, *KEY))["status"]["pools"] if each["name"] == "v6e"]
+        assert "waitingSince" in pool
+        await asyncio.sleep(5000)
+        await a_slice_more(world)
+        await world.trains(4)
+        seen = await world.scrape()
+        assert seen.of_job("capacity_wait_seconds_bucket", pool="v6e", le="3600.0") == 2
+        assert seen.of_job("capacity_wait_seconds_bucket", pool="v6e", le="7200.0") == 3
+        [pool] = [each for each in (await world.api.get(names.DILOCO_JOBS, *KEY))["status"]["pools"] if each["name"] == "v6e"]
+        assert "waitingSince" not in pool
+
+    play(scenario)
+
+
+def test_a_wait_is_counted_once_however_often_the_operator_is_replaced() -> None:
+    async def run() -> None:
+        api = await an_api(wall_clock)
+        async with Cluster(api, wall_clock) as cluster:
+            await cluster.add([a_node("cpu-0"), *a_tpu_slice("np-a", kind="tpu-v6e-slice", topology="2x2")])
+            counted: list[tuple[float | None, float | None]] = []
+            for turn in range(4):
+                world = World(api, cluster)
+                async with running(world.operator):
+                    if turn == 0:
+                        pools = [tpu_pool("v6e", "tpu-v6e", "2x2", max=2)]
+                        await api.create(names.DILOCO_JOBS, a_manifest("lm", namespace="default", min=2, max=2, pools=pools))
+                    elif turn == 2:
+                        await a_slice_more(world)
+                    await asyncio.sleep(2500)
+                    seen = await world.scrape()
+                    name = "capacity_wait_seconds"
+                    counted.append((seen.of_job(f"{name}_count", pool="v6e"), seen.of_job(f"{name}_bucket", pool="v6e", le="3600.0")))
+            # at once; nothing; after 5,000 s; nothing
+            assert counted == [(1, 1), (None, None), (1, 0), (None, None)]
+
+    run_virtual(run())
+
+
+def test_a_unit_waits_from_when_it_was_wanted_again() -> None:
+    def status(slice: str, since: str, **pool: str) -> Obj:
+        return {"units": [{"name": "v5p-0", "pool": "v5p", "slice": slice, "since": since}], "pools": [{"name": "v5p", **pool}]}
+
+    now, noon = 1_763_640_060.0, "2025-11-20T12:00:00Z"  # a minute after noon
+    placed = status("np-a", "2025-11-20T12:01:00Z")
+    assert list(capacity_waits(status("", noon, waitingSince=noon), placed, now)) == [("v5p", 60.0)]
+    # it has been Pending for an hour, because the job was suspended, and its pool has been short for a minute
+    assert list(capacity_waits(status("", "2025-11-20T11:00:00Z", waitingSince=noon), placed, now)) == [("v5p", 60.0)]
+    # its pool has been short for an hour, and it lost its slice a minute ago
+    assert list(capacity_waits(status("np-b", noon, waitingSince="2025-11-20T11:00:00Z"), placed, now)) == [("v5p", 60.0)]
+    assert list(capacity_waits(status("", noon), placed, now)) == [("v5p", 0.0)]
+    assert list(capacity_waits({}, placed, now)) == [("v5p", 0.0)]
+    assert list(capacity_waits(placed, placed, now)) == []
+
+
+def test_no_metric_uses_a_label_that_prometheus_gives() -> None:
+    async def scenario(world: World) -> None:
+        await world.apply(max=4)
+        await world.trains(3)
+        labels = {key for _, found in (await world.scrape()).series for key, _ in found}
+        assert labels & {"job", "instance"} == set()
 
     play(scenario)
 
