@@ -20,9 +20,9 @@ _STEP = 8 << 10
 """The budget changes in steps: a byte more in an annotation must not change a text in status."""
 MAX_UNITS = 2 * MAX_LEARNERS
 """Units in one status, as the CRD limits it. Twice the learners: one pool may drain while another takes its place."""
-UNIT_FLOOR = 590
+UNIT_FLOOR = 600
 """Bytes of a unit with the shortest texts and the longest figures."""
-IDLE_FLOOR = 450
+IDLE_FLOOR = 460
 """The same of a unit that does not run."""
 TOP_FLOOR = 40 << 10
 """Bytes of everything else with the shortest texts."""
