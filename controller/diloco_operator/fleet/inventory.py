@@ -30,6 +30,8 @@ REASONS = 3
 
 type _Key = tuple[str, str]
 """Node pool and name: the order in which slices are offered."""
+type Location = tuple[SliceKind, _Key]
+"""Where the inventory keeps a slice. Sorted, this is the order in which it offers slices."""
 
 
 @dataclass(slots=True)
@@ -149,6 +151,8 @@ class Inventory:
         self._reserved_by: dict[str, set[str]] = {}
         """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
         self._reservations: dict[str, frozenset[str]] = {}
+        self._changes: dict[Location, None] | None = None
+        """Slices that changed since `take_changes`; None: nobody asks."""
 
     def copy(self) -> Inventory:
         """The fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""
@@ -245,7 +249,7 @@ class Inventory:
         entry.slice_ = None
         if several:
             self._assemble(entry, pool)
-        self._indexes[entry.kind].file(entry)
+        self._file(entry)
 
     def _leave(self, node: NodeView) -> None:
         del self._nodes[node.name]
@@ -266,9 +270,15 @@ class Inventory:
                 del self._pools[_pool(node)]
             return
         self._assemble(entry, _pool(node))
+        self._file(entry)
+
+    def _file(self, entry: _Entry) -> None:
+        """Something about the entry changed."""
+        self._note_change(entry)
         self._indexes[entry.kind].file(entry)
 
     def _drop(self, entry: _Entry) -> None:
+        self._note_change(entry)
         index = self._indexes[entry.kind]
         index.remove(entry)
         if not index.entries:
@@ -301,7 +311,7 @@ class Inventory:
             entry.unusable[node.name] = why
         else:
             entry.unusable.pop(node.name, None)
-        self._indexes[entry.kind].file(entry)
+        self._file(entry)
 
     def _note_use(self, entry: _Entry, node: str) -> None:
         resource = CATALOGUE[entry.kind.accelerator].resource
@@ -328,7 +338,7 @@ class Inventory:
         for use in (new, old):
             if use is not None and (entry := self._locations.get(use.node)) is not None:
                 self._note_use(entry, use.node)
-                self._indexes[entry.kind].file(entry)
+                self._file(entry)
         if old is None:
             return False
         entry = self._locations.get(old.node)
@@ -366,7 +376,7 @@ class Inventory:
         entry = self._locations.get(node)
         if entry is not None:
             entry.reserved += change
-            self._indexes[entry.kind].file(entry)
+            self._file(entry)
 
     def reservations(self, job: str) -> frozenset[str]:
         """Nodes that this job has reserved."""
@@ -403,6 +413,31 @@ class Inventory:
         has, uses = self._nodes[node].allocatable, self._uses.get(node)
         return left(has, (use.requests for use in uses)) if uses else has
 
+    # --- changes -----------------------------------------------------------------------------------------------------
+    def track_changes(self) -> None:
+        """From now on remember for `take_changes` which slices changed; at first all."""
+        self._changes = {(kind, key): None for kind, index in self._indexes.items() for key in index.entries}
+
+    def take_changes(self) -> Iterable[Location]:
+        """Where slices came, went or changed, in themselves or in who has them, since the last call."""
+        found, self._changes = self._changes or {}, {}
+        return found
+
+    def _note_change(self, entry: _Entry) -> None:
+        if self._changes is not None:
+            self._changes[entry.kind, entry.key] = None
+
+    def location(self, node: str) -> Location | None:
+        """Where the slice with this node is; None: no slice has it."""
+        entry = self._locations.get(node)
+        return (entry.kind, entry.key) if entry is not None else None
+
+    def slice_at(self, location: Location) -> Slice | None:
+        """None: no slice is there any more."""
+        kind, key = location
+        entry = self._indexes[kind].entries.get(key) if kind in self._indexes else None
+        return self._slice(entry) if entry is not None else None
+
     # --- Fleet -------------------------------------------------------------------------------------------------------
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`. The inventory must not change while the iterator is in use."""
@@ -425,6 +460,11 @@ class Inventory:
         if entry is None or entry.broken or entry.unusable or entry.used:
             return False
         return self._slice(entry).hosts == slice_.hosts
+
+    def is_free(self, slice_: Slice) -> bool:
+        """Whether `free` offers this slice."""
+        entry = self._locations.get(slice_.hosts[0].node)
+        return entry is not None and entry.filed is SliceState.FREE and self._slice(entry).hosts == slice_.hosts
 
     def shortage(self, slice_: Slice, needs: Resources) -> str:
         nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]

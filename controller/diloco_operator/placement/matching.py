@@ -16,7 +16,8 @@ from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import Fleet, Shape, Slice
+from diloco_operator.fleet.slice_kinds import kinds_for
+from diloco_operator.fleet.slices import Fleet, Shape, Slice, SliceKind
 from diloco_operator.placement.domains import DEPTH, Candidates, DomainRooms
 from diloco_operator.placement.request import PoolRequest
 
@@ -52,9 +53,21 @@ class SliceRequirements(NamedTuple):
             return False
         return all(any(t.tolerates(taint) for t in self.tolerations) for taint in slice_.taints)
 
+    def suits(self, slice_: Slice) -> bool:
+        """Whether a unit may run on this slice, or on it and others: `fits`, for a slice of any shape."""
+        return self.suits_kind(slice_.kind) and self.fits(slice_)
+
+    def suits_kind(self, kind: SliceKind) -> bool:
+        """Whether slices of this kind are of its shape."""
+        return bool(kinds_for(self.shape, (kind,)))
+
+    def domain(self, slice_: Slice) -> Domain:
+        """The domain of this slice that all slices of one unit must share."""
+        return slice_.locality[: DEPTH[self.locality]]
+
     def near_enough(self, slices: Sequence[Slice]) -> bool:
         """Whether one unit may run on these slices together."""
-        return len({slice_.locality[: DEPTH[self.locality]] for slice_ in slices}) <= 1
+        return len({self.domain(slice_) for slice_ in slices}) <= 1
 
 
 def slice_requirements(pool: PoolRequest) -> SliceRequirements:

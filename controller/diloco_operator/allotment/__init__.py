@@ -1,0 +1,10 @@
+"""Which job gets which slices: one allotment over all jobs. Pure: the same fleet and the same requests, the same allotment.
+
+See docs/decisions/0129-allotment.md.
+"""
+
+from diloco_operator.allotment.allotment import Allotment
+from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.view import AllottedFleet
+
+__all__ = ["NOTHING", "Allotment", "AllotmentRequest", "Allotted", "AllottedFleet", "HeldUnit", "PoolDemand"]

@@ -1,0 +1,170 @@
+"""Slices in classes: no present requirement tells two slices of one class apart. So matching counts slices instead of listing them.
+
+The one gate is `SliceRequirements.suits`: each slice is tested once against each requirement, when either of them comes or changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.slices import Slice, SliceKind
+from diloco_operator.placement.matching import SliceRequirements
+
+type _Key = tuple[SliceKind, int, tuple[Hashable, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class SliceClass:
+    """Usable slices that all present requirements treat alike."""
+
+    kind: SliceKind
+    mask: int
+    """The bits of the requirements that its slices meet."""
+    domains: dict[int, Hashable]
+    """Requirement of units of several slices -> the domain of these slices that all slices of one unit must share."""
+    members: dict[Location, Slice] = field(default_factory=dict)
+    free: set[Location] = field(default_factory=set)
+    """Nobody has them."""
+    leaving: set[Location] = field(default_factory=set)
+    """Nobody keeps them, but processes on them have not ended yet."""
+
+    @property
+    def rank(self) -> tuple[SliceKind, int, Location]:
+        """The order of taking: the tightest kind first, then what the fewest requirements can use."""
+        return (self.kind, self.mask.bit_count(), min(self.free, default=min(self.members)))
+
+
+class SliceClasses:
+    """The classes of all usable slices for the requirements of all jobs."""
+
+    def __init__(self) -> None:
+        self._ids: dict[SliceRequirements, int] = {}
+        self._requirements: dict[int, SliceRequirements] = {}
+        self._uses: dict[SliceRequirements, int] = {}
+        self._classes: dict[_Key, SliceClass] = {}
+        self._class_of: dict[Location, SliceClass] = {}
+        self._fitting: dict[int, dict[SliceClass, None]] = {}
+
+    # --- requirements --------------------------------------------------------------------------------------------------
+    def use(self, requirements: SliceRequirements) -> None:
+        """One more pool has these requirements."""
+        self._uses[requirements] = self._uses.get(requirements, 0) + 1
+        if requirements in self._ids:
+            return
+        number = next(i for i in range(len(self._ids) + 1) if i not in self._requirements)
+        self._ids[requirements] = number
+        self._requirements[number] = requirements
+        self._fitting[number] = {}
+        for class_ in list(self._classes.values()):
+            if not requirements.suits_kind(class_.kind):
+                continue
+            for location, slice_ in list(class_.members.items()):
+                if requirements.fits(slice_):
+                    domain = _domain(requirements, slice_)
+                    self._move(location, class_.mask | 1 << number, {**class_.domains, **({number: domain} if domain is not None else {})})
+
+    def drop(self, requirements: SliceRequirements) -> None:
+        """One pool less has these requirements."""
+        self._uses[requirements] -= 1
+        if self._uses[requirements]:
+            return
+        del self._uses[requirements]
+        number = self._ids[requirements]
+        for class_ in list(self._fitting[number]):
+            domains = {each: domain for each, domain in class_.domains.items() if each != number}
+            for location in list(class_.members):
+                self._move(location, class_.mask & ~(1 << number), domains)
+        del self._ids[requirements], self._requirements[number], self._fitting[number]
+
+    def number(self, requirements: SliceRequirements) -> int:
+        """The number of requirements that are in use; `1 << number` is its bit in masks."""
+        return self._ids[requirements]
+
+    def fitting(self, number: int) -> list[SliceClass]:
+        """The classes of slices that meet these requirements, in the order of taking."""
+        return sorted(self._fitting[number], key=lambda class_: class_.rank)
+
+    # --- slices --------------------------------------------------------------------------------------------------------
+    def put(self, location: Location, slice_: Slice, *, free: bool, leaving: bool) -> int:
+        """A usable slice is new, or changed. Returns the masks of its classes before and after."""
+        old = self._class_of.get(location)
+        if old is None or old.members[location] != slice_:
+            before = self.remove(location)
+            mask, domains = 0, {}
+            for number, requirements in self._requirements.items():
+                if requirements.suits(slice_):
+                    mask |= 1 << number
+                    if (domain := _domain(requirements, slice_)) is not None:
+                        domains[number] = domain
+            class_ = self._join(location, slice_, mask, domains)
+        elif (location in old.free, location in old.leaving) == (free, leaving):
+            return 0
+        else:
+            before, class_ = 0, old
+        (class_.free.add if free else class_.free.discard)(location)
+        (class_.leaving.add if leaving else class_.leaving.discard)(location)
+        return before | class_.mask
+
+    def remove(self, location: Location) -> int:
+        """The slice is gone or unusable. Returns the mask of its class."""
+        class_ = self._class_of.pop(location, None)
+        if class_ is None:
+            return 0
+        del class_.members[location]
+        class_.free.discard(location)
+        class_.leaving.discard(location)
+        if not class_.members:
+            del self._classes[_key(class_.kind, class_.mask, class_.domains)]
+            for number in _bits(class_.mask):
+                self._fitting[number].pop(class_, None)
+        return class_.mask
+
+    def class_of(self, location: Location) -> SliceClass | None:
+        """None: it is not usable."""
+        return self._class_of.get(location)
+
+    def masks(self) -> set[int]:
+        """Of all classes."""
+        return {class_.mask for class_ in self._classes.values()}
+
+    def __iter__(self) -> Iterator[SliceClass]:
+        return iter(self._classes.values())
+
+    def _move(self, location: Location, mask: int, domains: dict[int, Hashable]) -> None:
+        old = self._class_of[location]
+        slice_, free, leaving = old.members[location], location in old.free, location in old.leaving
+        self.remove(location)
+        class_ = self._join(location, slice_, mask, domains)
+        if free:
+            class_.free.add(location)
+        if leaving:
+            class_.leaving.add(location)
+
+    def _join(self, location: Location, slice_: Slice, mask: int, domains: dict[int, Hashable]) -> SliceClass:
+        key = _key(slice_.kind, mask, domains)
+        class_ = self._classes.get(key)
+        if class_ is None:
+            self._classes[key] = class_ = SliceClass(slice_.kind, mask, domains)
+            for number in _bits(mask):
+                self._fitting[number][class_] = None
+        class_.members[location] = slice_
+        self._class_of[location] = class_
+        return class_
+
+
+def _key(kind: SliceKind, mask: int, domains: dict[int, Hashable]) -> _Key:
+    return (kind, mask, tuple(sorted(domains.items(), key=lambda item: item[0])))
+
+
+def _domain(requirements: SliceRequirements, slice_: Slice) -> Hashable:
+    """None: the unit has one slice."""
+    return requirements.domain(slice_) if requirements.shape.slots > 1 else None
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

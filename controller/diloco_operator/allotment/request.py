@@ -1,0 +1,80 @@
+"""What one job asks the allotment for, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from diloco_operator.fleet.slices import Shape, Slice
+from diloco_operator.placement.matching import SliceRequirements
+
+
+class HeldUnit(NamedTuple):
+    """A unit that has slices and may be asked to leave them."""
+
+    name: str
+    nodes: tuple[str, ...]
+    """Names of all its hosts."""
+    loss: int = 0
+    """How much the job loses with it. Of several units the one with the smallest leaves first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDemand:
+    """What one pool of a job has and wants. Counts are units."""
+
+    requirements: SliceRequirements
+    min: int
+    max: int
+    wanted: int
+    """Units that could start now if they had slices."""
+    scavenged: bool = False
+    """It takes what nobody else wants, and is no part of any minimum."""
+    units: tuple[HeldUnit, ...] = ()
+    others: int = 0
+    """Units besides `units` that count against the maximum: they drain or have finished."""
+    lasting: int = 0
+    """Of these, units that count towards the minimum: they come back to their slices, or their work is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllotmentRequest:
+    """What one job has and wants."""
+
+    job: str
+    """Its key."""
+    priority: int = 0
+    created: float = 0.0
+    """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
+    min: int = 0
+    max: int = 0
+    pools: tuple[PoolDemand, ...] = ()
+    """In order of preference."""
+    occupied: frozenset[str] = frozenset()
+    """Nodes that the job uses by other means than `PoolDemand.units`. Nobody can ask it to leave them."""
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """The highest priority first, among equals the oldest."""
+        return (-self.priority, self.created, self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class Allotted:
+    """What one job gets and gives."""
+
+    granted: Mapping[Shape, tuple[Slice, ...]] = field(default_factory=dict)
+    """Free slices that only this job may take now, for units of this shape."""
+    coming: int = 0
+    """Slices that other units are leaving, and that are kept for this job."""
+    revoked: Mapping[str, str] = field(default_factory=dict)
+    """Units that must leave their slices -> the key of the job that gets these."""
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The first nodes of the granted slices."""
+        return frozenset(slice_.hosts[0].node for slices in self.granted.values() for slice_ in slices)
+
+
+NOTHING = Allotted()

@@ -1,0 +1,410 @@
+"""The allotment of slices to jobs, from nothing: `allot(jobs, classes) -> {job: Allotted}`. Pure and deterministic.
+
+1. Minima of all jobs, the highest priority first, among equals the oldest job. Pool minima are part of a job's minimum.
+2. Surplus, the highest priority first; jobs of equal priority get equal shares, counted in slices.
+3. Scavenged pools, by the rule of surplus.
+
+A unit that finds no slice left may have one on which a unit of a later step runs: that unit is revoked. Within surplus of equal priority
+this happens only if the shares become strictly more equal, so no two jobs take a slice from each other in turns. Units of a minimum are
+never revoked.
+
+See docs/decisions/0129-allotment.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from diloco_operator.allotment.classes import SliceClass
+from diloco_operator.allotment.request import AllotmentRequest, Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.supply import Supply, Want
+from diloco_operator.api.job import Locality
+from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.slices import Shape, Slice
+from diloco_operator.placement.domains import DomainRooms
+
+_FIRM, _SCAVENGED = False, True
+"""The two bands: Scavenged pools come after all others."""
+
+
+class Applicant(NamedTuple):
+    """A job, with what the allotment must know of it."""
+
+    request: AllotmentRequest
+    numbers: Sequence[int]
+    """Of the requirements of its pools."""
+    classes_of: Callable[[HeldUnit], list[SliceClass]]
+    """Of the usable slices that a unit has."""
+
+
+class _Rank(NamedTuple):
+    """What comes first gets first, and gives last."""
+
+    band: bool
+    surplus: bool
+    priority: int
+    """Negative; 0 for minima."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    demand: PoolDemand
+    number: int
+    wanted: int
+    room: int
+    counted: int
+    """Units that count towards the minimum."""
+    firm: int
+    """Of these, units that run: those beyond the minimum may be revoked."""
+
+
+@dataclass(slots=True, eq=False)
+class _Surplus:
+    """What a job has beyond its minimum in one band."""
+
+    share: int
+    """In slices."""
+    revocable: int
+    """Units."""
+    units: Sequence[tuple[_Pool, HeldUnit]]
+    """Those that run, in the order of leaving; also those that are revoked."""
+
+
+class _Grant(NamedTuple):
+    job: str
+    shape: Shape
+    want: Want
+
+
+class _Revocation(NamedTuple):
+    job: _Job
+    band: bool
+    pool: _Pool
+    unit: HeldUnit
+
+
+class _Job:
+    """One job during the allotment."""
+
+    def __init__(self, applicant: Applicant) -> None:
+        self.request = request = applicant.request
+        self.classes_of = applicant.classes_of
+        self.pools = [_pool(demand, number) for demand, number in zip(request.pools, applicant.numbers, strict=True)]
+        self.room = request.max - sum(len(pool.demand.units) + pool.demand.others for pool in self.pools)
+        self.surplus = {band: self._surplus(band) for band in (_FIRM, _SCAVENGED)}
+        self.revoked: dict[str, str] = {}
+
+    @property
+    def key(self) -> str:
+        return self.request.job
+
+    def of(self, band: bool) -> list[_Pool]:
+        return [pool for pool in self.pools if pool.demand.scavenged is band]
+
+    def missing(self) -> int:
+        """Units to its minimum."""
+        return self.request.min - sum(pool.counted for pool in self.of(_FIRM))
+
+    def _surplus(self, band: bool) -> _Surplus:
+        pools = self.of(band)
+        units = sorted(
+            ((pool, unit, place) for pool in pools for place, unit in enumerate(pool.demand.units)),
+            key=lambda each: (each[1].loss, -self.pools.index(each[0]), -each[2]),
+        )
+        leaving = [(pool, unit) for pool, unit, _ in units]
+        if band is _SCAVENGED:
+            return _Surplus(sum(pool.demand.requirements.shape.slots for pool, _ in leaving), len(leaving), leaving)
+        revocable = max(0, sum(pool.counted for pool in pools) - self.request.min)
+        share, left = 0, revocable
+        spare = {id(pool): pool.counted - pool.demand.min for pool in pools}
+        for pool, _ in leaving:
+            if left > 0 and spare[id(pool)] > 0:
+                left -= 1
+                spare[id(pool)] -= 1
+                share += pool.demand.requirements.shape.slots
+        return _Surplus(share, revocable, leaving)
+
+    def leaver(self, band: bool, classes: frozenset[SliceClass]) -> tuple[_Pool, HeldUnit] | None:
+        """The next unit that may be revoked and has a slice of one of these classes."""
+        surplus = self.surplus[band]
+        if surplus.revocable <= 0:
+            return None
+        for pool, unit in surplus.units:
+            if unit.name in self.revoked or (band is _FIRM and pool.firm <= pool.demand.min):
+                continue
+            if not classes.isdisjoint(self.classes_of(unit)):
+                return pool, unit
+        return None
+
+    def revoke(self, band: bool, pool: _Pool, unit: HeldUnit, winner: str) -> None:
+        surplus = self.surplus[band]
+        surplus.revocable -= 1
+        surplus.share -= pool.demand.requirements.shape.slots
+        pool.firm -= 1
+        pool.counted -= 1
+        self.revoked[unit.name] = winner
+
+    def restore(self, band: bool, pool: _Pool, unit: HeldUnit) -> None:
+        """Undo `revoke`."""
+        surplus = self.surplus[band]
+        surplus.revocable += 1
+        surplus.share += pool.demand.requirements.shape.slots
+        pool.firm += 1
+        pool.counted += 1
+        del self.revoked[unit.name]
+
+
+def _pool(demand: PoolDemand, number: int) -> _Pool:
+    held = len(demand.units)
+    counted = held + demand.lasting
+    return _Pool(demand, number, demand.wanted, demand.max - held - demand.others, counted, counted)
+
+
+def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass]) -> dict[str, Allotted]:
+    """What each job gets and gives. Cost: one augmenting path for each unit that gets slices, and one for each job that gets none."""
+    round_ = _Round(sorted((_Job(applicant) for applicant in applicants), key=lambda job: job.request.order), Supply(classes))
+    for job in round_.jobs:
+        round_.meet_minimum(job)
+    for band in (_FIRM, _SCAVENGED):
+        for priority in sorted({job.request.priority for job in round_.jobs}, reverse=True):
+            round_.share_out(band, priority)
+    return round_.result()
+
+
+class _Round:
+    def __init__(self, jobs: Sequence[_Job], supply: Supply) -> None:
+        self.jobs = jobs
+        self.supply = supply
+        self.grants: list[_Grant] = []
+        self._revoked: list[_Revocation] = []
+        self._givers: dict[SliceClass, dict[_Job, None]] | None = None
+        """Class -> jobs of which units may be revoked there."""
+
+    # --- the steps -------------------------------------------------------------------------------------------------------
+    def meet_minimum(self, job: _Job) -> None:
+        """Pool minima, then units of any pool up to the minimum of the job."""
+        rank = _Rank(_FIRM, surplus=False, priority=0)
+        pools = job.of(_FIRM)
+        for pool in pools:
+            while pool.counted < pool.demand.min and self._claim(job, pool, rank):
+                pass
+        if job.missing() <= 0:
+            return
+        if len({pool.demand.requirements.shape.slots for pool in pools}) < 2:
+            self._grow(job, pools, rank)
+            return
+        undo = self._snapshot(job)
+        self._grow(job, pools, rank)
+        if (missing := job.missing()) > 0:  # small units first may reach it
+            undo()
+            undo = self._snapshot(job)
+            self._grow(job, sorted(pools, key=lambda pool: pool.demand.requirements.shape.slots), rank)
+            if job.missing() >= missing:
+                undo()
+                self._grow(job, pools, rank)
+
+    def _grow(self, job: _Job, pools: Sequence[_Pool], rank: _Rank) -> None:
+        for pool in pools:
+            while job.missing() > 0 and self._claim(job, pool, rank):
+                pass
+
+    def share_out(self, band: bool, priority: int) -> None:
+        """One unit after the other goes to the job with the smallest share."""
+        rank = _Rank(band, surplus=True, priority=-priority)
+        asking = [job for job in self.jobs if job.request.priority == priority and any(pool.wanted > 0 for pool in job.of(band))]
+        places = {job: place for place, job in enumerate(asking)}
+        queue = [(job.surplus[band].share, place) for job, place in places.items()]
+        heapq.heapify(queue)
+        while queue:
+            share, place = heapq.heappop(queue)
+            job = asking[place]
+            if share != job.surplus[band].share:  # it got or gave meanwhile, and stands elsewhere in the queue
+                continue
+            before = len(self._revoked)
+            for pool in job.of(band):
+                if self._claim(job, pool, rank):
+                    job.surplus[band].share += pool.demand.requirements.shape.slots
+                    for changed in (job, *(revocation.job for revocation in self._revoked[before:])):
+                        if changed in places:
+                            heapq.heappush(queue, (changed.surplus[band].share, places[changed]))
+                    break
+
+    # --- one unit --------------------------------------------------------------------------------------------------------
+    def _claim(self, job: _Job, pool: _Pool, rank: _Rank) -> bool:
+        """Slices for one more unit of this pool, if there are any."""
+        if pool.wanted <= 0 or pool.room <= 0 or job.room <= 0:
+            return False
+        shape = pool.demand.requirements.shape
+        domains: Sequence[Hashable] = (None,) if shape.slots == 1 else self.supply.domains(pool.number, shape.slots)
+        for take in (self._take_left, self._take_from_others):
+            for domain in domains:
+                want = (pool.number, domain)
+                if take(job, want, shape.slots, rank):
+                    self.grants.append(_Grant(job.key, shape, want))
+                    pool.wanted -= 1
+                    pool.room -= 1
+                    pool.counted += 1
+                    job.room -= 1
+                    return True
+        return False
+
+    def _take_left(self, _job: _Job, want: Want, slots: int, _rank: _Rank) -> bool:
+        return self.supply.take(want, slots)
+
+    def _take_from_others(self, job: _Job, want: Want, slots: int, rank: _Rank) -> bool:
+        restore: Callable[[], None] | None = None
+        before = len(self._revoked)
+        for _ in range(slots):
+            while restore is None or not self.supply.take_one(want):
+                leaver = self._leaver(job, self.supply.reach(want), slots, rank)
+                if leaver is None:
+                    self._restore_revoked(before)
+                    if restore is not None:
+                        restore()
+                    return False
+                if restore is None:  # a unit of one slice needs no undo: once a unit leaves for it, it gets that slice
+                    restore = self.supply.snapshot() if slots > 1 else _nothing
+                leaver.job.revoke(leaver.band, leaver.pool, leaver.unit, job.key)
+                self._revoked.append(leaver)
+                for class_ in leaver.job.classes_of(leaver.unit):
+                    self.supply.add(class_)
+        return True
+
+    def _restore_revoked(self, count: int) -> None:
+        """Undo all revocations but the first `count`."""
+        while len(self._revoked) > count:
+            revocation = self._revoked.pop()
+            revocation.job.restore(revocation.band, revocation.pool, revocation.unit)
+
+    def _leaver(self, job: _Job, classes: frozenset[SliceClass], slots: int, rank: _Rank) -> _Revocation | None:
+        """The unit that leaves for a unit of this rank: Scavenged before others, the lowest priority first, among equals from the job
+        with the largest share, then from the youngest."""
+        givers = self._givers_by_class()
+        best: _Revocation | None = None
+        best_rank: tuple[object, ...] = ()
+        for other in {other: None for class_ in classes for other in givers.get(class_, ())}:
+            for band in (_SCAVENGED, _FIRM):
+                theirs = _Rank(band, surplus=True, priority=-other.request.priority)
+                if other is job or theirs < rank:
+                    continue
+                surplus = other.surplus[band]
+                priority, created, key = other.request.order
+                its_rank = (band, priority, surplus.share, created, key)
+                if best is not None and its_rank <= best_rank:
+                    continue
+                leaver = other.leaver(band, classes)
+                if leaver is None:
+                    continue
+                if theirs == rank:
+                    most = max(slots, leaver[0].demand.requirements.shape.slots)
+                    if job.surplus[band].share + most >= surplus.share:  # the shares would not become strictly more equal
+                        continue
+                best, best_rank = _Revocation(other, band, *leaver), its_rank
+        return best
+
+    def _givers_by_class(self) -> Mapping[SliceClass, Mapping[_Job, None]]:
+        if self._givers is None:
+            self._givers = {}
+            for job in self.jobs:
+                for surplus in job.surplus.values():
+                    if surplus.revocable > 0:
+                        for _, unit in surplus.units:
+                            for class_ in job.classes_of(unit):
+                                self._givers.setdefault(class_, {})[job] = None
+        return self._givers
+
+    def _snapshot(self, job: _Job) -> Callable[[], None]:
+        """A function that restores the present state, after claims of this job alone."""
+        supply = self.supply.snapshot()
+        grants = len(self.grants)
+        pools = [(pool, pool.wanted, pool.room, pool.counted) for pool in job.pools]
+        room = job.room
+        revoked = len(self._revoked)
+
+        def restore() -> None:
+            self._restore_revoked(revoked)
+            supply()
+            del self.grants[grants:]
+            job.room = room
+            for pool, wanted, pool_room, counted in pools:
+                pool.wanted, pool.room, pool.counted = wanted, pool_room, counted
+
+        return restore
+
+    # --- the slices ------------------------------------------------------------------------------------------------------
+    def result(self) -> dict[str, Allotted]:
+        """Which slices: in the order of the grants, free ones first."""
+        stocks = {class_: _Shelf(class_) for given in self.supply.given.values() for class_ in (stock.class_ for stock in given)}
+        left = {want: {stock.class_: count for stock, count in given.items()} for want, given in self.supply.given.items()}
+        granted: dict[str, dict[Shape, list[Slice]]] = {}
+        coming: dict[str, int] = {}
+        for grant in self.grants:
+            for slice_ in _chosen(grant.shape.slots, left[grant.want], stocks):
+                if slice_ is None:
+                    coming[grant.job] = coming.get(grant.job, 0) + 1
+                else:
+                    granted.setdefault(grant.job, {}).setdefault(grant.shape, []).append(slice_)
+        return {
+            job.key: Allotted(
+                {shape: tuple(slices) for shape, slices in granted.get(job.key, {}).items()}, coming.get(job.key, 0), job.revoked
+            )
+            for job in self.jobs
+        }
+
+
+class _Shelf:
+    """The free slices of one class, in the order in which the inventory offers them."""
+
+    def __init__(self, class_: SliceClass) -> None:
+        self._members = class_.members
+        self._ordered = deque(sorted(class_.free))
+        self._taken: set[Location] = set()
+        self.left = len(self._ordered)
+
+    def next(self) -> Slice | None:
+        """None: no free one is left."""
+        while self._ordered:
+            location = self._ordered.popleft()
+            if location not in self._taken:
+                self.left -= 1
+                return self._members[location]
+        return None
+
+    def near(self, count: int) -> list[Slice]:
+        """So many that are as near to each other as there are."""
+        free = {self._members[each].hosts[0].node: each for each in self._ordered if each not in self._taken}
+        rooms = DomainRooms((self._members[each] for each in free.values()), (), Locality.ANY)
+        domain = rooms.nearest(count)
+        if domain is None:
+            return []
+        found = rooms.candidates[domain].take((), count)
+        self._taken.update(free[slice_.hosts[0].node] for slice_ in found)
+        self.left -= len(found)
+        return found
+
+
+def _chosen(slots: int, counts: dict[SliceClass, int], shelves: Mapping[SliceClass, _Shelf]) -> Iterable[Slice | None]:
+    """Slices for one unit, None for each that is not free yet. `counts`: how many slices of each class its requirements have got."""
+    if slots > 1:
+        for class_, count in counts.items():
+            if count >= slots and shelves[class_].left >= slots:
+                counts[class_] -= slots
+                return shelves[class_].near(slots)
+    found: list[Slice | None] = []
+    for class_ in sorted((class_ for class_, count in counts.items() if count), key=lambda class_: not shelves[class_].left):
+        while counts[class_] and len(found) < slots and (shelves[class_].left or slots == 1):
+            counts[class_] -= 1
+            found.append(shelves[class_].next())
+    for class_ in counts:
+        while counts[class_] and len(found) < slots:
+            counts[class_] -= 1
+            found.append(None)
+    return found
+
+
+def _nothing() -> None:
+    """There is nothing to undo."""

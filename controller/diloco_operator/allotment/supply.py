@@ -1,0 +1,163 @@
+"""The slices that one allotment can still give, counted by class, and who has got how many of each.
+
+Units with equal requirements are interchangeable, and so are slices of one class. So augmenting paths (Kuhn, Berge) run over requirements
+and classes, however many units and slices there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from diloco_operator.allotment.classes import SliceClass
+
+type Want = tuple[int, Hashable]
+"""The number of requirements, and for units of several slices the domain in which the unit stays; None for one slice."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stock:
+    class_: SliceClass
+    free: int
+    left: int
+    """Free ones, those that units are leaving, and those that units must leave now."""
+
+
+class Supply:
+    """Mutable inside one call of `allot`."""
+
+    def __init__(self, classes: Iterable[SliceClass]) -> None:
+        self._stocks = {class_: _Stock(class_, len(class_.free), len(class_.free) + len(class_.leaving)) for class_ in classes}
+        self._order = sorted(self._stocks, key=lambda class_: class_.rank)
+        self._fitting: dict[Want, list[_Stock]] = {}
+        self._open: dict[Want, list[_Stock]] = {}
+        """Of these, stocks that may have something left."""
+        self.given: dict[Want, dict[_Stock, int]] = {}
+        self._takers: dict[_Stock, dict[Want, None]] = {}
+        self._exhausted: dict[Want, frozenset[SliceClass]] = {}
+        """Wants that found no path, each with the classes that it could reach."""
+
+    # --- what there is -------------------------------------------------------------------------------------------------
+    def domains(self, number: int, slots: int) -> Sequence[Hashable]:
+        """The domains in which a unit with these requirements may be: first those that have enough slices left, of them the one with the
+        fewest, so that what is large stays large."""
+        left: dict[Hashable, int] = {}
+        for class_ in self._order:
+            if number in class_.domains:
+                domain = class_.domains[number]
+                left[domain] = left.get(domain, 0) + self._stocks[class_].left
+        return sorted(left, key=lambda domain: (left[domain] < slots, left[domain] if left[domain] >= slots else -left[domain]))
+
+    def reach(self, want: Want) -> frozenset[SliceClass]:
+        """Classes of which one more slice would help a want that `take` has just refused."""
+        return self._exhausted.get(want, frozenset())
+
+    # --- give and take -------------------------------------------------------------------------------------------------
+    def take(self, want: Want, slots: int) -> bool:
+        """Give so many slices, or none. Others that have got slices may get other ones instead."""
+        if want in self._exhausted:
+            return False
+        for done in range(slots):
+            if not self.take_one(want):
+                for _ in range(done):
+                    self._put_back(want)
+                return False
+        return True
+
+    def add(self, class_: SliceClass) -> None:
+        """One more slice of this class will be free, as the unit on it must leave."""
+        self._stocks[class_].left += 1
+        self._open.clear()
+        self._exhausted = {want: reached for want, reached in self._exhausted.items() if class_ not in reached}
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that restores the present state."""
+        counts = [(stock, stock.free, stock.left) for stock in self._stocks.values()]
+        given = {want: dict(stocks) for want, stocks in self.given.items()}
+        takers = {stock: dict(wants) for stock, wants in self._takers.items()}
+        exhausted = dict(self._exhausted)
+
+        def restore() -> None:
+            for stock, free, left in counts:
+                stock.free, stock.left = free, left
+            self.given, self._takers, self._exhausted = given, takers, exhausted
+            self._open.clear()
+
+        return restore
+
+    def _put_back(self, want: Want) -> None:
+        stock = next(iter(self.given[want]))
+        self._count(want, stock, -1)
+        stock.left += 1
+        stock.free = min(stock.free + 1, len(stock.class_.free))
+        self._open.clear()
+
+    def _stocks_for(self, want: Want) -> list[_Stock]:
+        found = self._fitting.get(want)
+        if found is None:
+            number, domain = want
+            found = [
+                self._stocks[class_]
+                for class_ in self._order
+                if class_.mask >> number & 1 and (domain is None or class_.domains[number] == domain)
+            ]
+            self._fitting[want] = found
+        return found
+
+    def take_one(self, want: Want) -> bool:
+        """Directly, or along a shortest path on which each takes a slice of the next and the last takes one that is left."""
+        if self._take_direct(want, want, []):
+            return True
+        before: dict[Want, tuple[Want, _Stock]] = {}
+        queue, seen = [want], {want}
+        reached: set[SliceClass] = set()
+        for here in queue:
+            for stock in self._stocks_for(here):
+                if stock.class_ in reached:
+                    continue
+                reached.add(stock.class_)
+                for other in self._takers.get(stock, ()):
+                    if other not in seen:
+                        seen.add(other)
+                        before[other] = (here, stock)
+                        path = self._path(before, want, other)
+                        if self._take_direct(want, other, path):
+                            return True
+                        queue.append(other)
+        self._exhausted[want] = frozenset(reached)
+        return False
+
+    @staticmethod
+    def _path(before: dict[Want, tuple[Want, _Stock]], start: Want, end: Want) -> list[tuple[Want, Want, _Stock]]:
+        path = []
+        while end != start:
+            here, stock = before[end]
+            path.append((here, end, stock))
+            end = here
+        return path
+
+    def _take_direct(self, start: Want, end: Want, path: list[tuple[Want, Want, _Stock]]) -> bool:
+        stocks = self._open.get(end)
+        if stocks is None:
+            self._open[end] = stocks = self._stocks_for(end).copy()
+        while stocks and not stocks[0].left:
+            stocks.pop(0)
+        chosen = next((stock for stock in stocks if stock.free > 0), None) or next((stock for stock in stocks if stock.left), None)
+        if chosen is None:
+            return False
+        chosen.left -= 1
+        chosen.free -= chosen.free > 0
+        self._count(end, chosen, 1)
+        for taker, giver, stock in path:
+            self._count(giver, stock, -1)
+            self._count(taker, stock, 1)
+        return True
+
+    def _count(self, want: Want, stock: _Stock, change: int) -> None:
+        given = self.given.setdefault(want, {})
+        given[stock] = given.get(stock, 0) + change
+        if given[stock]:
+            self._takers.setdefault(stock, {})[want] = None
+        else:
+            del given[stock]
+            del self._takers[stock][want]

@@ -1,0 +1,156 @@
+"""Jobs that only take and leave slices: all that the allotment sees of a job.
+
+`World(*nodes).job("a", a_pool(min=1, max=4)).settle()`: every job takes what it is granted and leaves what is revoked, until nothing
+changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from builders.jobs import Obj
+from builders.nodes import an_inventory
+from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, PoolDemand
+from diloco_operator.fleet import Shape, Slice
+from diloco_operator.fleet.slices import group_name
+from diloco_operator.placement import JobRequest, PlacementRequest, PoolRequest, UnitRequest, place
+from diloco_operator.placement.matching import slice_requirements
+
+V5P = Shape("tpu-v5p", "2x2x1", 4)
+
+
+@dataclass(frozen=True)
+class SimplePool:
+    shape: Shape = V5P
+    min: int = 0
+    max: int = 4
+    capacity: str = ""
+    selector: tuple[tuple[str, str], ...] = ()
+    scavenged: bool = False
+
+
+@dataclass
+class SimpleJob:
+    name: str
+    pools: tuple[SimplePool, ...]
+    min: int
+    max: int
+    priority: int
+    created: float
+    units: dict[str, tuple[Slice, ...]] = field(default_factory=dict)
+    """Those that run: "<index of the pool>-<number>"."""
+    leaving: dict[str, tuple[Slice, ...]] = field(default_factory=dict)
+
+    def placement_request(self) -> JobRequest:
+        return JobRequest(
+            self.name,
+            self.min,
+            self.max,
+            tuple(self._pool_request(index, pool) for index, pool in self._ordered()),
+            reserved=len(self.leaving),
+        )
+
+    def _ordered(self) -> list[tuple[int, SimplePool]]:
+        """Scavenged pools last, as reconcile asks."""
+        return sorted(enumerate(self.pools), key=lambda each: each[1].scavenged)
+
+    def _pool_request(self, index: int, pool: SimplePool) -> PoolRequest:
+        names = [f"{index}-{number}" for number in range(pool.max)]
+        units = sorted(
+            (UnitRequest(n, group_name(self.units.get(n, ()))) for n in names if n not in self.leaving), key=lambda u: not u.slice
+        )
+        reserved = sum(name in self.leaving for name in names)
+        least = 0 if pool.scavenged else pool.min
+        return PoolRequest(str(index), pool.shape, least, pool.max, tuple(units), reserved, pool.capacity, dict(pool.selector))
+
+    def request(self) -> AllotmentRequest:
+        pools = []
+        for (_, pool), asked in zip(self._ordered(), self.placement_request().pools, strict=True):
+            held = [HeldUnit(u.name, tuple(h.node for s in self.units[u.name] for h in s.hosts)) for u in asked.units if u.slice]
+            wanted = len(asked.units) - len(held)
+            pools.append(
+                PoolDemand(slice_requirements(asked), asked.min, pool.max, wanted, pool.scavenged, tuple(held), others=asked.reserved)
+            )
+        return AllotmentRequest(self.name, self.priority, self.created, self.min, self.max, tuple(pools))
+
+    def nodes(self) -> frozenset[str]:
+        return frozenset(h.node for s in (*self.units.values(), *self.leaving.values()) for each in s for h in each.hosts)
+
+
+class World:
+    def __init__(self, *nodes: Obj) -> None:
+        self.fleet = an_inventory(*nodes)
+        self.allotment = Allotment(self.fleet)
+        self.jobs: dict[str, SimpleJob] = {}
+        self.woken: list[str] = []
+        self.left = 0
+        """Units that had to leave."""
+
+    def job(self, name: str, *pools: SimplePool, min: int = 1, max: int | None = None, priority: int = 0) -> Self:
+        """A new job, younger than all others. It has registered and got nothing yet."""
+        most = max if max is not None else sum(pool.max for pool in pools)
+        self.jobs[name] = SimpleJob(name, pools, min, most, priority, created=float(len(self.jobs)))
+        self.allotment.update(self.jobs[name].request())
+        return self
+
+    def delete(self, name: str) -> None:
+        """Its pods end at once."""
+        del self.jobs[name]
+        self.allotment.remove(name)
+        self.fleet.set_reservations(name, ())
+
+    def act(self, name: str) -> bool:
+        """One reconcile: take what is granted, leave what is revoked. True if anything changed."""
+        job = self.jobs[name]
+        before = (dict(job.units), dict(job.leaving))
+        for unit in self.allotment.of(name).revoked:
+            if unit in job.units:
+                job.leaving[unit] = job.units.pop(unit)
+                self.left += 1
+        placement = place(PlacementRequest((job.placement_request(),), self.allotment.view(name)))
+        for each in placement.assigned:
+            assert each.unit not in job.units or job.units[each.unit] == each.slices, "a unit moved"
+            job.units[each.unit] = each.slices
+        assert len(job.units) + len(job.leaving) <= job.max
+        self.fleet.set_reservations(name, job.nodes())
+        self.allotment.update(job.request())
+        self.woken += sorted(self.allotment.refresh())
+        return before != (job.units, job.leaving)
+
+    def units_end(self) -> bool:
+        """The units that leave have gone. True if there were any."""
+        ended = False
+        for job in self.jobs.values():
+            if job.leaving:
+                ended = True
+                job.leaving.clear()
+                self.fleet.set_reservations(job.name, job.nodes())
+                self.allotment.update(job.request())
+        self.woken += sorted(self.allotment.refresh())
+        return ended
+
+    def settle(self, rounds: int = 60) -> Self:
+        """Jobs act, and units end, until nothing changes."""
+        self.allotment.refresh()
+        for _ in range(rounds):
+            acted = [self.act(name) for name in list(self.jobs)]
+            if not any(acted) and not self.units_end():
+                return self
+        raise AssertionError(f"no fixed point after {rounds} rounds: {self.counts()}")
+
+    def counts(self) -> dict[str, int]:
+        """Job -> its units that run."""
+        return {name: len(job.units) for name, job in self.jobs.items()}
+
+    def restarted(self) -> Allotment:
+        """The allotment of an operator that has just started."""
+        found = Allotment(self.fleet)
+        for job in reversed(self.jobs.values()):
+            found.update(job.request())
+        found.refresh()
+        return found
+
+
+def a_pool(min: int = 0, max: int = 4, **fields: object) -> SimplePool:
+    return replace(SimplePool(min=min, max=max), **fields)  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""Which job gets which slices, and which units must leave theirs."""
+
+from __future__ import annotations
+
+import pytest
+from builders.allotted_jobs import V5P, World, a_pool
+from builders.jobs import Obj
+from builders.nodes import a_gpu_node, a_tpu_node
+from diloco_operator.fleet import Shape, project_node
+
+PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
+ONE_GPU_HOST = Shape("nvidia-h100-80gb", "", 8, 1)
+
+
+def tpus(count: int, **fields: object) -> list[Obj]:
+    return [a_tpu_node(f"tpu-{index}", **fields) for index in range(count)]  # type: ignore[arg-type]
+
+
+# --- minima -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("priority", [0, 1_000_000])
+def test_a_younger_job_gets_its_minimum_from_the_surplus_of_one_that_has_all(priority: int) -> None:
+    world = World(*tpus(4)).job("old", a_pool(max=10)).settle()
+    assert world.counts() == {"old": 4}
+    world.job("young", a_pool(max=1), priority=priority).settle()
+    assert world.counts() == {"old": 3, "young": 1}
+    assert world.left == 1
+
+
+def test_a_new_slice_goes_to_the_waiting_minimum_not_to_surplus() -> None:
+    world = World(*tpus(1)).job("old", a_pool(max=10)).settle()
+    world.job("young", a_pool(max=1)).settle()
+    assert world.counts() == {"old": 1, "young": 0}
+    world.fleet.update_node(project_node(a_tpu_node("tpu-9")))
+    world.settle()
+    assert world.counts() == {"old": 1, "young": 1}
+    assert world.left == 0
+
+
+def test_minima_come_in_the_order_of_priority_then_age() -> None:
+    world = World(*tpus(3))
+    world.job("old", a_pool(max=2), min=2).job("middle", a_pool(max=2), min=2).job("urgent", a_pool(max=1), priority=5).settle()
+    assert world.counts() == {"old": 2, "middle": 0, "urgent": 1}
+
+
+def test_a_minimum_that_is_held_is_not_revoked_even_for_a_minimum_of_higher_priority() -> None:
+    world = World(*tpus(2)).job("old", a_pool(max=2), min=2).settle()
+    world.job("urgent", a_pool(max=1), priority=1_000_000).settle()
+    assert world.counts() == {"old": 2, "urgent": 0}
+
+
+def test_the_minimum_of_a_pool_is_part_of_the_minimum_of_its_job() -> None:
+    reserved = a_pool(min=1, max=2, capacity="Reserved")
+    spot = a_pool(max=4, capacity="Spot")
+    nodes = [
+        a_tpu_node("r-0", labels={"cloud.google.com/reservation-name": "r"}),
+        *(a_tpu_node(f"s-{i}", labels={"cloud.google.com/gke-spot": "true"}) for i in range(3)),
+    ]
+    world = World(*nodes).job("wide", a_pool(max=4)).settle()
+    world.job("picky", spot, reserved, min=1).settle()
+    assert [unit.split("-")[0] for unit in world.jobs["picky"].units].count("1") == 1
+
+
+def test_a_slice_that_a_unit_leaves_is_kept_for_the_minimum_it_was_revoked_for() -> None:
+    world = World(*tpus(3)).job("old", a_pool(max=10)).settle()
+    world.job("claimant", a_pool(max=1))
+    world.allotment.refresh()
+    world.act("old")
+    world.job("thief", a_pool(max=9), priority=0)
+    world.allotment.refresh()
+    assert world.allotment.of("claimant").coming == 1
+    world.units_end()
+    assert world.allotment.of("claimant").granted
+    world.act("thief")
+    world.act("claimant")
+    assert world.counts()["claimant"] == 1
+
+
+def test_no_more_units_leave_than_are_needed_and_none_while_one_is_leaving_already() -> None:
+    world = World(*tpus(4)).job("old", a_pool(max=10)).settle()
+    world.job("young", a_pool(max=1))
+    world.allotment.refresh()
+    world.act("old")
+    assert world.left == 1
+    world.act("old")
+    world.act("young")
+    assert world.left == 1
+
+
+def test_a_free_slice_is_taken_before_any_unit_leaves_also_when_another_grant_must_move_for_it() -> None:
+    nodes = [a_tpu_node("x", labels={"x": "1"}), a_tpu_node("y")]
+    world = World(*nodes).job("either", a_pool(max=1))
+    world.job("only-x", a_pool(max=1, selector=(("x", "1"),))).settle()
+    assert world.counts() == {"either": 1, "only-x": 1}
+    assert world.left == 0
+
+
+# --- surplus --------------------------------------------------------------------------------------------------------------
+def test_surplus_goes_to_the_higher_priority() -> None:
+    world = World(*tpus(6)).job("low", a_pool(max=9)).job("high", a_pool(max=3), priority=1).settle()
+    assert world.counts() == {"low": 3, "high": 3}
+
+
+def test_equal_priorities_get_equal_shares_of_surplus_whoever_came_first() -> None:
+    world = World(*tpus(9)).job("first", a_pool(max=9)).settle()
+    assert world.counts() == {"first": 9}
+    world.job("second", a_pool(max=9)).settle()
+    assert world.counts() == {"first": 5, "second": 4}
+    world.job("third", a_pool(max=2)).settle()
+    assert world.counts() == {"first": 4, "second": 3, "third": 2}
+    left = world.left
+    world.settle()
+    assert world.left == left, "nothing changed, and yet a unit left"
+
+
+def test_shares_are_counted_beyond_the_minimum() -> None:
+    world = World(*tpus(8)).job("big", a_pool(max=9), min=4).job("small", a_pool(max=9), min=0).settle()
+    assert world.counts() == {"big": 6, "small": 2}
+
+
+def test_one_slice_of_difference_moves_nobody() -> None:
+    world = World(*tpus(3)).job("first", a_pool(max=3), min=0).settle()
+    world.job("second", a_pool(max=3), min=0).settle()
+    assert world.counts() == {"first": 2, "second": 1}
+    assert world.left == 1
+
+
+def test_what_a_job_leaves_is_shared_by_the_others() -> None:
+    world = World(*tpus(6)).job("a", a_pool(max=6)).job("b", a_pool(max=6)).job("c", a_pool(max=6)).settle()
+    assert world.counts() == {"a": 2, "b": 2, "c": 2}
+    left = world.left
+    world.delete("c")
+    world.settle()
+    assert (world.counts(), world.left) == ({"a": 3, "b": 3}, left)
+
+
+# --- Scavenged ------------------------------------------------------------------------------------------------------------
+def test_scavenged_pools_give_way_to_any_other_demand_down_to_zero() -> None:
+    world = World(*tpus(3)).job("scavenger", a_pool(max=3, scavenged=True), min=2).settle()
+    assert world.counts() == {"scavenger": 3}
+    world.job("paid", a_pool(max=9), min=0, priority=-5).settle()
+    assert world.counts() == {"scavenger": 0, "paid": 3}
+
+
+def test_scavenged_units_leave_before_other_surplus() -> None:
+    world = World(*tpus(4)).job("scavenger", a_pool(max=2, scavenged=True)).job("paid", a_pool(max=2)).settle()
+    world.job("claimant", a_pool(max=1)).settle()
+    assert world.counts() == {"scavenger": 1, "paid": 2, "claimant": 1}
+
+
+def test_scavengers_share_what_is_left() -> None:
+    world = World(*tpus(4)).job("one", a_pool(max=4, scavenged=True)).settle()
+    world.job("two", a_pool(max=4, scavenged=True)).settle()
+    assert world.counts() == {"one": 2, "two": 2}
+
+
+# --- units of several slices ----------------------------------------------------------------------------------------------
+def test_a_gang_gets_all_its_hosts_or_none() -> None:
+    world = World(*(a_gpu_node(f"g-{i}") for i in range(3))).job("gangs", a_pool(max=2, shape=PAIR)).settle()
+    assert world.counts() == {"gangs": 1}
+    world.job("single", a_pool(max=1, shape=ONE_GPU_HOST)).settle()
+    assert world.counts() == {"gangs": 1, "single": 1}
+
+
+def test_single_hosts_leave_for_the_minimum_of_a_gang_only_if_that_suffices() -> None:
+    world = World(*(a_gpu_node(f"g-{i}") for i in range(3))).job("singles", a_pool(max=3, shape=ONE_GPU_HOST), min=2).settle()
+    world.job("gang", a_pool(max=1, shape=PAIR)).settle()
+    assert world.counts() == {"singles": 3, "gang": 0}
+    world.fleet.update_node(project_node(a_gpu_node("g-9")))
+    world.settle()
+    assert world.counts() == {"singles": 2, "gang": 1}
+
+
+def test_the_hosts_of_a_gang_are_of_one_zone() -> None:
+    zones = [("g-0", "a"), ("g-1", "b"), ("g-2", "b")]
+    nodes = [a_gpu_node(name, labels={"topology.kubernetes.io/zone": zone}) for name, zone in zones]
+    world = World(*nodes).job("single", a_pool(max=1, shape=ONE_GPU_HOST)).job("gang", a_pool(max=1, shape=PAIR)).settle()
+    assert world.counts() == {"single": 1, "gang": 1}
+    assert {s.name for s in world.jobs["gang"].units["0-0"]} == {"g-1", "g-2"}
+
+
+# --- who is woken ----------------------------------------------------------------------------------------------------------
+def test_a_free_slice_wakes_only_the_job_that_gets_it() -> None:
+    world = World(*tpus(2))
+    for name in ("a", "b", "c"):
+        world.job(name, a_pool(max=1))
+    world.settle()
+    world.woken.clear()
+    world.fleet.update_node(project_node(a_tpu_node("tpu-9")))
+    assert world.allotment.refresh() == {"c"}
+    assert world.allotment.refresh() == set()
+
+
+def test_a_change_concerns_only_jobs_that_could_use_the_slice() -> None:
+    world = World(*tpus(2), a_gpu_node("g-0")).job("tpu", a_pool(max=4)).job("gpu", a_pool(max=4, shape=ONE_GPU_HOST)).settle()
+    before = world.allotment.of("gpu")
+    world.fleet.update_node(project_node(a_tpu_node("tpu-9")))
+    assert world.allotment.refresh() == {"tpu"}
+    assert world.allotment.of("gpu") is before
+
+
+def test_slices_without_any_job_that_wants_them_are_granted_to_nobody() -> None:
+    world = World(*tpus(2)).job("one", a_pool(max=1)).settle()
+    assert list(world.allotment.view("one").free(V5P)) == []
+    assert [kept for _, kept in world.allotment.view("one").kept(V5P)] == [""]
