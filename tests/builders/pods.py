@@ -79,6 +79,38 @@ def _container_status(pod: Obj, state: Obj) -> Obj:
     return {"name": main_container(pod), "image": image, "imageID": "", "ready": ready, "restartCount": 0, "state": state}
 
 
+def is_unschedulable(
+    pod: Obj, words: str = "0/5 nodes are available: 1 Insufficient google.com/tpu.", reason: str = "Unschedulable"
+) -> None:
+    """As a scheduler says it of a pod that it finds no place for."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": words}
+    pod["status"]["conditions"] = [condition]
+
+
+def is_bound(pod: Obj, at: float) -> None:
+    pod["spec"]["nodeName"] = pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": format_timestamp(at)}]
+
+
+def has_network(pod: Obj, at: float) -> None:
+    """Its volumes and network are ready since `at`, by the clock of its node; the kubelet pulls its images."""
+    condition = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": format_timestamp(at)}
+    pod["status"].setdefault("conditions", []).append(condition)
+    waits(pod, "ContainerCreating")
+
+
+def waits(pod: Obj, reason: str, message: str = "") -> None:
+    """Its main container waits."""
+    waiting = {"reason": reason, **({"message": message} if message else {})}
+    pod["status"]["containerStatuses"] = [_container_status(pod, {"waiting": waiting})]
+
+
+def init_container(pod: Obj, state: Obj, name: str = "fetch") -> None:
+    """Its one init container is in this state, and the main container waits for it."""
+    pod["status"]["initContainerStatuses"] = [{"name": name, "image": "fetch:1", "state": state}]
+    waits(pod, "PodInitializing")
+
+
 def starts(pod: Obj, now: float) -> None:
     pod["status"] = running_status(pod, format_timestamp(now))
     pod["spec"]["nodeName"] = pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")

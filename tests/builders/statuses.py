@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS, UnitState
+from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS, MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 
@@ -29,6 +29,7 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         failures=(MOMENT,) * failures,
         ended_at=MOMENT,
         not_before=None if idle else MOMENT,
+        unschedulable=999_999,
         recover_seconds=1234567.123,
         template_hash="1.263f907b9a28deec",
         tokens_per_second=1234567890.1,
@@ -60,6 +61,7 @@ def a_large_status(
             _a_unit(i, state, message=message, hosts=hosts, host=host, failures=limit + 1, refused=refused)
             for i, state in enumerate(states)
         ],
+        "unschedulableNodes": [{"name": "n" * 253, "since": moment}] * MAX_UNSCHEDULABLE_NODES,
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
     }

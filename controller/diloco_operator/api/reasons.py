@@ -178,6 +178,11 @@ class EventReason(enum.StrEnum):
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
     UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again."
+    UNIT_UNSCHEDULABLE = (
+        "UnitUnschedulable",
+        Severity.WARNING,
+        "No scheduler bound a unit's pods in time; it gave its slice up and tries again. This is no failure.",
+    )
     UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause."
     UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
     UNITS_CHANGED = "UnitsChanged", Severity.NORMAL, "More units changed at once than there are Events for."
@@ -206,7 +211,13 @@ class UnitReason(enum.StrEnum):
         "PodsRefused",
         "Pending: the API server rejected its pods (policy, quota, an invalid template); the message says what to do.",
     )
-    SCHEDULING = "Scheduling", "Starting: its pods exist, but not all of them run."
+    SCHEDULING = "Scheduling", "Starting: its pods exist, and a scheduler has not bound all of them yet."
+    UNSCHEDULABLE = (
+        "Unschedulable",
+        "Pending: no scheduler bound its pods within `learners.timeouts.schedule`; it gave its slice up, which is no failure.",
+    )
+    STARTING_CONTAINERS = "StartingContainers", "Starting: its pods wait for volumes, network or init containers."
+    PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."
     WAITING_FOR_SYNCER = "WaitingForSyncer", "Joining: its pods run, but the syncer has not seen the learner yet."
     TAKING_PARAMETERS = "TakingParameters", "Joining: it is connected and receives the current parameters."
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
@@ -217,6 +228,12 @@ class UnitReason(enum.StrEnum):
         "The platform took the pod away (pre-emption, eviction, maintenance); does not count against the restart budget.",
     )
     NODE_LOST = "NodeLost", "A node is gone or does not answer; does not count against the restart budget."
+    IMAGE_REFUSED = (
+        "ImageRefused",
+        "An image of the pool's template does not exist, or the registry refuses it; the message has the kubelet's words.",
+    )
+    PULL_TIMEOUT = "PullTimeout", "The images were not pulled within `learners.timeouts.pull`."
+    START_TIMEOUT = "StartTimeout", "Volumes, network and init containers were not ready within `learners.timeouts.start`."
     JOIN_TIMEOUT = "JoinTimeout", "The unit did not join within `learners.timeouts.join`."
     STALLED = "Stalled", "The syncer has not heard from the unit for `learners.stallTimeout`."
     REFUSED_LAYOUT = "RefusedLayout", "The learner's parameters have other names or shapes than the job's."

@@ -73,6 +73,12 @@ class OperatorConfig:
     """Longest time between two such retries. A changed spec is tried at once."""
     placement_retry: float = 15.0
     """A job with unplaced units is placed again at least this often, and as soon as slices become free."""
+    unschedulable_retry: float = 5.0
+    """Pause of a unit after it gave up a slice, because no scheduler bound its pods there. It doubles with every further time in a row."""
+    unschedulable_retry_max: float = 300.0
+    """Longest such pause."""
+    avoid_unschedulable: float = 1800.0
+    """The units of a job prefer other nodes for this long after one of them gave a node up."""
     certificate_lifetime: float = 30 * 86400.0
     """Lifetime of the certificate of a learner or syncer. It is renewed, without a restart, when a third of that is left."""
     secret_propagation: float = 180.0

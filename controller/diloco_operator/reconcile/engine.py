@@ -27,6 +27,7 @@ from diloco_operator.reconcile.units.preemption import preempt, reclaimable
 from diloco_operator.reconcile.units.reservations import pod_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import restarted
 from diloco_operator.reconcile.units.scaling import Scaling, scale
+from diloco_operator.reconcile.units.unschedulable import unschedulable
 
 
 def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place) -> Plan:
@@ -49,7 +50,7 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
         plan = _suspend(context, units)
     else:
         plan = _run(context, units, solver)
-    return replace(plan, restarts=restarted(context.before, units.records))
+    return replace(plan, restarts=restarted(context.before, units.records), unschedulable=unschedulable(context.before, units.records))
 
 
 def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
@@ -62,7 +63,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
 
     records = preempt(context, leave_removed_pools(context, replace_outdated(context, units.records)))
     pods = LearnerPods(context)
-    scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready))
+    scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
     learners = [*scaling.creates, *missing_pods(context, pods, scaling.records, units.adopted)]
     to_issue = certificates_to_issue(context, learners)
     cleanup = prune_pods(context, scaling.records)

@@ -22,6 +22,7 @@ from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
+from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
 from diloco_operator.reconcile.observe.template import template_problems
 from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
 from diloco_operator.report import Report
@@ -175,6 +176,8 @@ class PodView:
     """When the main container started, None while it does not run."""
     waiting: str
     """Why the main container does not run yet, such as `ImagePullBackOff: …`."""
+    startup: PodStartup | None
+    """None once the main container has run."""
     unschedulable: str
     """The scheduler's message while it finds no place."""
     disruption: str
@@ -230,6 +233,7 @@ def project_pod(obj: Obj) -> PodView:
         deletion=_time(meta.get("deletionTimestamp")),
         running_since=_time(running.get("startedAt")) if running is not None else None,
         waiting=_join(waiting.get("reason", ""), waiting.get("message", "")),
+        startup=project_startup(obj) if running is None and not state.get("terminated") else None,
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         disruption=_join(target.get("reason", ""), target.get("message", "")) if target.get("status") == "True" else "",
         termination=_termination(state.get("terminated") or (container.get("lastState") or {}).get("terminated")),

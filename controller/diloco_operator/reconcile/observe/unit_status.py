@@ -35,6 +35,7 @@ class UnitStatusRecord(NamedTuple):
     failures: tuple[float, ...] = ()
     ended_at: float | None = None
     not_before: float | None = None
+    unschedulable: int = 0
     recover_seconds: float | None = None
     template_hash: str = ""
     tokens_per_second: float = 0.0
@@ -76,6 +77,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         failures=tuple(parse_timestamp(t) for t in get("failures") or ()),
         ended_at=_time(get("endedAt")),
         not_before=_time(get("notBefore")),
+        unschedulable=get("unschedulable", 0),
         recover_seconds=get("recoverSeconds"),
         template_hash=get("templateHash", ""),
         tokens_per_second=get("tokensPerSecond", 0.0),
@@ -111,6 +113,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
     for key, moment in (("since", record.since), ("endedAt", record.ended_at), ("notBefore", record.not_before)):
         if moment is not None:
             found[key] = format_timestamp(moment)
+    if record.unschedulable:  # absent otherwise, so that a new version need not write every job's status
+        found["unschedulable"] = record.unschedulable
     if record.recover_seconds is not None:
         found["recoverSeconds"] = record.recover_seconds
     return found

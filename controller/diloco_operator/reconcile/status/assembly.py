@@ -15,6 +15,7 @@ from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import Statements, merge
 from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.reconcile.units.unschedulable import write_nodes
 
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def assemble(
             "max": learners.max,
         },
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
+        **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }

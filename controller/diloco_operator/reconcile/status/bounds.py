@@ -201,6 +201,7 @@ def _essential(unit: dict[str, Any]) -> dict[str, Any]:
     """What identifies and counts a unit, and what the next attempt of one that runs needs."""
     refused = sum(unit["refused"].values())
     found = {**unit, "refused": {_OTHERS: refused} if refused else {}}
+    found.pop("unschedulable", None)  # the next pause is short again, that is all
     if _idle(unit):
         found["failures"] = []
         for key in ("endedAt", "recoverSeconds"):

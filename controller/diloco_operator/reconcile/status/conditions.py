@@ -227,7 +227,7 @@ def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> DegradedReason:
     for record in missing:
         if record.state in (UnitState.FAILED, UnitState.BACKING_OFF):
             causes.add(DegradedReason.LEARNERS_FAILED)
-        elif record.state is UnitState.PENDING and not record.slice:
+        elif record.state is UnitState.PENDING and (not record.slice or record.reason == UnitReason.UNSCHEDULABLE):
             causes.add(DegradedReason.LEARNERS_UNPLACED)
         elif record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING) and record.restarts == 0:
             causes.add(DegradedReason.LEARNERS_STARTING)

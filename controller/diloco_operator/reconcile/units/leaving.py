@@ -65,7 +65,9 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
         return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, since=now)
     if record.state is UnitState.COMPLETED:
         return record
-    fresh = record._replace(slice="", not_before=None, failures=(), ended_at=None, reason=UnitReason.SUSPENDED, message=message)
+    fresh = record._replace(
+        slice="", not_before=None, failures=(), unschedulable=0, ended_at=None, reason=UnitReason.SUSPENDED, message=message
+    )
     return fresh if record.state is UnitState.PENDING else fresh._replace(state=UnitState.PENDING, since=now)
 
 

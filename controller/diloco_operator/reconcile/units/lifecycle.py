@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
@@ -18,7 +17,9 @@ from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
 from diloco_operator.reconcile.units.restarts import after_end
-from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, all_bound, all_run, starting, timed_out
+from diloco_operator.reconcile.units.unschedulable import after_unschedulable, nodes_to_avoid
+from diloco_operator.report import UnitPhase, UnitReport
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
 
@@ -30,17 +31,21 @@ class Units(NamedTuple):
     adopted: set[str]
     """Units whose pods are newer than their record: an operator died before it wrote status."""
     deadlines: list[float]
+    avoid: dict[str, float]
+    """Nodes that units should avoid, because no scheduler bound a pod there lately -> since when."""
 
 
 class UnitObservation(NamedTuple):
     record: UnitStatusRecord
     adopted: bool = False
     deadlines: Sequence[float] = ()
+    given_up: str = ""
+    """The node that the unit gave up, because no scheduler bound a pod there."""
 
 
 def observe_units(context: ReconcileContext) -> Units:
     """Of every unit on record, and of every unit that has pods."""
-    units = Units(dict(context.before), set(), [])
+    units = Units(dict(context.before), set(), [], nodes_to_avoid(context))
     for name, pods in context.learners.items():
         units.records.setdefault(name, UnitStatusRecord(name, pods[0].pool, since=context.now))
     for name, record in units.records.items():
@@ -51,6 +56,8 @@ def observe_units(context: ReconcileContext) -> Units:
         units.deadlines.extend(observation.deadlines)
         if observation.adopted:
             units.adopted.add(name)
+        if observation.given_up:
+            units.avoid[observation.given_up] = context.now
     return units
 
 
@@ -132,10 +139,14 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         ever_ran=record.state is not UnitState.STARTING,
         adopted=adopted,
     )
+    timeout = Timeout()
     if end is None:
-        timeout = _timed_out(context, record, current)
+        timeout = timed_out(context, record, current)
         deadlines += [timeout.due] if timeout.due is not None else []
         end = timeout.end
+    if timeout.unbound is not None:
+        given_up = after_unschedulable(record, timeout.unbound, context.observed.config, context.now)
+        return UnitObservation(given_up, adopted, deadlines, timeout.unbound.node)
     if end is None:
         return UnitObservation(_advance(context, record, current), adopted, deadlines)
     end = _when(context, record, end)
@@ -166,18 +177,15 @@ def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
     return replace(end, at=min(max(end.at, began), context.now))
 
 
-_CLOCK_TOLERANCE = 1.0
-"""Seconds by which a time in status may be ahead of us: it is written in milliseconds, and other operators wrote it too."""
-
-
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Times in the future were written by an operator whose clock was ahead, and would stop every time-out until they come."""
-    latest = context.now + _CLOCK_TOLERANCE
-    budget = context.spec.learners.restart
+    latest = context.now + CLOCK_TOLERANCE
+    paused = record.reason == UnitReason.UNSCHEDULABLE
+    longest = context.observed.config.unschedulable_retry_max if paused else context.spec.learners.restart.backoff.max
     if record.since is not None and record.since > latest:
         record = record._replace(since=context.now)
-    if record.not_before is not None and record.not_before > latest + budget.backoff.max:
-        record = record._replace(not_before=context.now + budget.backoff.max)
+    if record.not_before is not None and record.not_before > latest + longest:
+        record = record._replace(not_before=context.now + longest)
     if any(failure > latest for failure in record.failures):
         record = record._replace(failures=tuple(min(failure, context.now) for failure in record.failures))
     return record
@@ -214,74 +222,11 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
     return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == UnitReason.NODE_LOST)
 
 
-class Timeout(NamedTuple):
-    """An attempt that took too long, or when it will have taken too long."""
-
-    end: End | None = None
-    due: float | None = None
-
-
-def _timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
-    since = record.since if record.since is not None else context.now
-    if record.state is UnitState.STARTING and not _all_run(pods):
-        limit = context.spec.learners.join_limit
-        message = f"not all of its pods ran within {format_duration(limit)} (learners.timeouts.join): {_waiting(pods)}"
-        return _limit(context, since + limit, End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now, leave_slice=True))
-    if context.report is None:
-        return Timeout()  # without a report from the syncer no learner can be blamed for silence
-    seen = context.unit_report(record.name, record.attempt)
-    if seen is None:
-        return _join_timeout(context, record, pods, since)
-    return _stall_timeout(context, context.report, seen)
-
-
-def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], since: float) -> Timeout:
-    """Its pods run, but the syncer has not seen it."""
-    if record.state not in (UnitState.STARTING, UnitState.JOINING):
-        return Timeout()
-    # A node's clock that is ahead must not put the end off until then.
-    known = (since, context.syncer_since, *(pod.running_since or 0.0 for pod in pods))
-    began = max((moment for moment in known if moment <= context.now + _CLOCK_TOLERANCE), default=since)
-    limit = context.spec.learners.join_limit
-    message = f"it ran, but did not join the syncer within {format_duration(limit)} (learners.timeouts.join)"
-    return _limit(context, began + limit, End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now))
-
-
-def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
-    """The syncer does not hear from it any more. Only a report shows this, so its time counts."""
-    if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
-        return Timeout()
-    # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
-    not_heard_for = min(seen.seconds_since_heard, report.received_at - context.syncer_since)
-    limit = context.spec.learners.stall_timeout
-    if not_heard_for <= 0:
-        return Timeout()
-    due = report.received_at - not_heard_for + limit
-    if report.received_at >= due:
-        message = f"the syncer has not heard from it for {format_duration(limit)} (learners.stallTimeout)"
-        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, message, context.now))
-    return Timeout(due=due if due > context.now else None)
-
-
-def _limit(context: ReconcileContext, due: float, end: End) -> Timeout:
-    return Timeout(end) if context.now >= due else Timeout(due=due)
-
-
-def _all_run(pods: Sequence[PodView]) -> bool:
-    return bool(pods) and all(pod.running_since is not None or pod.ended or pod.main_ended for pod in pods)
-
-
-def _waiting(pods: Sequence[PodView]) -> str:
-    """What the first pod that does not run yet waits for."""
-    for pod in pods:
-        if pod.running_since is None and not pod.ended:
-            return f"{pod.name}: {pod.unschedulable or pod.waiting or 'the kubelet has not started it'}"
-    return "waits for its pods"
-
-
 def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
+    if record.unschedulable and all_bound(pods):
+        record = record._replace(unschedulable=0)
     if state is UnitState.TRAINING and record.ended_at is not None:
         record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
     if (state, reason, message) == (record.state, record.reason, record.message):
@@ -294,10 +239,10 @@ def _state(
 ) -> tuple[UnitState, str, str]:
     if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
         return UnitState.TRAINING, "", ""
-    if not _all_run(pods):
+    if not all_run(pods):
         if record.state is not UnitState.STARTING and pods:
             return record.state, record.reason, record.message
-        return UnitState.STARTING, UnitReason.SCHEDULING, _waiting(pods)
+        return UnitState.STARTING, *starting(context, record, pods)
     if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
         return record.state, record.reason, record.message
     if seen is not None and seen.phase is UnitPhase.JOINING:

@@ -10,6 +10,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.affinity import node_terms
+from diloco_operator.fleet.avoidance import FleetWithout
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, PoolRequest, Solver, UnitRequest, UnplacedUnit
 from diloco_operator.placement.matching import SliceRequirements, slice_requirements
@@ -51,6 +52,8 @@ class Scaling:
     demand: dict[SliceRequirements, int] = field(default_factory=dict)
     """Slices that units need and did not find; Scavenged pools have no demand."""
     deadlines: list[float] = field(default_factory=list)
+    avoid: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that units avoid, because no scheduler bound a pod there lately -> since when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,19 @@ class _Occupancy:
 
 
 def scale(
-    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], solver: Solver, pods: LearnerPods, *, blocked: str
+    context: ReconcileContext,
+    records: Mapping[str, UnitStatusRecord],
+    solver: Solver,
+    pods: LearnerPods,
+    *,
+    blocked: str,
+    avoid: Mapping[str, float],
 ) -> Scaling:
-    """Place, start and release units. `blocked`: "" or why no pod may be created yet."""
+    """Place, start and release units. `blocked`: "" or why no pod may be created yet. `avoid`: nodes that units use only if there are no
+    others -> since when."""
     request = _job_request(context, records)
-    placement = solver(PlacementRequest((request,), context.observed.fleet))
-    scaling = Scaling(dict(records), placement=placement)
+    placement = _place(context, request, solver, avoid)
+    scaling = Scaling(dict(records), placement=placement, avoid=avoid)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
@@ -86,6 +96,16 @@ def scale(
     _show_missing(context, scaling, placement)
     _forget_unneeded(scaling, placement)
     return scaling
+
+
+def _place(context: ReconcileContext, request: JobRequest, solver: Solver, avoid: Mapping[str, float]) -> Placement:
+    fleet = context.observed.fleet
+    if avoid:
+        placement = solver(PlacementRequest((request,), FleetWithout(fleet, avoid)))
+        if all(left.reason is not UnitReason.NO_CAPACITY for left in placement.unplaced):
+            return placement
+        fleet = FleetWithout(fleet, avoid, last=True)
+    return solver(PlacementRequest((request,), fleet))
 
 
 # --- the request -----------------------------------------------------------------------------------------------------------
@@ -240,7 +260,7 @@ def _with_cause(record: UnitStatusRecord, waits: str) -> str:
     """Why a unit waits. The cause of the last attempt's end comes first: it is what a reader needs most."""
     if record.message.endswith(waits):
         return record.message
-    ended = record.state is UnitState.BACKING_OFF or record.reason in _LOST
+    ended = record.state is UnitState.BACKING_OFF or record.reason in (*_LOST, UnitReason.UNSCHEDULABLE)
     return f"{record.message}; {waits}" if ended and record.message else waits
 
 

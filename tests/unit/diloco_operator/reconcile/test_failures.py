@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node, a_tpu_slice
-from builders.pods import main_container_exits, starts
+from builders.pods import is_bound, main_container_exits, starts, waits
 from builders.stage import Stage
 from diloco_operator.report import Report, UnitPhase
 
@@ -198,11 +198,10 @@ def test_unit_whose_pods_never_run_is_tried_on_another_slice() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
     stage.settle()
     starts(stage.syncer, stage.now)
-    stage.pod("v5p-0", 1)["status"]["containerStatuses"] = [
-        {"name": "learner", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
-    ]
+    is_bound(stage.pod("v5p-0", 1), stage.now)
+    waits(stage.pod("v5p-0", 1), "ContainerCreating")
     stage.settle()
-    assert stage.unit("v5p-0")["message"] == "bytes-lm-v5p-0-a1-0: ImagePullBackOff: no such image"
+    assert stage.unit("v5p-0")["message"] == "bytes-lm-v5p-0-a1-0: waits for volumes and network on tpu-0"
     stage.advance(60)
     stage.settle()
     assert stage.unit("v5p-0")["slice"] == "tpu-1"

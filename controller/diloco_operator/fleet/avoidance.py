@@ -1,0 +1,59 @@
+"""A view of the fleet for a job that avoids some nodes. Pure.
+
+See docs/decisions/0131-four-time-outs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from diloco_operator.fleet.health import NotReadyCounts
+from diloco_operator.fleet.node import NodeView
+from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.slices import Fleet, Shape, Slice, SliceCounts
+
+
+@dataclass(frozen=True, slots=True)
+class FleetWithout:
+    """A `Fleet` that offers no free slice with one of these nodes, or, with `last`, offers those last."""
+
+    fleet: Fleet
+    avoid: Collection[str]
+    last: bool = False
+
+    def free(self, shape: Shape) -> Iterator[Slice]:
+        """See `Fleet.free`."""
+        avoided: list[Slice] = []
+        for slice_ in self.fleet.free(shape):
+            if any(host.node in self.avoid for host in slice_.hosts):
+                avoided.append(slice_)
+            else:
+                yield slice_
+        if self.last:
+            yield from avoided
+
+    def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
+        """See `Fleet.resolve`."""
+        return self.fleet.resolve(shape, name)
+
+    def usable(self, slice_: Slice) -> bool:
+        """See `Fleet.usable`."""
+        return self.fleet.usable(slice_)
+
+    def shortage(self, slice_: Slice, needs: Resources) -> str:
+        """See `Fleet.shortage`."""
+        return self.fleet.shortage(slice_, needs)
+
+    def counts(self, shape: Shape) -> SliceCounts:
+        """See `Fleet.counts`."""
+        return self.fleet.counts(shape)
+
+    def node(self, name: str) -> NodeView | None:
+        """See `Fleet.node`."""
+        return self.fleet.node(name)
+
+    @property
+    def not_ready(self) -> NotReadyCounts:
+        """See `Fleet.not_ready`."""
+        return self.fleet.not_ready

@@ -1,0 +1,263 @@
+"""Attempts that take too long: to be scheduled, to pull images, to start, to join, or to be heard from. Pure.
+
+The first three are judged by what scheduler and kubelet report of each pod, and counted from times of the control plane: a node's clock may
+be hours off. Where a node's time is needed, it counts only as far as the step before it allows.
+
+See docs/decisions/0131-four-time-outs.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diloco_operator.api.durations import format_duration
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.startup import PodStartup
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.report import Report, UnitPhase, UnitReport
+
+CLOCK_TOLERANCE = 1.0
+"""Seconds by which a time may be ahead of us: times are written in milliseconds, and by other clocks too."""
+_WORDS = 500
+"""Characters that a message takes over from a scheduler or kubelet."""
+_REFUSALS = (
+    "not found",
+    "does not exist",
+    "manifest unknown",
+    "name unknown",
+    "denied",
+    "unauthorized",
+    "forbidden",
+    "authorization failed",
+    "invalid reference",
+    "no match for platform",
+    "no such host",
+)
+"""In the words of a kubelet: the registry answered, and will answer the same to every further attempt."""
+_REFUSED_REASONS = ("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed")
+_NO_SCHEDULER = "none has looked at it; check that kube-scheduler runs, and schedulerName in the pool's template"
+_STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
+"""Reasons of a waiting container that is on its way. With another one the kubelet reports an error."""
+
+
+class UnboundPod(NamedTuple):
+    """A pod that no scheduler bound in time."""
+
+    node: str
+    """Where it was to run."""
+    message: str
+
+
+class Timeout(NamedTuple):
+    """An attempt that took too long, or when it will have taken too long."""
+
+    end: End | None = None
+    due: float | None = None
+    unbound: UnboundPod | None = None
+    """No end of the attempt that counts: its unit gives the slice up."""
+
+
+class StartStep(enum.Enum):
+    """What a pod that does not run yet waits for."""
+
+    SCHEDULING = UnitReason.SCHEDULING
+    STARTING = UnitReason.STARTING_CONTAINERS
+    PULLING = UnitReason.PULLING_IMAGES
+
+
+class _Wait(NamedTuple):
+    """What one pod waits for, and for how long it may."""
+
+    pod: PodView
+    step: StartStep
+    words: str
+    due: float | None
+    """None: for as long as it takes."""
+    end: End | UnboundPod
+    """What follows when the time is up."""
+
+
+def timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
+    """Of the running attempt, with `pods` its own."""
+    since = record.since if record.since is not None else context.now
+    if record.state is UnitState.STARTING and not all_run(pods):
+        return _start_timeout(context, pods, since)
+    if context.report is None:
+        return Timeout()  # without a report from the syncer no learner can be blamed for silence
+    seen = context.unit_report(record.name, record.attempt)
+    if seen is None:
+        return _join_timeout(context, record, since)
+    return _stall_timeout(context, context.report, seen)
+
+
+def all_run(pods: Sequence[PodView]) -> bool:
+    """Whether the main container of every pod runs or has run."""
+    return bool(pods) and all(_has_run(pod) for pod in pods)
+
+
+def all_bound(pods: Sequence[PodView]) -> bool:
+    """Whether a scheduler has bound every pod."""
+    return bool(pods) and all(pod.startup is None or pod.startup.bound_at is not None for pod in pods)
+
+
+def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, str]:
+    """Reason and message of an attempt whose pods do not all run yet: what the first of them waits for."""
+    since = record.since if record.since is not None else context.now
+    waits = _waits(context, pods, since)
+    if not waits:
+        return UnitReason.SCHEDULING, "waits for its pods"
+    first = min(waits, key=lambda wait: list(StartStep).index(wait.step))
+    return first.step.value, f"{first.pod.name}: {first.words}"
+
+
+def _has_run(pod: PodView) -> bool:
+    return pod.running_since is not None or pod.ended or pod.main_ended
+
+
+# --- until its pods run -----------------------------------------------------------------------------------------------
+def _start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: float) -> Timeout:
+    """By the pod whose time is up first."""
+    timed = [(wait.due, wait) for wait in _waits(context, pods, since) if wait.due is not None]
+    if not timed:
+        return Timeout()
+    due, wait = min(timed, key=lambda each: each[0])
+    if context.now < due:
+        return Timeout(due=due)
+    return Timeout(wait.end) if isinstance(wait.end, End) else Timeout(unbound=wait.end)
+
+
+def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> list[_Wait]:
+    return [_wait(context, pod, pod.startup, since) for pod in pods if not _has_run(pod) and pod.startup is not None]
+
+
+def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    if startup.bound_at is None:
+        return _schedule(context, pod, startup, since)
+    bound = _between(since, startup.bound_at, context.now, context.now)
+    if startup.image_problem:
+        return _image_problem(context, pod, startup, bound)
+    if startup.network_at is None:
+        return _prepare(context, pod, startup, bound)
+    return _pull_or_start(context, pod, startup, bound)
+
+
+def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    timeouts = context.spec.learners.timeouts
+    began = _between(since, pod.created, context.now, context.now)
+    if startup.gated:
+        words, due = f"is held back by spec.schedulingGates: {_clip(pod.unschedulable)}", None
+    elif startup.nominated:  # its victims take their time to end
+        words, due = f"a scheduler makes room for it: {_clip(pod.unschedulable)}", began + timeouts.schedule + timeouts.start
+    else:
+        words, due = _clip(pod.unschedulable) or "waits for a scheduler", began + timeouts.schedule
+    message = (
+        f"no scheduler bound {pod.name} to {pod.node or 'its node'} within {format_duration(timeouts.schedule)} "
+        f"(learners.timeouts.schedule): {words if pod.unschedulable else _NO_SCHEDULER}"
+    )
+    return _Wait(pod, StartStep.SCHEDULING, words, due, UnboundPod(pod.node, message))
+
+
+def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
+    """The kubelet tries again by itself, but a registry that refuses an image does not change its mind."""
+    timeouts = context.spec.learners.timeouts
+    words = _clip(startup.image_problem)
+    began = _network_ready(context, startup, bound)
+    if is_refused(startup.image_problem):
+        message = f"{pod.name} on {pod.node}: an image cannot be pulled; correct it in the pool's template, or the pull secret: {words}"
+        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, message, context.now)
+        return _Wait(pod, StartStep.PULLING, words, began + timeouts.start, end)
+    grace = timeouts.pull if startup.network_at is not None and not startup.init_ran else timeouts.pull + timeouts.start
+    return _Wait(pod, StartStep.PULLING, words, began + grace, _pull_timeout(context, pod, words))
+
+
+def is_refused(problem: str) -> bool:
+    """Whether a kubelet's words about an image mean that a further pull would fail in the same way."""
+    reason, _, detail = problem.partition(": ")
+    return reason in _REFUSED_REASONS or any(words in detail.lower() for words in _REFUSALS)
+
+
+def _prepare(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
+    timeouts = context.spec.learners.timeouts
+    waits = pod.waiting if startup.seen else "the kubelet has not taken it up yet"
+    words = f"waits for volumes and network on {pod.node}" + (f" ({_clip(waits)})" if waits not in _STARTS_BY_ITSELF else "")
+    return _Wait(pod, StartStep.STARTING, words, bound + timeouts.start, _too_slow_to_start(context, pod, words))
+
+
+def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
+    """Volumes and network are there. No time says when images were there: what comes after them has the time of both."""
+    timeouts = context.spec.learners.timeouts
+    ready = _network_ready(context, startup, bound)
+    if startup.init_runs:
+        words = f"the init container {startup.init_runs} runs on {pod.node}"
+        return _Wait(pod, StartStep.STARTING, words, ready + timeouts.pull + timeouts.start, _too_slow_to_start(context, pod, words))
+    if pod.waiting.partition(": ")[0] not in _STARTS_BY_ITSELF:
+        words = f"its container cannot start on {pod.node}: {_clip(pod.waiting)}"
+        return _Wait(pod, StartStep.STARTING, words, ready + timeouts.start, _too_slow_to_start(context, pod, words))
+    words = f"pulls its images on {pod.node}"
+    grace = timeouts.pull + (timeouts.start if startup.init_ran else 0.0)
+    return _Wait(pod, StartStep.PULLING, words, ready + grace, _pull_timeout(context, pod, words))
+
+
+def _pull_timeout(context: ReconcileContext, pod: PodView, words: str) -> End:
+    limit = format_duration(context.spec.learners.timeouts.pull)
+    message = f"the images of {pod.name} were not pulled within {limit} (learners.timeouts.pull): {words}"
+    return End(EndKind.FAILURE, UnitReason.PULL_TIMEOUT, message, context.now, leave_slice=True)
+
+
+def _too_slow_to_start(context: ReconcileContext, pod: PodView, words: str) -> End:
+    limit = format_duration(context.spec.learners.timeouts.start)
+    message = f"{pod.name} was not ready to run within {limit} (learners.timeouts.start): {words}"
+    return End(EndKind.FAILURE, UnitReason.START_TIMEOUT, message, context.now, leave_slice=True)
+
+
+def _network_ready(context: ReconcileContext, startup: PodStartup, bound: float) -> float:
+    """When the pulls began. The time is that of the node's clock, so it counts only within the time that the step before it had."""
+    latest = min(context.now, bound + context.spec.learners.timeouts.start)
+    return _between(bound, startup.network_at, latest, context.now)
+
+
+def _between(earliest: float, moment: float | None, latest: float, now: float) -> float:
+    """A moment by another clock, as far as it can be true; `earliest` for one that is in the future."""
+    if moment is None or moment > now + CLOCK_TOLERANCE:
+        return earliest
+    return max(earliest, min(moment, latest))
+
+
+def _clip(words: str) -> str:
+    return words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
+
+
+# --- once they run ----------------------------------------------------------------------------------------------------
+def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: float) -> Timeout:
+    """Its pods run, but the syncer has not seen it. Counts from when the operator first saw all of them run: that is on record as the
+    time of Joining."""
+    if record.state not in (UnitState.STARTING, UnitState.JOINING):
+        return Timeout()
+    limit = context.spec.learners.join_limit
+    began = context.now if record.state is UnitState.STARTING else max(since, min(context.syncer_since, context.now))
+    message = f"its pods run, but it did not join the syncer within {format_duration(limit)} (learners.timeouts.join); see its log"
+    if context.now >= began + limit:
+        return Timeout(End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now))
+    return Timeout(due=began + limit)
+
+
+def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
+    """The syncer does not hear from it any more. Only a report shows this, so its time counts."""
+    if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
+        return Timeout()
+    # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
+    not_heard_for = min(seen.seconds_since_heard, report.received_at - context.syncer_since)
+    limit = context.spec.learners.stall_timeout
+    if not_heard_for <= 0:
+        return Timeout()
+    due = report.received_at - not_heard_for + limit
+    if report.received_at >= due:
+        message = f"the syncer has not heard from it for {format_duration(limit)} (learners.stallTimeout)"
+        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, message, context.now))
+    return Timeout(due=due if due > context.now else None)
