@@ -167,6 +167,9 @@ class SyncerWatcher:
                 why = f"{error.code().name}: {error.details()}"
             except UnreadableReport as error:
                 why = str(error)
+            except Exception as error:  # a defect that shows in one job: the stream must not end for good without a word
+                log.exception("the reports of %s/%s cannot be read: this is a defect, please report it", *key)
+                why = type(error).__name__
             failures += 1
             delay = self._timeouts.backoff.delay(failures, self._rng())
             # A starting syncer refuses connections for a while, so only repeated failures are worth a warning.

@@ -114,8 +114,10 @@ class FakeCluster:
         wanted: dict[tuple[str, int], int] = {}
         for pod in self.running(job):
             labels = pod["metadata"]["labels"]
-            if labels[names.LABEL_COMPONENT] == names.COMPONENT_LEARNER and "deletionTimestamp" not in pod["metadata"]:
-                unit = (labels[names.LABEL_UNIT], int(labels[names.LABEL_ATTEMPT]))
+            attempt = labels.get(names.LABEL_ATTEMPT, "")  # a stranger's pod may have none, or any other
+            learner = labels[names.LABEL_COMPONENT] == names.COMPONENT_LEARNER and _hosts_of(pod) > 0 and attempt.isdecimal()
+            if learner and "deletionTimestamp" not in pod["metadata"]:
+                unit = (labels.get(names.LABEL_UNIT, ""), int(attempt))
                 hosts[unit] = hosts.get(unit, 0) + 1
                 wanted[unit] = _hosts_of(pod)
         return {unit: attempt for (unit, attempt), count in sorted(hosts.items()) if count == wanted[unit, attempt]}
@@ -243,4 +245,4 @@ class FakeTelemetry:
 
 def _hosts_of(pod: Obj) -> int:
     environment = {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0].get("env", ())}
-    return int(environment["DILOCO_HOSTS"])
+    return int(environment.get("DILOCO_HOSTS") or 0)

@@ -27,11 +27,16 @@ MAX_LEARNERS = 1024
 MAX_POOLS = 16
 MAX_UNSCHEDULABLE_NODES = 32
 """Nodes that status remembers; of more, the oldest are forgotten."""
+SLICE_LIMIT = 131072
+"""Characters of the name of a slice or group of hosts."""
+TEMPLATE_HASH_LIMIT = 64
 
 
 class _Api(BaseModel):
     # Unknown fields are ignored here: an operator must work with objects of a newer CRD. `diloco validate` refuses them.
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex", allow_inf_nan=False
+    )
 
 
 def _without_default(schema: dict[str, Any]) -> None:
@@ -308,7 +313,7 @@ class UnitStatus(_Api):
 
     name: str = Field(max_length=63, description="`<pool>-<index>`.")
     pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
-    slice: str = Field("", max_length=131072, description='The slice or group of hosts that it occupies; "": none.')
+    slice: str = Field("", max_length=SLICE_LIMIT, description='The slice or group of hosts that it occupies; "": none.')
     state: UnitState = Field(description="Where the unit is in its life.")
     attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
     restarts: int = Field(0, ge=0, description="Attempts that were started after a failure or disruption.")
@@ -333,7 +338,7 @@ class UnitStatus(_Api):
     ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
     unschedulable: int | None = Field(None, ge=1, description="Attempts in a row whose pods no scheduler bound in time; absent: none.")
-    template_hash: str = Field("", max_length=64, description="Hash of what the user wrote for its newest attempt.")
+    template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
 
 class UnschedulableNode(_Api):

@@ -104,10 +104,18 @@ SYNCER_CONTAINER = "syncer"
 
 
 MAX_DNS_LABEL = 63
+_UNIT_DIGITS = 9
 
 
 def unit_name(pool: str, index: int) -> str:
     return f"{pool}-{index}"
+
+
+def unit_index(pool: str, unit: str) -> int | None:
+    """The number of a unit in its pool; None: no unit of this pool has this name."""
+    number = unit.removeprefix(f"{pool}-")
+    well_formed = pool and number != unit and len(number) <= _UNIT_DIGITS and number.isascii() and number.isdecimal()
+    return int(number) if well_formed and str(int(number)) == number else None
 
 
 def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:

@@ -187,6 +187,11 @@ class EventReason(enum.StrEnum):
     UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
     UNITS_CHANGED = "UnitsChanged", Severity.NORMAL, "More units changed at once than there are Events for."
     NAME_TAKEN = "NameTaken", Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
+    MALFORMED_OBJECT = (
+        "MalformedObject",
+        Severity.WARNING,
+        "The job, or an object with its label, has a field that the operator cannot use; the message says which.",
+    )
     WRITE_REFUSED = (
         "WriteRefused",
         Severity.WARNING,

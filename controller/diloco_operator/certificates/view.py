@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from diloco.contract import TLS_ROOTS_FILE
 
 from diloco_operator.api.names import AUTHORITY_CERTIFICATE, AUTHORITY_KEY
 from diloco_operator.certificates.authority import BACKDATE, Authority, Root
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import controller_uid, fields, needed_string, string
 
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
@@ -51,20 +54,33 @@ class CertificateSecret:
 
 
 def project_certificates(obj: Obj) -> CertificateSecret:
-    """From the raw Secret."""
-    meta = obj["metadata"]
-    data = {key: _decoded(value) for key, value in (obj.get("data") or {}).items()}
+    """From the raw Secret. Raises `MalformedField`."""
+    meta, raw = fields(obj, "metadata"), fields(obj, "data")
+    data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
     certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := _certificate(text)) is not None}
     return CertificateSecret(
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
+        name=needed_string(meta, "name", "metadata"),
+        uid=string(meta, "uid", "metadata"),
+        owner=controller_uid(meta),
         deleting=bool(meta.get("deletionTimestamp")),
-        version=meta.get("resourceVersion", ""),
+        version=string(meta, "resourceVersion", "metadata"),
         roots=_roots(data.get(TLS_ROOTS_FILE, "")),
         certificates=certificates,
         authority=_authority(data),
     )
+
+
+_LARGEST = 4 << 20
+"""Characters of one value. An API server accepts 1 MiB in a whole Secret, before base64."""
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises for certificates and keys that it cannot use: among them all that a stranger may have put into a Secret."""
 
 
 def _decoded(value: str) -> str:
@@ -78,7 +94,7 @@ def _load(text: str) -> x509.Certificate | None:
     found = _BLOCK.search(text)
     try:
         return x509.load_pem_x509_certificate(found[0].encode()) if found else None
-    except ValueError:
+    except _UNREADABLE:
         return None
 
 
@@ -89,15 +105,15 @@ def _certificate(text: str) -> Certificate | None:
     try:
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         issuer = loaded.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
-    except (x509.ExtensionNotFound, ValueError):
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        return Certificate(
+            identity=uris[0] if len(uris) == 1 else "",
+            host_names=tuple(names.get_values_for_type(x509.DNSName)),
+            authority=(issuer or b"").hex(),
+            expires=loaded.not_valid_after_utc.timestamp(),
+        )
+    except _UNREADABLE:
         return None
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return Certificate(
-        identity=uris[0] if len(uris) == 1 else "",
-        host_names=tuple(names.get_values_for_type(x509.DNSName)),
-        authority=(issuer or b"").hex(),
-        expires=loaded.not_valid_after_utc.timestamp(),
-    )
 
 
 def _roots(text: str) -> tuple[Root, ...]:
@@ -111,9 +127,9 @@ def root_of(text: str) -> Root | None:
         return None
     try:
         identifier = loaded.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.key_identifier
-    except (x509.ExtensionNotFound, ValueError):
+        made, expires = loaded.not_valid_before_utc.timestamp() + BACKDATE, loaded.not_valid_after_utc.timestamp()
+    except _UNREADABLE:
         return None
-    made, expires = loaded.not_valid_before_utc.timestamp() + BACKDATE, loaded.not_valid_after_utc.timestamp()
     return Root(identifier.hex(), text, made, expires)
 
 
@@ -125,6 +141,7 @@ def _authority(data: Mapping[str, str]) -> Authority | None:
         return None
     try:
         key = load_pem_private_key(data[AUTHORITY_KEY].encode(), password=None)
-    except (ValueError, TypeError):
+        signs = isinstance(key, EllipticCurvePrivateKey) and key.public_key() == loaded.public_key()
+    except _UNREADABLE:
         return None
-    return Authority(root, data[AUTHORITY_KEY]) if key.public_key() == loaded.public_key() else None
+    return Authority(root, data[AUTHORITY_KEY]) if signs else None

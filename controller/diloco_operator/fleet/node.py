@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from diloco_operator.fleet.devices import Devices, offered_devices
 from diloco_operator.fleet.resources import Resources, allocatable
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.kube.fields import Fields, fields, moment, needed_string, objects, string, strings, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +67,29 @@ class NodeView:
 
 
 def project_node(obj: Obj) -> NodeView:
-    """From the raw Node object. A node without a Ready condition is not ready."""
-    meta = obj.get("metadata", {})
-    spec = obj.get("spec") or {}
-    status = obj.get("status") or {}
-    ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
-    labels = dict(meta.get("labels") or {})
-    devices = offered_devices(status.get("capacity") or {}, status.get("allocatable") or {})
+    """From the raw Node object. A node without a Ready condition is not ready. Raises `MalformedField`."""
+    meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
+    name = needed_string(meta, "name", "metadata")
+    conditions = objects(status, "conditions", "status")
+    ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
+    devices = offered_devices(fields(status, "capacity", "status"), fields(status, "allocatable", "status"))
     return NodeView(
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        labels=labels,
-        taints=tuple(Taint(t["key"], t.get("value", ""), t.get("effect", "")) for t in spec.get("taints") or ()),
+        name=name,
+        uid=string(meta, "uid", "metadata"),
+        labels=strings(meta, "labels", "metadata"),
+        taints=tuple(_taint(taint) for taint in objects(spec, "taints", "spec")),
         unschedulable=bool(spec.get("unschedulable")),
         ready=ready is not None and ready.get("status") == "True",
         ready_unknown=ready is not None and ready.get("status") == "Unknown",
-        ready_since=parse_timestamp(ready["lastTransitionTime"]) if ready and ready.get("lastTransitionTime") else None,
-        ready_message=ready.get("message", "") if ready else "the node has no Ready condition",
+        ready_since=moment(ready, "lastTransitionTime", "status.conditions[]") if ready is not None else None,
+        ready_message=text(ready, "message", "status.conditions[]") if ready is not None else "the node has no Ready condition",
         devices=devices,
         allocatable=allocatable(status, devices),
         deleting=bool(meta.get("deletionTimestamp")),
-        host=Host(meta["name"]),
+        host=Host(name),
     )
+
+
+def _taint(raw: Fields) -> Taint:
+    at = "spec.taints[]"
+    return Taint(needed_string(raw, "key", at), string(raw, "value", at), string(raw, "effect", at))

@@ -6,17 +6,23 @@ listed again, and objects that vanished meanwhile are reported as deleted.
 
 Handlers see (old, new) and only enqueue keys. Decisions are made from the cache, never from an event.
 
-See docs/decisions/0030-controller-loop.md.
+One object can harm only itself: one that its projection or a handler cannot take is left out of the cache, as if it were not there, and
+named by `MalformedObjects`. A later good version is taken as a new object.
+
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0133-hostile-objects.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
+from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
 
 log = logging.getLogger(__name__)
@@ -38,6 +44,8 @@ class CachedObject[T]:
     """Its deletion was requested."""
     value: T
     """The projection: the parts of the object that are read. Whole objects are a hundred times as big."""
+    label: str = ""
+    """The value of the label by which the reflector selects; "": it selects by none."""
 
     @property
     def key(self) -> ObjectKey:
@@ -45,10 +53,11 @@ class CachedObject[T]:
 
 
 type Projection[T] = Callable[[Obj, T | None], T]
-"""From the API's object, and the projection of the object's earlier version if there was one."""
+"""From the API's object, and the projection of the object's earlier version if there was one. Raises ValueError, above all
+`MalformedField`, for an object that cannot be used."""
 type Handler[T] = Callable[[CachedObject[T] | None, CachedObject[T] | None], None]
 """Called with the old and the new cached object; None: no object. Must not block."""
-type Indexer[T] = Callable[[CachedObject[T]], Iterable[str]]
+type Indexer[T] = Callable[[CachedObject[T]], Iterable[Hashable]]
 """The index values of an object."""
 
 
@@ -63,17 +72,17 @@ class Cache[T]:
     def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
         self._objects: dict[ObjectKey, CachedObject[T]] = {}
         self._indexers = dict(indexers or {})
-        self._indexes: dict[str, dict[str, dict[ObjectKey, CachedObject[T]]]] = {name: {} for name in self._indexers}
+        self._indexes: dict[str, dict[Hashable, dict[ObjectKey, CachedObject[T]]]] = {name: {} for name in self._indexers}
 
     def get(self, namespace: str, name: str) -> CachedObject[T] | None:
         """The object, or None."""
         return self._objects.get((namespace, name))
 
-    def by_index(self, index: str, value: str) -> list[CachedObject[T]]:
+    def by_index(self, index: str, value: Hashable) -> list[CachedObject[T]]:
         """All objects with `value` in `index`, in the order in which they came."""
         return list(self._indexes[index].get(value, {}).values())
 
-    def count(self, index: str, value: str) -> int:
+    def count(self, index: str, value: Hashable) -> int:
         """Number of objects with `value` in `index`."""
         return len(self._indexes[index].get(value, ()))
 
@@ -88,12 +97,12 @@ class Cache[T]:
         """Add or replace an object. Returns what the cache had under its key before."""
         key = held.key
         old = self._objects.get(key)
+        filed = {name: set(indexer(held)) for name, indexer in self._indexers.items()}  # if this fails, nothing has changed
         self._objects[key] = held
-        for name, indexer in self._indexers.items():
+        for name, values in filed.items():
             index = self._indexes[name]
-            values = set(indexer(held))
             if old is not None:
-                self._unfile(index, set(indexer(old)) - values, key)
+                self._unfile(index, set(self._indexers[name](old)) - values, key)
             for value in values:
                 index.setdefault(value, {})[key] = held
         return old
@@ -107,7 +116,7 @@ class Cache[T]:
         return old
 
     @staticmethod
-    def _unfile(index: dict[str, dict[ObjectKey, CachedObject[T]]], values: Iterable[str], key: ObjectKey) -> None:
+    def _unfile(index: dict[Hashable, dict[ObjectKey, CachedObject[T]]], values: Iterable[Hashable], key: ObjectKey) -> None:
         for value in values:
             filed = index.get(value)
             if filed is not None:
@@ -125,7 +134,8 @@ class Reflector[T]:
     """Keeps `cache` equal to the objects of `resource` on the API server.
 
     `project` reduces an object to what the cache keeps. `rng` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
-    fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given.
+    fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given. `malformed` learns of objects
+    that cannot be used; `problem` says what is wrong with one that can be used in part.
     """
 
     def __init__(
@@ -140,6 +150,8 @@ class Reflector[T]:
         label_selector: str = "",
         indexers: Mapping[str, Indexer[T]] | None = None,
         timeouts: WatchTimeouts | None = None,
+        malformed: MalformedObjects | None = None,
+        problem: Callable[[T], str] = lambda _: "",
     ) -> None:
         self.resource = resource
         self.cache: Cache[T] = cache if cache is not None else Cache(indexers)
@@ -151,13 +163,15 @@ class Reflector[T]:
         self._label_selector = label_selector
         self._project = project
         self._timeouts = timeouts or WatchTimeouts()
+        self._malformed = malformed if malformed is not None else MalformedObjects()
+        self._problem = problem
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
         """The version up to which the cache is right; None: everything must be listed."""
 
     def on_change(self, handler: Handler[T]) -> None:
-        """Call `handler` at every change from now on. An exception in a handler is a defect and ends `run`."""
+        """Call `handler` at every change from now on. An exception in a handler is a defect: the cache then leaves the object out."""
         self._handlers.append(handler)
 
     @property
@@ -214,6 +228,7 @@ class Reflector[T]:
     async def _list(self) -> None:
         """List everything. The cache changes only when all pages have arrived."""
         listed: dict[ObjectKey, CachedObject[T]] = {}
+        malformed: dict[ObjectKey, MalformedObject] = {}
         token = ""
         while True:
             async with asyncio.timeout(REQUESTS.list_page):
@@ -227,13 +242,19 @@ class Reflector[T]:
             self._hear()
             for obj in page.items:
                 held = self._hold(obj)
-                listed[held.key] = held
+                if isinstance(held, MalformedObject):
+                    malformed[held.key] = held
+                else:
+                    listed[held.key] = held
             token = page.continue_token
             if not token:
                 break
         for old in self.cache:
             if old.key not in listed and self._namespace in ("", old.namespace):
-                self._take_out(old)
+                self._end(old.key, old)
+        self._malformed.keep(self.resource, self._namespace, malformed.keys() | listed.keys())
+        for found in malformed.values():
+            self._malformed.add(found)
         for held in listed.values():
             self._take_in(held)
         self._version = page.resource_version
@@ -266,32 +287,106 @@ class Reflector[T]:
         if event.type is not EventType.BOOKMARK:
             held = self._hold(event.object)
             if event.type is EventType.DELETED:
-                self._take_out(held)
+                self._malformed.remove(self.resource, held.key)
+                self._end(held.key, held if isinstance(held, CachedObject) else None)
+            elif isinstance(held, MalformedObject):
+                self._leave_out(held)
             else:
                 self._take_in(held)
-        self._version = event.object["metadata"]["resourceVersion"]
+        # Without a version the watch goes on from the last one that is known.
+        self._version = _text(_metadata(event.object), "resourceVersion") or self._version
 
-    def _hold(self, obj: Obj) -> CachedObject[T]:
-        meta = obj["metadata"]
-        namespace, name = meta.get("namespace", ""), meta["name"]
-        old = self.cache.get(namespace, name)
-        return CachedObject(
-            namespace=namespace,
-            name=name,
-            uid=meta["uid"],
-            version=meta["resourceVersion"],
-            deleting="deletionTimestamp" in meta,
-            value=self._project(obj, old.value if old is not None else None),
+    def _hold(self, obj: Obj) -> CachedObject[T] | MalformedObject:
+        """What the cache is to hold of `obj`. The only place in which an object is read."""
+        try:
+            meta = an_object(an_object(obj, "the object").get("metadata"), "metadata")
+            namespace, name = string(meta, "namespace", "metadata"), needed_string(meta, "name", "metadata")
+            old = self.cache.get(namespace, name)
+            return CachedObject(
+                namespace=namespace,
+                name=name,
+                uid=needed_string(meta, "uid", "metadata"),
+                version=needed_string(meta, "resourceVersion", "metadata"),
+                deleting=meta.get("deletionTimestamp") is not None,
+                value=self._project(obj, old.value if old is not None else None),
+                label=self._label(meta),
+            )
+        except MalformedField as error:
+            return self._malformed_object(obj, str(error))
+        except Exception as error:  # noqa: BLE001 - a defect of the projection: it is reported, and must not harm other objects
+            return self._malformed_object(obj, f"it cannot be read: {type(error).__name__}", error)
+
+    def _malformed_object(self, obj: Any, problem: str, error: Exception | None = None) -> MalformedObject:
+        meta = _metadata(obj)
+        return MalformedObject(
+            resource=self.resource,
+            namespace=_text(meta, "namespace") or self._namespace,
+            name=_text(meta, "name"),
+            uid=_text(meta, "uid"),
+            label=self._label(meta),
+            problem=clip(problem),
+            error=error,
         )
 
+    def _label(self, meta: Mapping[str, Any]) -> str:
+        labels = meta.get("labels")
+        return _text(labels, self._label_selector) if isinstance(labels, dict) else ""
+
     def _take_in(self, held: CachedObject[T]) -> None:
-        old = self.cache.put(held)
+        try:
+            old = self.cache.put(held)
+        except Exception as error:  # noqa: BLE001 - a defect of an indexer, reported; the cache is as it was
+            self._leave_out(self._of_held(held, f"it cannot be indexed: {type(error).__name__}", error))
+            return
         if old is not None and old.version == held.version:
             return
-        for handler in self._handlers:
-            handler(old, held)
+        failed = self._notify(old, held)
+        if failed is not None:
+            self._leave_out(self._of_held(held, f"its change cannot be handled: {type(failed).__name__}", failed))
+        elif problem := self._problem(held.value):
+            self._malformed.add(self._of_held(held, problem))
+        else:
+            self._malformed.remove(self.resource, held.key)
 
-    def _take_out(self, last: CachedObject[T]) -> None:
-        if self.cache.drop(last.key) is not None:
-            for handler in self._handlers:
-                handler(last, None)
+    def _take_out(self, key: ObjectKey, last: CachedObject[T] | None = None) -> Exception | None:
+        """The object is gone; `last` is what it was at last, if that is known. Returns what a handler raised."""
+        old = self.cache.drop(key)
+        return self._notify(last or old, None) if old is not None else None
+
+    def _end(self, key: ObjectKey, last: CachedObject[T] | None) -> None:
+        """The object is gone from the server."""
+        if (error := self._take_out(key, last)) is not None:
+            log.error("%s: the end of %s/%s cannot be handled: this is a defect, please report it", self._what, *key, exc_info=error)
+
+    def _leave_out(self, found: MalformedObject) -> None:
+        """An object that cannot be used counts as one that is not there."""
+        self._take_out(found.key)
+        self._malformed.add(found)
+
+    def _notify(self, old: CachedObject[T] | None, new: CachedObject[T] | None) -> Exception | None:
+        """Call every handler. Returns what one of them raised."""
+        failed: Exception | None = None
+        for handler in self._handlers:
+            try:
+                handler(old, new)
+            except Exception as error:  # noqa: BLE001 - a defect, reported; the other handlers must learn of the change all the same
+                failed = error
+        return failed
+
+    def _of_held(self, held: CachedObject[T], problem: str, error: Exception | None = None) -> MalformedObject:
+        used = self.cache.get(*held.key) is not None
+        return MalformedObject(
+            self.resource, held.namespace, held.name, held.uid, held.label, clip(problem), error, used=used and not error
+        )
+
+
+def _metadata(obj: Any) -> Mapping[str, Any]:
+    """The metadata of an object that may be malformed; empty without any."""
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def _text(holder: Mapping[str, Any], key: str) -> str:
+    """A string of an object that may be malformed, clipped; "" without one."""
+    value = holder.get(key)
+    return clip(value, 253) if isinstance(value, str) else ""

@@ -6,19 +6,26 @@ import datetime
 import functools
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+
+_LATEST = 253_370_764_800.0
+"""The beginning of the year 9999."""
 
 
 @functools.lru_cache(maxsize=65536)
 def parse_timestamp(text: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time. Raises ValueError for anything else, also for a time without a zone."""
+    """Seconds since the epoch of an RFC 3339 time. Raises ValueError for anything else, also for a time without a zone.
+
+    A time before 1970 counts as 1970 (Kubernetes' zero time is in the year 1), one after 9998 as the end of 9998: so every time of the
+    program can be written again.
+    """
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-11-20T21:00:00Z") from error
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone: write it in UTC, such as 2026-11-20T21:00:00Z")
-    return moment.timestamp()
+    return min(max(moment.timestamp(), 0.0), _LATEST)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -30,10 +37,11 @@ def format_timestamp(seconds: float) -> str:
     return f"{text}.{fraction:03d}Z" if fraction else f"{text}Z"
 
 
-def _from_api(value: object) -> float:
+def _from_api(value: object, info: ValidationInfo) -> float:
+    """With a context the value comes from an API server, where a time is always a string."""
     if isinstance(value, str):
         return parse_timestamp(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and not info.context:
         return float(value)
     raise ValueError(f"{value!r} is not an RFC 3339 time such as 2026-11-20T21:00:00Z")
 

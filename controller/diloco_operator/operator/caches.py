@@ -13,8 +13,11 @@ from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
 from diloco_operator.fleet import NodeView, project_node
 from diloco_operator.kube.client import Client, Obj, Resource
+from diloco_operator.kube.fields import fields, needed_string, whole_number
+from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.reflector import Cache, CachedObject, Handler, Indexer, Projection, Reflector
 from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
+from diloco_operator.reconcile.observe.status_check import check_status
 from diloco_operator.timeouts import WatchTimeouts
 
 type JobKey = tuple[str, str]
@@ -67,11 +70,14 @@ class CachedJob:
     bare: Job
     """The job without its status."""
     status: bytes
+    problem: str = ""
+    """What of the status is malformed, and left out."""
 
     @staticmethod
     def of(obj: Obj, previous: CachedJob | None) -> CachedJob:
         job = parse_job(obj, previous.bare if previous is not None else None)
-        return CachedJob(replace(job, status={}), json.dumps(job.status, separators=(",", ":")).encode())
+        status, problem = check_status(obj.get("status"))
+        return CachedJob(replace(job, status={}), status, problem)
 
     def whole(self) -> Job:
         """The job with its status; a copy for the caller."""
@@ -84,8 +90,16 @@ class Caches:
     def __init__(
         self, client: Client, *, rng: Callable[[], float], namespaces: Sequence[str] = (), timeouts: WatchTimeouts | None = None
     ) -> None:
+        self.malformed = MalformedObjects()
+        """Objects that are left out of the caches."""
+
         def reflect[T](
-            resource: Resource, project: Projection[T], *, ours: bool = True, indexers: Mapping[str, Indexer[T]] | None = None
+            resource: Resource,
+            project: Projection[T],
+            *,
+            ours: bool = True,
+            indexers: Mapping[str, Indexer[T]] | None = None,
+            problem: Callable[[T], str] = lambda _: "",
         ) -> _Followed[T]:
             cache: Cache[T] = Cache(indexers)
             where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces else ("",)
@@ -99,19 +113,21 @@ class Caches:
                     cache=cache,
                     label_selector=names.LABEL_JOB if ours else "",
                     timeouts=timeouts,
+                    malformed=self.malformed,
+                    problem=problem,
                 )
                 for namespace in where
             ]
             return _Followed(cache, reflectors)
 
-        self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False)
-        self._pods = reflect(names.PODS, lambda obj, _: project_pod(obj), indexers={_BY_JOB: _job_of_pod})
+        self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False, problem=lambda job: job.problem)
+        self._pods = reflect(names.PODS, lambda obj, _: project_pod(obj), indexers={_BY_JOB: _job_of_pod}, problem=lambda pod: pod.problem)
         self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj), ours=False)
         self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: _project_priority(obj), ours=False)
         self._objects = {
             resource: reflect(resource, _project_object) for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
-        self._secrets = reflect(names.SECRETS, _project_secret, indexers={_BY_JOB: lambda held: (f"{held.namespace}/{held.value.job}",)})
+        self._secrets = reflect(names.SECRETS, _project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
         self._all: tuple[_Followed[Any], ...] = (
             self._jobs,
             self._pods,
@@ -169,11 +185,11 @@ class Caches:
 
     def pods(self, key: JobKey) -> tuple[PodView, ...]:
         """Every pod in the job's namespace with the job's label."""
-        return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, "/".join(key)))
+        return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, key))
 
     def pod_count(self, key: JobKey) -> int:
         """Number of pods with the job's label."""
-        return self._pods.cache.count(_BY_JOB, "/".join(key))
+        return self._pods.cache.count(_BY_JOB, key)
 
     def pod(self, namespace: str, name: str) -> PodView | None:
         """The pod, or None."""
@@ -186,7 +202,7 @@ class Caches:
 
     def children(self, key: JobKey) -> Children:
         """The objects that exist under the names that the job uses."""
-        secrets = {held.name: held.value.certificates for held in self._secrets.cache.by_index(_BY_JOB, "/".join(key))}
+        secrets = {held.name: held.value.certificates for held in self._secrets.cache.by_index(_BY_JOB, key)}
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
             service=self._child(names.SERVICES, key, names.service_name),
@@ -227,18 +243,21 @@ def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> Cach
     return held
 
 
-def _job_of_pod(held: CachedObject[PodView]) -> Iterable[str]:
-    return (f"{held.namespace}/{held.value.job}",)
+def _job_of_pod(held: CachedObject[PodView]) -> Iterable[JobKey]:
+    return ((held.namespace, held.value.job),)
 
 
 def _project_priority(obj: Obj) -> PriorityClass:
-    return PriorityClass(int(obj.get("value", 0)), bool(obj.get("globalDefault")))
+    return PriorityClass(whole_number(obj, "value"), obj.get("globalDefault") is True)
 
 
 def _project_object(obj: Obj, _previous: JobObject | None) -> JobObject:
-    job = obj["metadata"]["labels"][names.LABEL_JOB]
-    return JobObject(job, project_child(obj))
+    return JobObject(_label_job(obj), project_child(obj))
 
 
 def _project_secret(obj: Obj, _previous: JobSecret | None) -> JobSecret:
-    return JobSecret(obj["metadata"]["labels"][names.LABEL_JOB], project_certificates(obj))
+    return JobSecret(_label_job(obj), project_certificates(obj))
+
+
+def _label_job(obj: Obj) -> str:
+    return needed_string(fields(fields(obj, "metadata"), "labels", "metadata"), names.LABEL_JOB, "metadata.labels")

@@ -5,7 +5,9 @@ Everything lives in the registry of one `Metrics`; nothing is global. docs/metri
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -14,12 +16,15 @@ from prometheus_client.registry import Collector
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import SHORT_OF_SLICES
-from diloco_operator.kube.client import Obj
+from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
 from diloco_operator.report import Report
+
+log = logging.getLogger(__name__)
 
 CONTROLLER = "dilocojob"
 """Label value of the one controller and its queue."""
@@ -72,6 +77,12 @@ class Metrics:
             registry=registry,
         )
         self._leading = Gauge("leader_election_master_status", "1: this replica leads", ("name",), registry=registry)
+        self._malformed = Gauge(
+            "diloco_operator_malformed_objects", "Objects that cannot be used, or only in part", ("resource",), registry=registry
+        )
+        self._malformed_found = Counter(
+            "diloco_operator_malformed_objects_found", "Times that an object came that cannot be used", ("resource",), registry=registry
+        )
         self.jobs = JobMetrics(registry)
         for result in ("success", "error", "requeue_after"):
             self._reconciles.labels(CONTROLLER, result)
@@ -81,6 +92,13 @@ class Metrics:
     def request_done(self, method: str, code: str, host: str) -> None:
         """A request to the API server ended; `code` is its status, or "<error>" when no answer came."""
         self._requests.labels(code, method, host).inc()
+
+    def watch_malformed(self, malformed: MalformedObjects, resources: Iterable[Resource]) -> None:
+        """Report from now on the objects that are left out of the caches of `resources`."""
+        for resource in resources:
+            self._malformed.labels(resource.plural).set_function(partial(malformed.count, resource))
+            self._malformed_found.labels(resource.plural)
+        malformed.on_found(lambda found: self._malformed_found.labels(found.resource.plural).inc())
 
     def watch_leading(self, lease: str, leads: Callable[[], bool]) -> None:
         """Report from now on whether this replica holds the lease of this name."""
@@ -215,7 +233,10 @@ class JobMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         families = _families()
         for job in self._jobs():
-            _add_job(families, job, self._report((job.namespace, job.name)), self._now())
+            try:
+                _add_job(families, job, self._report((job.namespace, job.name)), self._now())
+            except Exception:  # a defect that shows in one job must not take the metrics of all others away
+                log.exception("the metrics of job %s/%s cannot be made: this is a defect, please report it", job.namespace, job.name)
         yield from families.values()
 
 

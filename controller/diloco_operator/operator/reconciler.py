@@ -126,16 +126,28 @@ class Reconciler:
         self._reserving: dict[JobKey, set[str]] = {}
         """Keys of the inventory under which jobs of this name have reservations. More than one while a deleted job of the same name still
         has pods."""
+        self._holders: dict[str, JobKey] = {}
+        """The same the other way round. The inventory's keys are never taken apart: a uid is whatever somebody wrote."""
 
     def restore_reservations(self) -> None:
         """Before the first reconcile: reserve what every job has already. Otherwise the first job could get the nodes of the next."""
         keys = {cached.key for cached in self._caches.jobs} | self._caches.jobs_with_pods()
         for key in keys:
-            job = self._caches.job(key)
-            pods = self._caches.pods(key)
-            self._release_deleted_jobs(key, job, pods)
-            if job is not None:
-                self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
+            try:
+                self._restore_reservations(key)
+            except Exception:  # a defect that shows in one job must not stop the others; its reconciles report it too
+                log.exception("the reservations of job %s/%s cannot be restored: this is a defect, please report it", *key)
+
+    def _restore_reservations(self, key: JobKey) -> None:
+        job = self._caches.job(key)
+        pods = self._caches.pods(key)
+        self._release_deleted_jobs(key, job, pods)
+        if job is not None:
+            self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
+
+    def jobs_on(self, node: str) -> list[JobKey]:
+        """The jobs that have reserved this node: those that a change of it concerns."""
+        return [self._holders[holder] for holder in self._inventory.reserved_by(node) if holder in self._holders]
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Bring the job `key` closer to its spec."""
@@ -334,8 +346,10 @@ class Reconciler:
         reserving = self._reserving.setdefault(key, set())
         if nodes:
             reserving.add(holder)
+            self._holders[holder] = key
         else:
             reserving.discard(holder)
+            self._holders.pop(holder, None)
             if not reserving:
                 del self._reserving[key]
         if self._inventory.set_reservations(holder, nodes):

@@ -25,6 +25,7 @@ from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.logs import about_job
+from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
 from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, ReconcileResult
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
@@ -137,9 +138,12 @@ class Operator:
             offload=offload,
             jobs=metrics.jobs if metrics else None,
         )
+        if metrics is not None:
+            metrics.watch_malformed(self.caches.malformed, [reflector.resource for reflector in self.caches.reflectors])
         self._now = now
         self._started = False
         self._stopping = False
+        self._malformed_events = MalformedObjectEvents(self.caches, self._events)
         self.caches.on_object_change(self._on_object)
         self.caches.on_job_change(self._on_job)
         self.caches.on_node_change(self._on_node)
@@ -171,6 +175,7 @@ class Operator:
                 await _first_end([*following, *leading])
             self._reconciler.restore_reservations()
             self._started = True
+            self._malformed_events.start()
             self._connect_metrics()
             workers = [asyncio.create_task(self._work(), name=f"worker {index}") for index in range(self._run.workers)]
             await _first_end([*following, *workers])
@@ -240,9 +245,8 @@ class Operator:
         changed = self.inventory.update_node(node) if node is not None else self.inventory.remove_node(name)
         if not changed:
             return
-        for holder in self.inventory.reserved_by(name):
-            namespace, job, _uid = holder.split("/")
-            self._queue.add((namespace, job))
+        for key in self._reconciler.jobs_on(name):
+            self._queue.add(key)
         if self._started:
             self._capacity.slices_freed()
 

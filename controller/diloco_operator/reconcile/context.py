@@ -130,11 +130,11 @@ class ReconcileContext:
 
 
 def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileContext:
-    """Sort what was observed. Pods of another owner do not belong to the job."""
+    """Sort what was observed. Pods of another owner do not belong to the job, nor do those that the operator cannot have made."""
     learners: dict[str, list[PodView]] = {}
     syncer: PodView | None = None
     for pod in observed.pods:
-        if pod.owner != observed.job.uid:
+        if pod.owner != observed.job.uid or pod.problem:
             continue
         if pod.component == names.COMPONENT_SYNCER:
             syncer = pod

@@ -5,12 +5,11 @@ See docs/decisions/0131-four-time-outs.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.kube.fields import Fields, fields, moment, objects, string, text
 
 _IMAGE_PROBLEMS = frozenset(
     {
@@ -49,29 +48,38 @@ class PodStartup:
 
 
 def project_startup(obj: Obj) -> PodStartup:
-    """From the raw Pod object."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    """From the raw Pod object. Raises `MalformedField`."""
+    in_condition, in_container = "status.conditions[]", "status.containerStatuses[]"
+    meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
+    conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", "status")}
     scheduled, network = conditions.get("PodScheduled", {}), conditions.get("PodReadyToStartContainers", {})
     bound = bool(spec.get("nodeName"))
-    bound_at = _time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
-    sidecars = {c.get("name") for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
-    init = status.get("initContainerStatuses") or ()
-    containers = (*init, *(status.get("containerStatuses") or ()))
-    problems = (c["state"]["waiting"] for c in containers if (c.get("state") or {}).get("waiting"))
-    problem: Mapping[str, Any] = next((w for w in problems if w.get("reason") in _IMAGE_PROBLEMS), {})
-    ran = [c for c in init if (c.get("state") or {}).keys() & {"running", "terminated"}]
+    bound_at = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "True" else None
+    initial = objects(spec, "initContainers", "spec")
+    sidecars = {string(each, "name", "spec.initContainers[]") for each in initial if each.get("restartPolicy") == "Always"}
+    init = [_Container.of(each) for each in objects(status, "initContainerStatuses", "status")]
+    containers = [*init, *(_Container.of(each) for each in objects(status, "containerStatuses", "status"))]
+    problem = next((each.waiting for each in containers if text(each.waiting, "reason", in_container) in _IMAGE_PROBLEMS), {})
+    ran = [each for each in init if each.runs or each.ended]
     return PodStartup(
-        bound_at=(bound_at if bound_at is not None else _time(meta.get("creationTimestamp")) or 0.0) if bound else None,
+        bound_at=(bound_at if bound_at is not None else moment(meta, "creationTimestamp", "metadata") or 0.0) if bound else None,
         gated=scheduled.get("reason") == "SchedulingGated",
         nominated=bool(status.get("nominatedNodeName")),
-        network_at=_time(network.get("lastTransitionTime")) if network.get("status") == "True" else None,
+        network_at=moment(network, "lastTransitionTime", in_condition) if network.get("status") == "True" else None,
         seen=bool(containers),
-        image_problem=": ".join(filter(None, (problem.get("reason"), problem.get("message")))),
-        init_runs=next((str(c.get("name", "")) for c in ran if "running" in c["state"] and c.get("name") not in sidecars), ""),
+        image_problem=": ".join(filter(None, (text(problem, "reason", in_container), text(problem, "message", in_container)))),
+        init_runs=next((each.name for each in ran if each.runs and each.name not in sidecars), ""),
         init_ran=bool(ran),
     )
 
 
-def _time(text: str | None) -> float | None:
-    return parse_timestamp(text) if text else None
+class _Container(NamedTuple):
+    name: str
+    waiting: Fields
+    runs: bool
+    ended: bool
+
+    @staticmethod
+    def of(raw: Fields) -> _Container:
+        state = fields(raw, "state", "status.containerStatuses[]")
+        return _Container(string(raw, "name"), fields(state, "waiting", "state"), "running" in state, "terminated" in state)

@@ -6,17 +6,18 @@ every reconcile. Times are seconds since the epoch.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from diloco_operator.api import names
-from diloco_operator.api.job import InvalidJob, Spec, load
+from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT, InvalidJob, Spec, load
 from diloco_operator.certificates.view import CertificateSecret
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
-from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.kube.fields import Fields, clip, controller_uid, fields, moment, needed_string, objects, string, text, whole_number
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive
@@ -57,14 +58,15 @@ class Job:
 
 
 def parse_job(obj: Obj, previous: Job | None = None) -> Job:
-    """The job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`."""
-    meta = obj["metadata"]
-    uid, generation = str(meta.get("uid", "")), int(meta.get("generation", 0))
+    """The job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`. What is wrong with the spec
+    becomes `problems`; raises `MalformedField` for wrong metadata."""
+    meta = fields(obj, "metadata")
+    uid, generation = string(meta, "uid", "metadata"), whole_number(meta, "generation", "metadata", most=2**63 - 1)
     spec: Spec | None
     problems: tuple[Cause, ...]
     derived: Derived | None
     beside = stored_bytes({key: value for key, value in obj.items() if key != "status"})
-    name, namespace = str(meta["name"]), str(meta.get("namespace", "default"))
+    name, namespace = needed_string(meta, "name", "metadata"), string(meta, "namespace", "metadata") or "default"
     if previous is not None and (previous.uid, previous.generation) == (uid, generation):
         spec, problems, derived = previous.spec, previous.problems, previous.derived
     else:
@@ -76,15 +78,20 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         name=name,
         uid=uid,
         generation=generation,
-        created=_time(meta.get("creationTimestamp")) or 0.0,
+        created=moment(meta, "creationTimestamp", "metadata") or 0.0,
         deleting=bool(meta.get("deletionTimestamp")),
-        managed_by=str(raw_spec.get("managedBy", names.MANAGER)) if isinstance(raw_spec, dict) else names.MANAGER,
+        managed_by=_managed_by(raw_spec),
         spec=spec,
         problems=problems,
-        status=obj.get("status") or {},
+        status=status if isinstance(status := obj.get("status"), dict) else {},
         derived=derived,
         bytes_beside_status=beside,
     )
+
+
+def _managed_by(spec: object) -> str:
+    found = spec.get("managedBy", names.MANAGER) if isinstance(spec, dict) else names.MANAGER
+    return found if isinstance(found, str) else clip(str(found))
 
 
 def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
@@ -188,6 +195,8 @@ class PodView:
     """The main container has run and does not run now; others of the pod, such as sidecars, may run on."""
     restarts: int
     ready: bool
+    problem: str = ""
+    """Why it cannot be a pod that the operator made, "" if it can: labels are written by whoever may write pods. It is left alone."""
 
     @property
     def ended(self) -> bool:
@@ -195,64 +204,95 @@ class PodView:
         return self.phase in ("Succeeded", "Failed")
 
 
+_POD = "metadata.labels", "metadata.annotations", "status", "status.containerStatuses[]", "status.conditions[]"
+
+
 def project_pod(obj: Obj) -> PodView:
-    """From the raw Pod object."""
-    meta = obj["metadata"]
-    spec = obj.get("spec") or {}
-    status = obj.get("status") or {}
-    labels = meta.get("labels") or {}
-    annotations = meta.get("annotations") or {}
-    component = labels.get(names.LABEL_COMPONENT, "")
+    """From the raw Pod object. Raises `MalformedField`."""
+    in_labels, in_annotations, in_status, in_container, in_condition = _POD
+    meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
+    labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
+    component = string(labels, names.LABEL_COMPONENT, in_labels)
     main = names.SYNCER_CONTAINER if component == names.COMPONENT_SYNCER else names.LEARNER_CONTAINER
-    container: dict[str, Any] = next((c for c in status.get("containerStatuses") or () if c.get("name") == main), {})
-    state = container.get("state") or {}
-    waiting = state.get("waiting") or {}
-    running = state.get("running")
-    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
-    scheduled = conditions.get("PodScheduled", {})
-    target = conditions.get("DisruptionTarget", {})
+    statuses = objects(status, "containerStatuses", in_status)
+    container: Fields = next((each for each in statuses if each.get("name") == main), {})
+    state = fields(container, "state", in_container)
+    waiting, ended = fields(state, "waiting", "state"), fields(state, "terminated", "state")
+    conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", in_status)}
+    scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    name, job = needed_string(meta, "name", "metadata"), string(labels, names.LABEL_JOB, in_labels)
+    unit, pool = string(labels, names.LABEL_UNIT, in_labels), string(labels, names.LABEL_POOL, in_labels)
+    attempt = _number(string(labels, names.LABEL_ATTEMPT, in_labels))
+    host = _number(string(labels, names.LABEL_HOST, in_labels))
     return PodView(
-        namespace=meta.get("namespace", "default"),
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        job=labels.get(names.LABEL_JOB, ""),
-        owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
+        namespace=string(meta, "namespace", "metadata") or "default",
+        name=name,
+        uid=string(meta, "uid", "metadata"),
+        job=job,
+        owner=controller_uid(meta),
         component=component,
-        unit=labels.get(names.LABEL_UNIT, ""),
-        pool=labels.get(names.LABEL_POOL, ""),
-        attempt=_number(labels.get(names.LABEL_ATTEMPT)),
-        host=_number(labels.get(names.LABEL_HOST)),
-        slice=annotations.get(names.ANNOTATION_SLICE, ""),
-        template_hash=annotations.get(names.ANNOTATION_TEMPLATE_HASH, ""),
-        node=spec.get("nodeName") or annotations.get(names.ANNOTATION_NODE, ""),
-        phase=status.get("phase", "Pending"),
-        reason=status.get("reason", ""),
-        message=status.get("message", ""),
-        ip=status.get("podIP", ""),
-        created=_time(meta.get("creationTimestamp")) or 0.0,
-        deletion=_time(meta.get("deletionTimestamp")),
-        running_since=_time(running.get("startedAt")) if running is not None else None,
-        waiting=_join(waiting.get("reason", ""), waiting.get("message", "")),
-        startup=project_startup(obj) if running is None and not state.get("terminated") else None,
-        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
-        disruption=_join(target.get("reason", ""), target.get("message", "")) if target.get("status") == "True" else "",
-        termination=_termination(state.get("terminated") or (container.get("lastState") or {}).get("terminated")),
-        main_ended=bool(state.get("terminated")),
-        restarts=int(container.get("restartCount", 0)),
+        unit=unit,
+        pool=pool,
+        attempt=attempt,
+        host=host,
+        slice=string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT),
+        template_hash=string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT),
+        node=string(spec, "nodeName", "spec") or string(annotations, names.ANNOTATION_NODE, in_annotations),
+        phase=string(status, "phase", in_status) or "Pending",
+        reason=text(status, "reason", in_status),
+        message=text(status, "message", in_status),
+        ip=_address(string(status, "podIP", in_status)),
+        created=moment(meta, "creationTimestamp", "metadata") or 0.0,
+        deletion=moment(meta, "deletionTimestamp", "metadata"),
+        running_since=moment(fields(state, "running", "state"), "startedAt", "state.running"),
+        waiting=_join(text(waiting, "reason"), text(waiting, "message")),
+        startup=project_startup(obj) if not state.get("running") and not ended else None,
+        unschedulable=text(scheduled, "message", in_condition) if scheduled.get("status") == "False" else "",
+        disruption=_join(text(target, "reason"), text(target, "message")) if target.get("status") == "True" else "",
+        termination=_termination(ended or fields(fields(container, "lastState", in_container), "terminated", "lastState")),
+        main_ended=bool(ended),
+        restarts=whole_number(container, "restartCount", in_container),
         ready=conditions.get("Ready", {}).get("status") == "True",
+        problem=_label_problem(name, job, component, unit, pool, attempt, host),
     )
 
 
-def _termination(raw: Mapping[str, Any] | None) -> Termination | None:
+def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
+    """What of its labels the operator cannot have written: it names every pod by them."""
+    if component == names.COMPONENT_SYNCER:
+        return "" if name == names.syncer_pod_name(job) else f"a syncer's pod of job {clip(job)} has the name {names.syncer_pod_name(job)}"
+    if component != names.COMPONENT_LEARNER:
+        return ""
+    if names.unit_index(pool, unit) is None:
+        return f"its label {names.LABEL_UNIT} must be the pool's name, a dash and a number"
+    if attempt < 1 or host < 0:
+        return f"its labels {names.LABEL_ATTEMPT} and {names.LABEL_HOST} must be numbers"
+    wanted = names.learner_pod_name(job, unit, attempt, host)
+    return "" if name == wanted else f"by its labels its name is {wanted}"
+
+
+_TERMINATION_MESSAGE = 4096
+"""Characters. Kubelets keep as many bytes of it."""
+
+
+def _termination(raw: Fields) -> Termination | None:
     if not raw:
         return None
     return Termination(
-        exit_code=int(raw.get("exitCode", 0)),
-        signal=int(raw.get("signal", 0)),
-        reason=raw.get("reason", ""),
-        message=raw.get("message", ""),
-        finished=_time(raw.get("finishedAt")),
+        exit_code=whole_number(raw, "exitCode", "terminated"),
+        signal=whole_number(raw, "signal", "terminated"),
+        reason=text(raw, "reason", "terminated"),
+        message=text(raw, "message", "terminated", limit=_TERMINATION_MESSAGE, lines=True),
+        finished=moment(raw, "finishedAt", "terminated"),
     )
+
+
+def _address(text: str) -> str:
+    """An IP address; "" for anything else: the operator must not connect to a name that somebody wrote into a pod's status."""
+    try:
+        return str(ipaddress.ip_address(text)) if text else ""
+    except ValueError:
+        return ""
 
 
 # --- the other objects of a job ---------------------------------------------------------------------------------------
@@ -271,11 +311,13 @@ class Child:
 
 
 def project_child(obj: Obj) -> Child:
-    meta, data = obj["metadata"], obj.get("data")
+    """From the raw object. Raises `MalformedField`."""
+    meta = fields(obj, "metadata")
+    data = fields(obj, "data")
     return Child(
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        owner=next((o.get("uid", "") for o in meta.get("ownerReferences") or () if o.get("controller")), ""),
+        name=needed_string(meta, "name", "metadata"),
+        uid=string(meta, "uid", "metadata"),
+        owner=controller_uid(meta),
         job_file=job_file_digest(data) if data else "",
         data=digest(data) if data else "",
         deleting=bool(meta.get("deletionTimestamp")),
@@ -317,12 +359,9 @@ class ObservedState:
     """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not reported yet."""
 
 
-def _time(text: str | None) -> float | None:
-    return parse_timestamp(text) if text else None
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
+def _number(text: str) -> int:
+    """-1: none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
 
 def _join(reason: str, message: str) -> str:

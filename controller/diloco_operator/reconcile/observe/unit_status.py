@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
@@ -53,7 +54,9 @@ class UnitStatusRecord(NamedTuple):
     @property
     def number(self) -> int:
         """In its pool: that of `v5p-2` is 2."""
-        return int(self.name[len(self.pool) + 1 :])
+        index = names.unit_index(self.pool, self.name)
+        assert index is not None, "checked where status and pods come in"
+        return index
 
 
 def read_units(status: Mapping[str, Any]) -> dict[str, UnitStatusRecord]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.job import SLICE_LIMIT, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.observe.object_size import FAILURE_BYTES, TOP_FLOOR, UNIT_FLOOR, stored_bytes
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
@@ -23,8 +23,6 @@ MESSAGE_LIMIT = 4096
 """Characters of the message of a unit or pool, as the CRD limits it."""
 CONDITION_LIMIT = 8000
 """Characters of a condition's message; an eighth of what the CRD allows is more than anybody reads."""
-SLICE_LIMIT = 131072
-"""Characters of the name of a slice, as the CRD limits it."""
 _REFUSED_KEYS = 10
 _REFUSED_KEY = 32
 _FIGURES = 150

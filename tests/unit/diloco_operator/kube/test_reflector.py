@@ -9,7 +9,9 @@ from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookma
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import ApiError, Gone, Obj, ObjList, Unavailable
-from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
+from diloco_operator.kube.fields import needed_string
+from diloco_operator.kube.malformed import MalformedObjects
+from diloco_operator.kube.reflector import Cache, CachedObject, Reflector, as_it_is
 from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
@@ -188,13 +190,114 @@ def test_the_time_of_the_last_message_is_known() -> None:
     assert heard[-1] == pytest.approx(5, abs=0.02)
 
 
-def test_a_failing_handler_ends_the_reflector_instead_of_being_swallowed() -> None:
+def test_a_failing_handler_costs_only_the_object_that_it_failed_for() -> None:
     class Fussy(Followed):
         def note(self, old: CachedObject[str] | None, new: CachedObject[str] | None) -> None:
-            raise KeyError("a defect")
+            super().note(old, new)
+            if new is not None and new.name == "a":
+                raise KeyError("a defect")
 
-    with pytest.raises(KeyError):
-        follow(lambda: Fussy(ScriptedApi(lists=pages("a"))), lambda it: False)
+    api = ScriptedApi(lists=pages("a", "b"), watches=[[modified(an_object("b", 11, phase="Running")), SILENCE]])
+    follow(lambda: Fussy(api), lambda it: it.names == ["b"] and it.changes[-1] == ("b", "Pending", "Running"))
+
+
+class Strict(Followed):
+    """Its projection accepts only objects with a phase."""
+
+    def __init__(self, api: ScriptedApi) -> None:
+        super().__init__(api)
+        self.malformed = MalformedObjects()
+        self.reflector: Reflector[str] = Reflector(
+            api,  # type: ignore[arg-type]
+            PODS,
+            lambda obj, _: needed_string(obj, "phase"),
+            rng=lambda: 0.0,
+            malformed=self.malformed,
+        )
+        self.reflector.on_change(self.note)
+
+    @property
+    def left_out(self) -> list[str]:
+        return [found.name for found in self.malformed]
+
+
+def test_a_malformed_object_of_a_list_is_left_out_until_it_is_mended() -> None:
+    listed = ObjList([an_object("a", 5), an_object("b", 5, phase="Pending")], "10")
+    api = ScriptedApi(lists=[listed], watches=[[0.1, modified(an_object("a", 11, phase="Running")), SILENCE]])
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def mended(it: Followed) -> bool:
+        assert isinstance(it, Strict)
+        if it.reflector.synced:
+            seen.append((it.names, it.left_out))
+        return bool(seen) and seen[-1] == (["a", "b"], [])
+
+    follow(lambda: Strict(api), mended)
+    assert seen[0] == (["b"], ["a"])
+
+
+def test_an_object_that_becomes_malformed_counts_as_gone() -> None:
+    api = ScriptedApi(lists=pages("a"), watches=[[modified(an_object("a", 11, phase=5)), SILENCE]])
+    last: list[Any] = []
+
+    def out(it: Followed) -> bool:
+        last[:] = it.changes
+        return isinstance(it, Strict) and it.left_out == ["a"] and it.names == []
+
+    follow(lambda: Strict(api), out)
+    assert last == [("a", None, "Pending"), ("a", "Pending", None)]
+
+
+def test_a_malformed_object_that_is_deleted_is_forgotten() -> None:
+    api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10"), ObjList([], "30")], watches=[[0.1, deleted(an_object("a", 11))], [GONE]])
+    follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and it.reflector.synced and it.left_out == ["a"])
+    api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10")], watches=[[0.1, deleted(an_object("a", 11)), SILENCE]])
+    follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and len(api.watched_from) == 1 and it.left_out == [])
+    api = ScriptedApi(lists=[ObjList([an_object("a", 5)], "10"), ObjList([], "30")], watches=[[0.1, GONE], [SILENCE]])
+    follow(lambda: Strict(api), lambda it: isinstance(it, Strict) and len(api.watched_from) == 2 and it.left_out == [])
+
+
+@pytest.mark.parametrize("obj", ["text", 5, None, [], {}, {"metadata": []}, {"metadata": {"name": 5}}, {"metadata": {"name": "a\nb"}}])
+def test_whatever_a_server_sends_the_reflector_goes_on(obj: Any) -> None:
+    api = ScriptedApi(lists=[ObjList([obj], "10")], watches=[[modified(obj), deleted(obj), added(an_object("b", 12, phase="x")), SILENCE]])
+    follow(lambda: Strict(api), lambda it: it.names == ["b"])
+
+
+def test_a_list_of_one_namespace_leaves_the_objects_of_others() -> None:
+    """Several reflectors fill one cache, each from its own namespace."""
+
+    def in_namespace(namespace: str, name: str, version: int) -> Obj:
+        obj = an_object(name, version, phase="x")
+        return {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
+
+    async def scenario() -> None:
+        cache: Cache[str] = Cache()
+        malformed = MalformedObjects()
+
+        def reflector(namespace: str, api: ScriptedApi) -> Reflector[str]:
+            return Reflector(
+                api,  # type: ignore[arg-type]
+                PODS,
+                lambda obj, _: needed_string(obj, "phase"),
+                rng=lambda: 0.0,
+                namespace=namespace,
+                cache=cache,
+                malformed=malformed,
+            )
+
+        bad = in_namespace("one", "bad", 5) | {"phase": 5}
+        one = reflector("one", ScriptedApi(lists=[ObjList([in_namespace("one", "a", 5), bad], "10")]))
+        lists: list[ObjList | Exception] = [ObjList([in_namespace("two", "b", 5)], "10"), ObjList([in_namespace("two", "c", 6)], "30")]
+        two = reflector("two", ScriptedApi(lists=lists, watches=[[1.0, GONE], [SILENCE]]))
+        tasks = [asyncio.create_task(each.run()) for each in (one, two)]
+        await until(lambda: {held.key for held in cache} == {("one", "a"), ("two", "b")})
+        await until(lambda: ("two", "c") in {held.key for held in cache})
+        assert {held.key for held in cache} == {("one", "a"), ("two", "c")}
+        assert [found.key for found in malformed] == [("one", "bad")]
+        for task in tasks:
+            task.cancel()
+
+    run_virtual(scenario())
 
 
 def test_timeouts_in_the_wrong_order_are_an_error() -> None:

@@ -1,0 +1,151 @@
+"""Reads fields of raw API objects as what they must be. Pure.
+
+Whatever writes to an API server may send any JSON: a list where an object belongs, a number of 400 digits, a message of a megabyte. What
+these functions return has the type that their signature says, is bounded, and can be shown in a terminal. Everything else raises
+`MalformedField`, which names the field and never quotes its value: it may be secret. null counts as absent, as on a real API server.
+
+See docs/decisions/0133-hostile-objects.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.kube.timestamps import parse_timestamp
+
+type Fields = Mapping[str, Any]
+"""A JSON object."""
+
+TEXT_LIMIT = 1024
+"""Characters of a text that somebody else wrote, such as a kubelet's message."""
+STRING_LIMIT = 1024
+"""Characters of a name, label or other string that is compared. Those of Kubernetes have 316 at most."""
+MOST = 2**31 - 1
+"""Largest number in an int32, the type of most numbers in the API."""
+
+
+class MalformedField(ValueError):
+    """A field is not what it must be."""
+
+    def __init__(self, at: str, what: str) -> None:
+        super().__init__(f"{at} {what}")
+
+
+def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
+    """A foreign text, at most `limit` characters long and without control characters. `lines`: keep its line breaks."""
+    cut = text[:limit]
+    if not cut.isprintable():
+        cut = "".join(char if char.isprintable() or (lines and char == "\n") else " " if char.isspace() else "\ufffd" for char in cut)
+    return cut if len(text) <= limit else f"{cut[: limit - 1]}…"
+
+
+def an_object(value: object, at: str) -> Fields:
+    """`value` itself, which must be an object; empty without one."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise MalformedField(at, f"must be an object, not {kind_of_json(value)}")
+    return value
+
+
+def fields(holder: Fields, key: str, at: str = "") -> Fields:
+    """The object `holder[key]`; empty without one. `at`: the path of `holder`."""
+    value = holder.get(key)
+    return value if type(value) is dict else an_object(value, _path(at, key))
+
+
+def objects(holder: Fields, key: str, at: str = "") -> tuple[Fields, ...]:
+    """The list of objects `holder[key]`; empty without one."""
+    value = holder.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise MalformedField(_path(at, key), f"must be a list, not {kind_of_json(value)}")
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise MalformedField(f"{_path(at, key)}[{index}]", f"must be an object, not {kind_of_json(item)}")
+    return tuple(value)
+
+
+def string(holder: Fields, key: str, at: str = "", *, limit: int = STRING_LIMIT) -> str:
+    """The string `holder[key]`, which is compared and must not be changed; "" without one."""
+    value = holder.get(key)
+    return "" if value is None else _string(value, _path(at, key), limit)
+
+
+def needed_string(holder: Fields, key: str, at: str = "") -> str:
+    """The same; it must not be empty."""
+    value = string(holder, key, at)
+    if not value:
+        raise MalformedField(_path(at, key), "is missing")
+    return value
+
+
+def strings(holder: Fields, key: str, at: str = "") -> dict[str, str]:
+    """The map of strings `holder[key]`, a copy; empty without one."""
+    where = _path(at, key)
+    return {_string(name, where, STRING_LIMIT): _string(value, where, STRING_LIMIT) for name, value in fields(holder, key, at).items()}
+
+
+def text(holder: Fields, key: str, at: str = "", *, limit: int = TEXT_LIMIT, lines: bool = False) -> str:
+    """The text `holder[key]` for people, clipped; "" without one."""
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise MalformedField(_path(at, key), f"must be a string, not {kind_of_json(value)}")
+    return clip(value, limit, lines=lines)
+
+
+def whole_number(holder: Fields, key: str, at: str = "", *, least: int = -MOST, most: int = MOST) -> int:
+    """The whole number `holder[key]`; 0 without one."""
+    value = holder.get(key)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise MalformedField(_path(at, key), f"must be a whole number, not {kind_of_json(value)}")
+    if not least <= value <= most:
+        raise MalformedField(_path(at, key), f"must be a number from {least} to {most}")
+    return value
+
+
+def moment(holder: Fields, key: str, at: str = "") -> float | None:
+    """The time `holder[key]` in seconds since the epoch; None without one."""
+    value = holder.get(key)
+    if value is None or value == "":
+        return None
+    try:
+        return parse_timestamp(_string(value, _path(at, key), 64))
+    except MalformedField:
+        raise
+    except ValueError as error:
+        raise MalformedField(_path(at, key), "must be a time such as 2026-11-20T21:00:00Z") from error
+
+
+def controller_uid(meta: Fields) -> str:
+    """The uid of the object that controls this one, by its ownerReferences; "": none does."""
+    for owner in objects(meta, "ownerReferences", "metadata"):
+        if owner.get("controller"):
+            return string(owner, "uid", "metadata.ownerReferences[]")
+    return ""
+
+
+def kind_of_json(value: object) -> str:
+    """What a value is, in words."""
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", int: "a number", float: "a number"}
+    return "nothing" if value is None else kinds.get(type(value), type(value).__name__)
+
+
+def _string(value: object, at: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise MalformedField(at, f"must be a string, not {kind_of_json(value)}")
+    if len(value) > limit:
+        raise MalformedField(at, f"must have {limit} characters at most, not {len(value)}")
+    if not value.isprintable():
+        raise MalformedField(at, "must not contain control characters")
+    return value
+
+
+def _path(at: str, key: str) -> str:
+    return f"{at}.{key}" if at else key

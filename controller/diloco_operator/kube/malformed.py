@@ -1,0 +1,122 @@
+"""Objects that cannot be used: which there are, one log line for each, and who else wants to know.
+
+See docs/decisions/0133-hostile-objects.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from diloco_operator.kube.client import Resource
+
+log = logging.getLogger(__name__)
+
+_LINES, _INTERVAL = 50, 10.0
+"""So many log lines at once, then one in so many seconds: who writes malformed objects must not fill the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedObject:
+    """An object that is left out of a cache, or that can be used only in part. Its texts are clipped."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    label: str
+    """The value of the label by which the cache selects; "": it selects by none."""
+    problem: str
+    """What is wrong, in words, without the object's content."""
+    error: Exception | None = None
+    """A defect of this program, which should have found the problem by itself."""
+    used: bool = False
+    """The cache has it, without the part that is wrong."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        where = f"{self.namespace}/" if self.namespace else ""
+        how = "can be used only in part" if self.used else "cannot be used"
+        return f"{self.resource.kind} {where}{self.name} (uid {self.uid or 'unknown'}) {how}: {self.problem}"
+
+
+type _Key = tuple[Resource, str, str]
+
+
+class MalformedObjects:
+    """Those of one process. Holds as many as the API server does."""
+
+    def __init__(self) -> None:
+        self._held: dict[_Key, MalformedObject] = {}
+        self._by_label: dict[tuple[str, str], dict[_Key, MalformedObject]] = {}
+        self._counts: dict[Resource, int] = {}
+        self._listeners: list[Callable[[MalformedObject], None]] = []
+        self._lines = float(_LINES)
+        self._last_line = 0.0
+        self._unlogged = 0
+
+    def on_found(self, listener: Callable[[MalformedObject], None]) -> None:
+        """Call `listener` with each malformed object from now on: once, and again when something else is wrong with it."""
+        self._listeners.append(listener)
+
+    def __iter__(self) -> Iterator[MalformedObject]:
+        return iter(list(self._held.values()))
+
+    def of_label(self, namespace: str, label: str) -> list[MalformedObject]:
+        """Those in `namespace` whose label has this value."""
+        return list(self._by_label.get((namespace, label), {}).values())
+
+    def count(self, resource: Resource) -> int:
+        """How many there are of one resource."""
+        return self._counts.get(resource, 0)
+
+    def add(self, found: MalformedObject) -> None:
+        """`found` cannot be used. Repeated at every list; told once."""
+        key = (found.resource, *found.key)
+        old = self._held.get(key)
+        if old is not None and (old.uid, old.problem) == (found.uid, found.problem):
+            return
+        self.remove(found.resource, found.key)
+        self._held[key] = found
+        self._by_label.setdefault((found.namespace, found.label), {})[key] = found
+        self._counts[found.resource] = self.count(found.resource) + 1
+        self._log(found)
+        for listener in self._listeners:
+            listener(found)
+
+    def remove(self, resource: Resource, key: tuple[str, str]) -> None:
+        """The object is gone, or can be used now."""
+        old = self._held.pop((resource, *key), None)
+        if old is None:
+            return
+        self._counts[resource] -= 1
+        same = self._by_label[(old.namespace, old.label)]
+        del same[(resource, *key)]
+        if not same:
+            del self._by_label[(old.namespace, old.label)]
+
+    def keep(self, resource: Resource, namespace: str, keys: Collection[tuple[str, str]]) -> None:
+        """Of `resource` in `namespace` ("": everywhere) only these are left."""
+        for held in self:
+            if held.resource == resource and namespace in ("", held.namespace) and held.key not in keys:
+                self.remove(resource, held.key)
+
+    def _log(self, found: MalformedObject) -> None:
+        now = asyncio.get_running_loop().time()
+        self._lines = min(_LINES, self._lines + (now - self._last_line) / _INTERVAL)
+        self._last_line = now
+        if self._lines < 1:
+            self._unlogged += 1
+            return
+        self._lines -= 1
+        more = f" ({self._unlogged} others were not logged)" if self._unlogged else ""
+        self._unlogged = 0
+        if found.error is not None:
+            log.error("%s; this is a defect, please report it%s", found, more, exc_info=found.error)
+        else:
+            log.warning("%s%s", found, more)

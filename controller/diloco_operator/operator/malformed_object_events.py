@@ -1,0 +1,55 @@
+"""Events about malformed objects, where a user can see them: on the job that they say they belong to.
+
+See docs/decisions/0133-hostile-objects.md.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.reasons import EventReason
+from diloco_operator.kube.client import Resource
+from diloco_operator.kube.malformed import MalformedObject
+from diloco_operator.kube.reflector import CachedObject
+from diloco_operator.operator.caches import Caches
+from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.plan import Event
+
+_TOLD = 20
+"""Malformed objects of one new job that become Events. More than 10 are combined anyway."""
+
+
+class MalformedObjectEvents:
+    """Emits them once `start` was called: a replica that does not lead writes nothing."""
+
+    def __init__(self, caches: Caches, events: EventRecorder) -> None:
+        self._caches = caches
+        self._events = events
+        self._started = False
+        caches.malformed.on_found(self._tell)
+        caches.on_object_change(self._on_object)
+
+    def start(self) -> None:
+        """This replica leads: tell of everything that it has found so far."""
+        self._started = True
+        for found in self._caches.malformed:
+            self._tell(found)
+
+    def _on_object(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
+        """Malformed objects may be older than the job that they name."""
+        if resource == names.DILOCO_JOBS and new is not None and (old is None or old.uid != new.uid):
+            for found in islice(self._caches.malformed.of_label(new.namespace, new.name), _TOLD):
+                self._tell(found)
+
+    def _tell(self, found: MalformedObject) -> None:
+        if self._started and (subject := self._subject(found)) is not None:
+            self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(found)))
+
+    def _subject(self, found: MalformedObject) -> Subject | None:
+        """The job that the object is, or that its label names; None: no user can be told."""
+        if found.resource == names.DILOCO_JOBS:
+            return Subject(found.namespace, found.name, found.uid) if found.namespace and found.name else None
+        job = self._caches.jobs.get(found.namespace, found.label)
+        return Subject(job.namespace, job.name, job.uid) if job is not None else None

@@ -1,0 +1,89 @@
+"""Checks the status of a job before anything reads it. Pure.
+
+The operator writes the status, but it is not alone: whoever may write `dilocojobs/status` can put anything into it that the CRD allows, and
+an API server with another CRD allows more. What is malformed is left out, as if it had never been written; the rest counts.
+
+See docs/decisions/0133-hostile-objects.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from diloco_operator.api import names
+from diloco_operator.api.job import Status
+from diloco_operator.kube.fields import clip, kind_of_json
+
+_NAMED = 3
+"""So many malformed parts are named one by one."""
+
+type _Part = tuple[str, int | str | None]
+"""A field of status, and the item of it that is malformed; None: the whole field."""
+
+
+def check_status(raw: object) -> tuple[bytes, str]:
+    """The status as JSON, without its malformed parts; and what these are, "" if there are none."""
+    status: Mapping[str, Any] = raw if isinstance(raw, dict) else {}
+    problems = [] if raw is None or isinstance(raw, dict) else [f"status must be an object, not {kind_of_json(raw)}"]
+    while True:
+        data = _json(status)
+        bad = _malformed_parts(data)
+        if not bad:
+            return data, _summary(problems)
+        problems += bad.values()
+        left = _without(status, bad)
+        status = left if left != status else {}  # a text that is no JSON of any part, such as half a surrogate pair
+
+
+def _malformed_parts(data: bytes) -> dict[_Part, str]:
+    """With what is wrong with each."""
+    try:
+        checked = Status.model_validate_json(data, strict=True, context={"from": "api"})
+    except ValidationError as error:
+        return {_part(problem["loc"]): f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors(include_input=False)}
+    return {
+        ("units", index): f"status.units[{index}].name: must be the pool's name, a dash and a number"
+        for index, unit in enumerate(checked.units)
+        if names.unit_index(unit.pool, unit.name) is None
+    }
+
+
+def _part(location: tuple[int | str, ...]) -> _Part:
+    field, *within = location or ("",)
+    return str(field), within[0] if within else None
+
+
+def _without(status: Mapping[str, Any], bad: Iterable[_Part]) -> dict[str, Any]:
+    left = dict(status)
+    items: dict[str, set[int | str]] = {}
+    for field, part in bad:
+        if part is None:
+            left.pop(field, None)
+        else:
+            items.setdefault(field, set()).add(part)
+    for field, parts in items.items():
+        value = left.get(field)
+        if isinstance(value, list):
+            left[field] = [item for index, item in enumerate(value) if index not in parts]
+        elif isinstance(value, dict):
+            left[field] = {key: item for key, item in value.items() if key not in parts}
+    return left
+
+
+def _json(status: Mapping[str, Any]) -> bytes:
+    return json.dumps(status, separators=(",", ":")).encode()
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return "status" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+
+
+def _summary(problems: list[str]) -> str:
+    if not problems:
+        return ""
+    more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    return clip("; ".join(problems[:_NAMED]) + more)

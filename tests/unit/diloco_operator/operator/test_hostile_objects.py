@@ -1,0 +1,211 @@
+"""Malformed and hostile objects against a running operator: they harm themselves only, and people can see which they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from builders.hostile_cluster import (
+    NS,
+    HostileCluster,
+    a_hostile_cluster,
+    a_key_on_an_unsupported_curve,
+    a_secret,
+    a_strangers_pod,
+)
+from builders.jobs import with_field
+from builders.operator_run import running
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.kube.client import Obj, PatchType, Resource
+
+
+def among_strangers(act: Callable[[HostileCluster], Coroutine[Any, Any, None]], *, defects: bool = False) -> None:
+    """`act`, with two jobs that train; afterwards job `other` and the free slices must be as before."""
+
+    async def run() -> None:
+        async with a_hostile_cluster(defects=defects) as world:
+            before = await world.plans("other"), world.free()
+            await act(world)
+            assert (await world.plans("other"), world.free()) == before
+
+    run_virtual(run())
+
+
+async def uid_of(world: HostileCluster, resource: Resource, name: str) -> str:
+    namespace = NS if resource.namespaced else ""
+    return str((await world.api.get(resource, namespace, name))["metadata"]["uid"])
+
+
+def malform(world: HostileCluster, resource: Resource, name: str, path: str, value: Any) -> Coroutine[Any, Any, None]:
+    """From now on the API server shows the object with this value at `path`."""
+    namespace = NS if resource.namespaced else ""
+    world.client.distortions[resource.plural, namespace, name] = lambda obj: with_field(obj, path, value)
+    return world.touch(resource, namespace, name)
+
+
+# --- those that ended the operator ------------------------------------------------------------------------------------
+def test_an_authority_on_a_curve_that_the_library_does_not_support_is_none() -> None:
+    async def act(world: HostileCluster) -> None:
+        authority = Issuer(lambda: 0.0, 86400.0).authority("uid")
+        data = {"ca.crt": authority.root.pem, "ca.key": a_key_on_an_unsupported_curve()}
+        await world.api.create(names.SECRETS, a_secret("strange-ca", "strange", data))
+        await world.settle()
+        world.start_operator()  # and again after a restart
+        async with running(world.operator):
+            await world.settle()
+
+    among_strangers(act)
+
+
+def test_a_pod_whose_owner_has_any_uid_does_not_end_the_operator_when_its_node_changes() -> None:
+    async def act(world: HostileCluster) -> None:
+        await world.api.create(names.PODS, a_strangers_pod("strange", "lm", owner="a/b", node="np-a-0"))
+        await world.settle()
+        await world.api.patch(names.NODES, "", "np-a-0", {"metadata": {"labels": {"x": "y"}}}, type=PatchType.MERGE)
+        await world.settle()
+
+    among_strangers(act)
+
+
+@pytest.mark.parametrize("label", [names.LABEL_UNIT, names.LABEL_POOL, names.LABEL_ATTEMPT, names.LABEL_HOST])
+def test_a_relabelled_pod_is_named_and_its_job_goes_on_without_it(label: str) -> None:
+    async def act(world: HostileCluster) -> None:
+        await world.api.patch(names.PODS, NS, "lm-v6e-0-a1-0", {"metadata": {"labels": {label: "other"}}}, type=PatchType.MERGE)
+        await world.settle()
+        uid = await uid_of(world, names.PODS, "lm-v6e-0-a1-0")
+        assert world.named("Pod default/lm-v6e-0-a1-0", uid, "can be used only in part")
+        assert world.malformed(names.PODS) == 1
+        assert [message for message in await world.events("lm") if "lm-v6e-0-a1-0" in message]
+
+    among_strangers(act)
+
+
+# --- what only a broken API server sends ------------------------------------------------------------------------------
+CASES: list[tuple[Resource, str, str, Any]] = [
+    (names.NODES, "spare", "metadata.labels", ["a"]),
+    (names.NODES, "spare", "metadata.labels", {"a": ["b"]}),
+    (names.NODES, "spare", "spec.taints", [{"effect": "NoSchedule"}]),
+    (names.NODES, "spare", "spec.taints", {"key": "a"}),
+    (names.NODES, "spare", "status.conditions[0].lastTransitionTime", "yesterday"),
+    (names.NODES, "spare", "status.capacity", [1]),
+    (names.NODES, "spare", "metadata.name", 5),
+    (names.PODS, "lm-v6e-0-a1-0", "metadata.labels", "none"),
+    (names.PODS, "lm-v6e-0-a1-0", "metadata.ownerReferences", [5]),
+    (names.PODS, "lm-v6e-0-a1-0", "metadata.creationTimestamp", 12),
+    (names.PODS, "lm-v6e-0-a1-0", "status.containerStatuses", {"name": "learner"}),
+    (names.PODS, "lm-v6e-0-a1-0", "status.containerStatuses[0].restartCount", 1e309),
+    (names.PODS, "lm-v6e-0-a1-0", "status.message", ["no", "text"]),
+    (names.SECRETS, "lm-syncer-tls", "data", ["a"]),
+    (names.SECRETS, "lm-syncer-tls", "data", {"ca.crt": 7}),
+    (names.CONFIG_MAPS, "lm-job", "metadata.ownerReferences", "me"),
+    (names.CONFIG_MAPS, "lm-job", "data", 5),
+    (names.SERVICES, "lm", "metadata", None),
+    (names.VOLUME_CLAIMS, "lm-syncer", "metadata.uid", {"a": 1}),
+    (names.PRIORITY_CLASSES, "important", "value", "a lot"),
+    (names.PRIORITY_CLASSES, "important", "value", 10**400),
+    (names.DILOCO_JOBS, "lm", "metadata.generation", "first"),
+    (names.DILOCO_JOBS, "lm", "metadata.creationTimestamp", {}),
+    (names.DILOCO_JOBS, "lm", "status.units[0].state", "Dancing"),
+    (names.DILOCO_JOBS, "lm", "status.units[0].name", "nobody"),
+    (names.DILOCO_JOBS, "lm", "status.units[0].since", 5),
+    (names.DILOCO_JOBS, "lm", "status.units", "all"),
+    (names.DILOCO_JOBS, "lm", "status.progress", {"tokens": float("nan")}),
+    (names.DILOCO_JOBS, "lm", "status", ["a"]),
+]
+
+
+@pytest.mark.parametrize(("resource", "name", "path", "value"), CASES, ids=lambda case: str(getattr(case, "plural", case))[:40])
+def test_a_malformed_object_is_named_and_a_later_good_version_is_taken(resource: Resource, name: str, path: str, value: Any) -> None:
+    async def act(world: HostileCluster) -> None:
+        await world.api.create(names.PRIORITY_CLASSES, {"metadata": {"name": "important"}, "value": 5})
+        await world.settle()
+        await malform(world, resource, name, path, value)
+        await world.settle()
+        assert world.malformed(resource) == 1
+        assert world.named(f"{resource.kind} ", "used")
+        world.client.distortions.clear()
+        await world.touch(resource, NS if resource.namespaced else "", name)
+        world.api.compact()
+        world.api.interrupt_watches()  # an object without a name is known to be gone only after a list
+        await world.settle()
+        await world.trains("lm")
+        assert world.malformed(resource) == 0
+
+    among_strangers(act)
+
+
+def test_a_malformed_object_of_a_job_is_an_event_on_the_job_also_when_the_job_comes_later() -> None:
+    async def act(world: HostileCluster) -> None:
+        await world.api.create(names.PODS, a_strangers_pod("early", "late"))
+        await world.api.create(names.PODS, a_strangers_pod("strange", "lm"))
+        await world.settle()
+        assert [message for message in await world.events("lm") if "Pod default/strange" in message]
+        assert not await world.events("late")
+        lm = await world.api.get(names.DILOCO_JOBS, NS, "lm")
+        late = {"apiVersion": lm["apiVersion"], "kind": lm["kind"], "metadata": {"namespace": NS, "name": "late"}, "spec": lm["spec"]}
+        await world.api.create(names.DILOCO_JOBS, with_field(late, "spec.suspend", True))
+        await world.settle()
+        assert [message for message in await world.events("late") if "Pod default/early" in message]
+
+    among_strangers(act)
+
+
+def test_malformed_objects_are_told_once_and_do_not_fill_the_log() -> None:
+    async def act(world: HostileCluster) -> None:
+        for index in range(200):
+            await world.api.create(names.PODS, a_strangers_pod(f"strange-{index}", "lm"))
+        await world.settle()
+        assert world.malformed(names.PODS) == 200
+        told = len([line for line in world.lines if "Pod default/strange" in line])
+        assert told < 60
+        for _ in range(3):
+            world.api.compact()
+            world.api.interrupt_watches()  # everything is listed again
+            await world.settle()
+        assert len([line for line in world.lines if "Pod default/strange" in line]) == told
+        assert len(await world.events("lm")) <= 11
+
+    among_strangers(act)
+
+
+def test_a_defect_of_a_handler_costs_only_the_object_that_met_it() -> None:
+    async def act(world: HostileCluster) -> None:
+        def fails(resource: Resource, old: object, new: Any) -> None:
+            if new is not None and new.name == "strange":
+                raise KeyError("a defect")
+
+        world.operator.caches.on_object_change(fails)
+        strange: Obj = {"metadata": {"namespace": NS, "name": "strange", "labels": {names.LABEL_JOB: "lm"}}, "data": {}}
+        await world.api.create(names.CONFIG_MAPS, strange)
+        await world.settle()
+        assert world.named("ConfigMap default/strange", "KeyError", "please report it")
+        assert world.malformed(names.CONFIG_MAPS) == 1
+        await world.trains("lm")
+
+    among_strangers(act)
+
+
+def test_an_operator_starts_beside_malformed_objects_of_every_kind() -> None:
+    async def act(world: HostileCluster) -> None:
+        labels = {names.LABEL_JOB: "ghost", names.LABEL_COMPONENT: names.COMPONENT_LEARNER}
+        for resource, extra in (
+            (names.CONFIG_MAPS, {}),
+            (names.SECRETS, {}),
+            (names.SERVICES, {"spec": {"clusterIP": "None"}}),
+            (names.PODS, {"spec": {"containers": [{"name": "learner", "image": "i"}]}}),
+        ):
+            await world.api.create(resource, {"metadata": {"namespace": NS, "name": "strange", "labels": labels}, **extra})
+            world.client.distortions[resource.plural, NS, "strange"] = lambda obj: with_field(obj, "metadata.ownerReferences", 7)
+        world.client.distortions["nodes", "", "spare"] = lambda obj: "no object at all"
+        world.start_operator()
+        async with running(world.operator):
+            await asyncio.sleep(5)
+            assert [world.malformed(each) for each in (names.CONFIG_MAPS, names.SECRETS, names.SERVICES, names.PODS, names.NODES)] == [
+                1
+            ] * 5
+
+    among_strangers(act)
