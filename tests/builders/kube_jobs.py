@@ -100,21 +100,27 @@ def nodes_command(folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options
 
 # --- the chart --------------------------------------------------------------------------------------------------------
 def install_chart(plane: ControlPlane, **config: Any) -> None:
-    """Everything of the chart but a running pod: its CRD, ServiceAccount, roles and configuration."""
-    values = {"replicas": 0, "config": config}
+    """Everything of the chart but a running pod: its CRD, ServiceAccount, roles and configuration. Jobs are in namespace default."""
+    values = {"replicas": 0, "config": config, "watchNamespaces": ["default"]}
     plane.helm("install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--values", "-", input=json.dumps(values))
     plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
 
 
 @contextlib.contextmanager
 def operator(plane: ControlPlane, folder: Path, name: str = "operator", *options: str) -> Iterator[OperatorReplica]:
-    """`diloco-operator run` as the chart's ServiceAccount, with the chart's configuration and nothing else."""
+    """`diloco-operator run` as the chart's ServiceAccount, with the chart's configuration and namespaces and nothing else."""
     kubeconfig = plane.kubeconfig_for(plane.token(NAMESPACE, RELEASE), RELEASE)
     config = folder / "config.yaml"
     config.write_text(
         plane.kubectl("-n", NAMESPACE, "get", "configmap", f"{RELEASE}-config", "-o", r"jsonpath={.data.config\.yaml}").stdout
     )
-    with replica(folder, name, kubeconfig, "--config", str(config), "--leader-elect-namespace", NAMESPACE, *options) as found:
+    container = plane.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    where = [argument for argument in container["args"] if argument.startswith("--watch-namespace=")]
+    assert where, "the chart names the namespaces"
+    given = ("--config", str(config), "--leader-elect-namespace", NAMESPACE, *where, *options)
+    with replica(folder, name, kubeconfig, *given) as found:
         yield found
 
 

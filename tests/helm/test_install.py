@@ -202,8 +202,26 @@ def test_notes_follow_the_values(plane: ControlPlane, space: str) -> None:
     said = install(plane, space, "--dry-run=client", "--set", "crds.enabled=false,rbac.create=false,networkPolicy.enabled=true")
     assert "crds.enabled is false" in said
     assert f"the service account {RELEASE} needs the rights" in said
-    assert "list the namespaces of your jobs in networkPolicy.jobNamespaces" in said
-    assert "It watches all namespaces." in said
-    said = install(plane, space, "--dry-run=client", "--set", "watchNamespaces={team-a,team-b},networkPolicy.enabled=true")
-    assert "It watches the namespaces team-a, team-b." in said
+    assert f"It works on jobs in namespace {space} only." in said
+    assert f"kubectl --namespace {space} apply -f job.yaml" in said
     assert "jobNamespaces" not in said.split("NOTES:")[1]
+    said = install(plane, space, "--dry-run=client", "--set", "watchNamespaces={team-a,team-b},networkPolicy.enabled=true")
+    assert "It works on jobs in the namespaces team-a, team-b only." in said
+    assert "kubectl --namespace team-a apply -f job.yaml" in said
+    assert "jobNamespaces" not in said.split("NOTES:")[1]
+    said = install(plane, space, "--dry-run=client", "--set", "watchAnyNamespace=true,networkPolicy.enabled=true")
+    assert "It works on jobs in all namespaces, and may read every Secret of the cluster" in said
+    assert "list the namespaces of your jobs in networkPolicy.jobNamespaces" in said
+
+
+def test_an_upgrade_does_not_take_namespaces_from_a_release_that_watched_all(plane: ControlPlane, space: str) -> None:
+    """Before, empty watchNamespaces meant all. The jobs elsewhere would train on without an operator, and nobody would be told."""
+    install(plane, space, "--set", "watchAnyNamespace=true")
+    with pytest.raises(CommandFailed, match=rf"this release watched all namespaces until now.*{space} alone.*watchAnyNamespace=true"):
+        install(plane, space, "--set", "watchAnyNamespace=false")
+    assert get(plane, f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space}/roles/{RELEASE}") is None
+    install(plane, space, "--set", "watchAnyNamespace=true,logging.level=debug")
+    install(plane, space, "--set", f"watchAnyNamespace=false,watchNamespaces={{{space}}}")
+    assert f"--watch-namespace={space}" in arguments(plane, space)
+    install(plane, space, "--set", "watchNamespaces=null")  # from then on empty means what it says
+    assert f"--watch-namespace={space}" in arguments(plane, space)

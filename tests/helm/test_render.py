@@ -222,6 +222,7 @@ def test_a_wrong_value_is_refused_with_its_path(values: dict[str, Any], path: st
             "podDisruptionBudget: minAvailable and maxUnavailable exclude each other",
         ),
         ({"metrics": {"enabled": False, "serviceMonitor": {"enabled": True}}}, "metrics.serviceMonitor.enabled needs metrics.enabled"),
+        ({"watchAnyNamespace": True, "watchNamespaces": ["a"]}, "watchAnyNamespace and watchNamespaces exclude each other"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], says: str) -> None:
@@ -236,6 +237,7 @@ BESIDE: dict[tuple[str, ...], tuple[tuple[str, ...], Any]] = {
     ("leaderElection", "enabled"): (("replicas",), 1),
     ("metrics", "enabled"): (("metrics", "serviceMonitor", "enabled"), False),
     ("metrics", "service", "enabled"): (("metrics", "serviceMonitor", "enabled"), False),
+    ("watchAnyNamespace",): (("watchNamespaces",), []),
 }
 # Values whose other setting than that of everything.yaml is neither the default nor a switch turned.
 OTHER: dict[tuple[str, ...], Any] = {
@@ -320,7 +322,7 @@ def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_p
     assert container["command"] == ["diloco-operator"]
     options = operator_commands.commands[command].make_context(command, arguments).params
     values = yaml.safe_load((VALUES / file).read_text())
-    assert list(options["namespaces"]) == values.get("watchNamespaces", [])
+    assert list(options["namespaces"]) == ([] if values.get("watchAnyNamespace") else values.get("watchNamespaces", [NAMESPACE]))
     assert options["leader_elect"] is values.get("leaderElection", {}).get("enabled", True)
     assert (options["metrics_address"] is None) == (values.get("metrics", {}).get("enabled") is False)
     assert options["health_address"].port == container["ports"][0]["containerPort"]
@@ -394,7 +396,7 @@ def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> N
 
 def test_files_of_values_are_for_this_chart_only() -> None:
     """The tests above cover every values file; one that the schema refuses does not render."""
-    assert {path.stem for path in VALUES.iterdir()} == {"defaults", "everything", "minimal", "namespaced", "replicated"}
+    assert {path.stem for path in VALUES.iterdir()} == {"any-namespace", "defaults", "everything", "minimal", "namespaced", "replicated"}
 
 
 def test_long_names_stay_within_the_limits_of_labels_and_names() -> None:

@@ -132,8 +132,25 @@ def rights(cluster: ControlPlane) -> Iterator[Any]:
     cluster.kubectl("delete", "--wait=false", "-f", "-", input=items)
 
 
-def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPlane, rights: Any) -> None:
+def test_by_default_no_secret_outside_the_releases_namespace_can_be_read(cluster: ControlPlane, rights: Any) -> None:
     rights({})
+    who = f"{NAMESPACE}/{RELEASE}"
+    assert granted(review(cluster, who, NAMESPACE)) == expected(NAMESPACED, CLUSTER, LEASES)
+    assert granted(review(cluster, who, "rights-a")) == expected(CLUSTER)
+    account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+    assert may(cluster, "list", "secrets", who=account, namespace=NAMESPACE)
+    for verb in ("get", "list", "watch", "create", "patch", "delete"):
+        for namespace in (None, "rights-a", "kube-system", "default"):
+            assert not may(cluster, verb, "secrets", who=account, namespace=namespace), f"{verb} secrets in {namespace}"
+    # As the API server answers the operator itself, and not only its authorizer about it.
+    config = cluster.kubeconfig_for(cluster.token(NAMESPACE, RELEASE), "default-rights")
+    for where in (["--all-namespaces"], ["--namespace", "kube-system"]):
+        done = cluster.kubectl("--kubeconfig", str(config), "get", "secrets", *where, check=False)
+        assert "forbidden" in done.stderr, where
+
+
+def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPlane, rights: Any) -> None:
+    rights({"watchAnyNamespace": True})
     who = f"{NAMESPACE}/{RELEASE}"
     assert granted(review(cluster, who, "rights-a")) == expected(NAMESPACED, CLUSTER)
     assert granted(review(cluster, who, NAMESPACE)) == expected(NAMESPACED, CLUSTER, LEASES)
@@ -166,7 +183,9 @@ def test_an_operator_of_some_namespaces_has_rights_on_objects_in_these_only(clus
     assert granted(review(cluster, who, NAMESPACE)) == expected(CLUSTER, LEASES)
     account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
     assert may(cluster, "list", "secrets", who=account, namespace="rights-a")
-    assert not may(cluster, "list", "secrets", who=account, namespace="rights-c")
+    for elsewhere in (None, "rights-c", NAMESPACE, "kube-system"):
+        for verb in ("get", "list", "watch"):
+            assert not may(cluster, verb, "secrets", who=account, namespace=elsewhere), f"{verb} secrets in {elsewhere}"
     assert not may(cluster, "list", "dilocojobs.diloco.dev", who=account)
 
 
@@ -178,7 +197,7 @@ def test_with_rbac_create_false_the_chart_makes_no_rights() -> None:
 
 def test_without_leader_election_there_is_no_right_on_leases() -> None:
     roles = of_kind(render({"leaderElection": {"enabled": False}}), "Role")
-    assert roles == []
+    assert [role["metadata"]["name"] for role in roles] == [RELEASE]
 
 
 def test_users_of_the_clusters_own_roles_see_or_edit_jobs(cluster: ControlPlane, rights: Any) -> None:

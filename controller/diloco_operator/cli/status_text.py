@@ -12,9 +12,9 @@ from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration
 
 _GAP = "   "
-NOT_SEEN = (
-    "The operator has not seen this job yet. Check that it runs and that it watches this namespace "
-    "(kubectl get pods -A -l app.kubernetes.io/name=diloco-operator)."
+_NOT_SEEN = (
+    "The operator has not seen this job yet. Check that it runs (kubectl get pods -A -l app.kubernetes.io/name=diloco-operator) and that "
+    "it watches namespace {}: watchNamespaces of its Helm release lists the namespaces, by default only the release's own."
 )
 
 
@@ -47,7 +47,7 @@ def headline(view: JobView) -> str:
     """The state of the job in one sentence."""
     conditions = {each.type: each for each in view.status.conditions}
     if not conditions:
-        return NOT_SEEN
+        return _NOT_SEEN.format(view.namespace)
     for end in (ConditionType.FAILED, ConditionType.COMPLETE, ConditionType.SUSPENDED):
         if view.holds(end):
             return f"{end}: {conditions[end].message}"

@@ -79,9 +79,18 @@ app.kubernetes.io/part-of: diloco-operator
   verbs: [create, patch]
 {{- end }}
 
+{{/* Namespaces that the operator watches, as a JSON list; empty: all. */}}
+{{- define "diloco-operator.watchedNamespaces" -}}
+{{- if .Values.watchAnyNamespace -}}
+[]
+{{- else -}}
+{{- .Values.watchNamespaces | default (list .Release.Namespace) | toJson -}}
+{{- end -}}
+{{- end }}
+
 {{/* Namespaces in which syncers and learners get network policies, as a JSON list. */}}
 {{- define "diloco-operator.jobNamespaces" -}}
-{{- .Values.networkPolicy.jobNamespaces | default .Values.watchNamespaces | toJson -}}
+{{- .Values.networkPolicy.jobNamespaces | default (include "diloco-operator.watchedNamespaces" . | fromJsonArray) | toJson -}}
 {{- end }}
 
 {{/* Egress rule for DNS. */}}
@@ -95,8 +104,21 @@ app.kubernetes.io/part-of: diloco-operator
   {{- end }}
 {{- end }}
 
+{{/* Whether the release had rights in all namespaces until now; "" outside a cluster, where nothing can be looked up. */}}
+{{- define "diloco-operator.watchedAny" -}}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" (include "diloco-operator.fullname" .)).rules -}}
+{{- if has "dilocojobs" (.resources | default list) }}yes{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Rejects values that contradict each other, which a schema cannot express. */}}
 {{- define "diloco-operator.validate" -}}
+{{- if and .Values.watchAnyNamespace .Values.watchNamespaces -}}
+{{- fail "watchAnyNamespace and watchNamespaces exclude each other; leave watchNamespaces empty, or set watchAnyNamespace to false" -}}
+{{- end -}}
+{{- if and .Release.IsUpgrade .Values.rbac.create (not .Values.watchAnyNamespace) (not .Values.watchNamespaces) (include "diloco-operator.watchedAny" .) -}}
+{{- fail (printf "this release watched all namespaces until now, and an empty watchNamespaces means %s alone: jobs elsewhere would be left to themselves. Set watchNamespaces to the namespaces of your jobs (kubectl get dlj --all-namespaces), or watchAnyNamespace=true to keep the right to read every Secret of the cluster" .Release.Namespace) -}}
+{{- end -}}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
 {{- fail "replicas: more than one needs leaderElection.enabled: two operators would both write for every job" -}}
 {{- end -}}

@@ -202,6 +202,10 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
     )
 
 
+def test_job_without_status_may_be_in_a_namespace_that_no_operator_watches() -> None:
+    assert "watches namespace team: watchNamespaces of its Helm release" in status_text(a_view(), NOW)
+
+
 @pytest.mark.parametrize(
     ("view", "headline"),
     [
