@@ -28,13 +28,14 @@ CHART = Path(__file__).resolve().parents[1] / "helm" / "diloco-operator"
 BEGIN, END = "<!-- values, written by hack/chart_docs.py -->\n", "<!-- end of values -->\n"
 WHOLE = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
 """Values with one row each: Kubernetes or the operator defines their fields."""
-RUN_FIELDS = {"workers", "concurrency", "job_concurrency"}
+RUN_FIELDS = {"workers", "concurrency", "job_concurrency", "watch_other_pods"}
 """Fields of RunConfig that the configuration file has."""
 SEPARATE = {"syncer_image"}
 """Fields that have a value of the chart of their own."""
 STRINGS = {"type": "array", "items": {"type": "string"}}
 SHAPES: dict[object, dict[str, Any]] = {
     float: {"$ref": "#/definitions/duration"},
+    bool: {"type": "boolean"},
     int: {"type": "integer", "minimum": 0},
     str: {"type": "string"},
     tuple[str, ...]: STRINGS,

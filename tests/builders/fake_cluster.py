@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Self
 
 from builders.pods import ended_status, running_status
@@ -17,6 +18,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.report import Report, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
 
@@ -28,11 +30,15 @@ type JobKey = tuple[str, str]
 
 
 class FakeCluster:
-    """A kubelet for all nodes. `now` is the wall clock in seconds since the epoch."""
+    """A kubelet for all nodes. `now` is the wall clock in seconds since the epoch.
 
-    def __init__(self, client: Client, now: Callable[[], float]) -> None:
+    It binds each pod to the node that the pod is meant for, whether it fits there or not. With `scheduler` the embedded scheduler binds.
+    Pods without a component, which are of no job, stay as they are."""
+
+    def __init__(self, client: Client, now: Callable[[], float], *, scheduler: bool = False) -> None:
         self._client = client
         self._now = now
+        self._scheduler = Scheduler(client, now=lambda: datetime.fromtimestamp(now(), tz=UTC)) if scheduler else None
         self._pods: Reflector[Obj] = Reflector(client, names.PODS, as_it_is, rng=lambda: 0.0)
         self._pods.on_change(self._on_pod)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -46,10 +52,11 @@ class FakeCluster:
     async def __aenter__(self) -> Self:
         self._following = asyncio.create_task(self._pods.run())
         await self._pods.wait_synced()
+        self._scheduling = [asyncio.create_task(self._scheduler.run())] if self._scheduler is not None else []
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [self._following, *self._tasks.values()]
+        tasks = [self._following, *self._scheduling, *self._tasks.values()]
         for task in tasks:
             task.cancel()
         for end in await asyncio.gather(*tasks, return_exceptions=True):
@@ -145,10 +152,10 @@ class FakeCluster:
             self._deletions.pop(held.uid, None)
             if task := self._tasks.pop(held.uid, None):
                 task.cancel()
-        elif held.uid not in self._tasks:
+        elif held.uid not in self._tasks and names.LABEL_COMPONENT in held.value["metadata"].get("labels", {}):
             self._deletions[held.uid] = asyncio.Event()
             self._tasks[held.uid] = asyncio.create_task(self._keep(held.namespace, held.name, held.uid))
-        if new is not None and new.deleting:
+        if new is not None and new.deleting and held.uid in self._deletions:
             self._deletions[held.uid].set()
         job = held.value["metadata"].get("labels", {}).get(names.LABEL_JOB)
         if job:
@@ -178,6 +185,10 @@ class FakeCluster:
     async def _start(self, namespace: str, name: str) -> None:
         pod = await self._client.get(names.PODS, namespace, name)
         node = pod["spec"].get("nodeName")
+        while self._scheduler is not None and not node:
+            await asyncio.sleep(START)
+            pod = await self._client.get(names.PODS, namespace, name)
+            node = pod["spec"].get("nodeName")
         if not node:
             node = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_NODE) or await self._any_node()
             await self._client.bind(namespace, name, node)

@@ -339,12 +339,17 @@ def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_p
 def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> None:
     """Field by field: the operator takes a value that the schema takes. The syncer's image has a value of its own."""
     described = SCHEMA["properties"]["config"]["properties"]
-    fields = {to_camel(each.name) for each in dataclasses.fields(OperatorConfig)} | {"workers", "concurrency", "jobConcurrency"}
+    fields = {to_camel(each.name) for each in dataclasses.fields(OperatorConfig)} | {
+        "workers",
+        "concurrency",
+        "jobConcurrency",
+        "watchOtherPods",
+    }
     assert set(described) == fields - {"syncerImage"}
     duration = SCHEMA["definitions"]["duration"]
     assert (duration["pattern"], duration["maxLength"]) == (DURATION_PATTERN, DURATION_MAX_LENGTH)
     defaults: dict[str, Any] = {to_camel(each.name): each.default for each in dataclasses.fields(OperatorConfig)}
-    examples: dict[str, Any] = {"integer": 7, "string": "2"}
+    examples: dict[str, Any] = {"integer": 7, "string": "2", "boolean": False}
     for field, schema in described.items():
         value: object
         if "$ref" in schema:

@@ -37,6 +37,8 @@ CLUSTER: Rules = {
     ("scheduling.k8s.io", "priorityclasses"): "list watch",
     ("apiextensions.k8s.io", "customresourcedefinitions", "dilocojobs.diloco.dev"): "get",
 }
+OTHER_PODS: Rules = {("", "pods"): "list watch"}
+"""Cluster-wide with watchNamespaces, unless config.watchOtherPods is false."""
 LEASES: Rules = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
 
 
@@ -174,13 +176,16 @@ def test_the_operator_has_just_what_it_uses_in_all_namespaces(cluster: ControlPl
         assert not may(cluster, verb, what, who=account, namespace=namespace), f"{verb} {what}"
 
 
-def test_an_operator_of_some_namespaces_has_rights_on_objects_in_these_only(cluster: ControlPlane, rights: Any) -> None:
-    rights({"watchNamespaces": ["rights-a", "rights-b"], "rbac": {"aggregate": False}})
+@pytest.mark.parametrize("other_pods", [True, False])
+def test_an_operator_of_some_namespaces_has_rights_on_objects_in_these_only(cluster: ControlPlane, rights: Any, other_pods: bool) -> None:
+    config = {} if other_pods else {"watchOtherPods": False}
+    rights({"watchNamespaces": ["rights-a", "rights-b"], "rbac": {"aggregate": False}, "config": config})
     who = f"{NAMESPACE}/{RELEASE}"
+    everywhere: Rules = {**CLUSTER, **(OTHER_PODS if other_pods else {})}
     for namespace in ("rights-a", "rights-b"):
-        assert granted(review(cluster, who, namespace)) == expected(NAMESPACED, CLUSTER)
-    assert granted(review(cluster, who, "rights-c")) == expected(CLUSTER)
-    assert granted(review(cluster, who, NAMESPACE)) == expected(CLUSTER, LEASES)
+        assert granted(review(cluster, who, namespace)) == expected(everywhere, NAMESPACED)
+    assert granted(review(cluster, who, "rights-c")) == expected(everywhere)
+    assert granted(review(cluster, who, NAMESPACE)) == expected(everywhere, LEASES)
     account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
     assert may(cluster, "list", "secrets", who=account, namespace="rights-a")
     for elsewhere in (None, "rights-c", NAMESPACE, "kube-system"):

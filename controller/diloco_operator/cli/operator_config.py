@@ -5,8 +5,8 @@
     progressInterval: 10s
     workers: 16
 
-Every field of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency` and `jobConcurrency`. Durations are written
-as in a job, `30s`, or as a number of seconds.
+Every field of `reconcile.config.OperatorConfig` in camelCase, and `workers`, `concurrency`, `jobConcurrency` and `watchOtherPods`.
+Durations are written as in a job, `30s`, or as a number of seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from diloco_operator.api.names import CONFIG_API_VERSION, CONFIG_KIND
 from diloco_operator.operator import RunConfig
 from diloco_operator.reconcile import OperatorConfig
 
-_RUN_FIELDS = ("workers", "concurrency", "job_concurrency")
+_RUN_FIELDS = ("workers", "concurrency", "job_concurrency", "watch_other_pods")
 
 
 class BadConfiguration(Exception):

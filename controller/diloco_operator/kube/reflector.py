@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.client import ApiError, Client, EventType, Forbidden, Gone, Obj, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
@@ -136,6 +137,9 @@ class Reflector[T]:
     `project` reduces an object to what the cache keeps. `rng` draws jitter from [0, 1). Time is the event loop's. Several reflectors may
     fill one `cache`, each from its own namespace. `indexers` are for the new cache if no `cache` is given. `malformed` learns of objects
     that cannot be used; `problem` says what is wrong with one that can be used in part.
+
+    `without`: what the program does without these objects, in words. Such a reflector is optional: while the server forbids it to read
+    them, its cache is empty, and it asks again from time to time.
     """
 
     def __init__(
@@ -148,6 +152,8 @@ class Reflector[T]:
         namespace: str = "",
         cache: Cache[T] | None = None,
         label_selector: str = "",
+        field_selector: str = "",
+        without: str = "",
         indexers: Mapping[str, Indexer[T]] | None = None,
         timeouts: WatchTimeouts | None = None,
         malformed: MalformedObjects | None = None,
@@ -161,6 +167,10 @@ class Reflector[T]:
         self._rng = rng
         self._namespace = namespace
         self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._without = without
+        self.refused = False
+        """The server forbids an optional reflector to read the objects."""
         self._project = project
         self._timeouts = timeouts or WatchTimeouts()
         self._malformed = malformed if malformed is not None else MalformedObjects()
@@ -176,11 +186,12 @@ class Reflector[T]:
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete. From then on the cache may be a little old, but never wrong."""
+        """Whether the first list is complete, or was refused to an optional reflector. From then on the cache may be a little old, but
+        never wrong."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Returns when the first list is complete."""
+        """Returns when the first list is complete, or was refused to an optional reflector."""
         await self._synced.wait()
 
     async def run(self) -> None:
@@ -194,27 +205,45 @@ class Reflector[T]:
                     failures = 0
                 heard = await self._watch(self._version_known())
             except Gone as error:
-                log.info("%s: the server has forgotten version %s, listing again: %s", self._what, self._version, error.message)
+                log.info("%s: the server has forgotten version %s, listing again: %s", self.what, self._version, error.message)
                 self._version = None
                 failures = 0  # the server answers, so list at once, however long it was away
             except TimeoutError:
-                log.warning("%s: no answer to a list within %.0f s, asking again", self._what, REQUESTS.list_page)
+                log.warning("%s: no answer to a list within %.0f s, asking again", self.what, REQUESTS.list_page)
             except (Unavailable, OSError) as error:
-                log.warning("%s: %s", self._what, error)
+                log.warning("%s: %s", self.what, error)
+            except Forbidden as error:
+                self._version = None
+                self._refuse(error)
             except ApiError as error:
                 if error.code == 429:  # the server is too busy: a list would cost it more than a watch
-                    log.warning("%s: %s", self._what, error)
+                    log.warning("%s: %s", self.what, error)
                 else:  # the server answered and will not continue from this version
-                    log.warning("%s, listing again: %s", self._what, error)
+                    log.warning("%s, listing again: %s", self.what, error)
                     self._version = None
             failures = 0 if heard else failures + 1
             if failures:
                 await asyncio.sleep(self._timeouts.backoff.delay(failures, self._rng()))
 
     @property
-    def _what(self) -> str:
+    def what(self) -> str:
+        """What it does, for messages."""
         where = f" in {self._namespace}" if self._namespace else ""
-        return f"watching {self.resource.plural}{where}"
+        which = f" with {self._label_selector}" if self._field_selector else ""
+        return f"watching {self.resource.plural}{where}{which}"
+
+    def _refuse(self, error: Forbidden) -> None:
+        if not self._without:
+            log.warning("%s: %s", self.what, error)
+            return
+        if not self.refused:
+            log.warning("%s: %s. Without this right %s", self.what, error, self._without)
+        self.refused = True
+        self._hear()
+        for held in self.cache:
+            self._end(held.key, held)
+        self._malformed.keep(self.resource, self._namespace, ())
+        self._synced.set()
 
     def _version_known(self) -> str:
         assert self._version is not None
@@ -236,6 +265,7 @@ class Reflector[T]:
                     self.resource,
                     self._namespace,
                     label_selector=self._label_selector,
+                    field_selector=self._field_selector,
                     limit=PAGE_SIZE,
                     continue_token=token,
                 )
@@ -258,6 +288,9 @@ class Reflector[T]:
         for held in listed.values():
             self._take_in(held)
         self._version = page.resource_version
+        if self.refused:
+            log.info("%s: allowed now", self.what)
+        self.refused = False
         self._synced.set()
 
     async def _watch(self, version: str) -> bool:
@@ -270,6 +303,7 @@ class Reflector[T]:
             self._namespace,
             resource_version=version,
             label_selector=self._label_selector,
+            field_selector=self._field_selector,
             timeout_seconds=self._timeouts.watch * (1 + self._rng()),
             allow_bookmarks=True,
         )
@@ -280,7 +314,7 @@ class Reflector[T]:
                     self._apply(event)
                     heard = True
         except TimeoutError:  # no failure: if nothing changes, a server may have nothing to send, not even a bookmark
-            log.debug("%s: silent for %.0f s, asking again", self._what, self._timeouts.read)
+            log.debug("%s: silent for %.0f s, asking again", self.what, self._timeouts.read)
         return heard or loop.time() - started >= self._timeouts.short
 
     def _apply(self, event: WatchEvent) -> None:
@@ -300,7 +334,7 @@ class Reflector[T]:
         """What the cache is to hold of `obj`. The only place in which an object is read."""
         try:
             meta = an_object(an_object(obj, "the object").get("metadata"), "metadata")
-            namespace, name = string(meta, "namespace", "metadata"), needed_string(meta, "name", "metadata")
+            namespace, name = sys.intern(string(meta, "namespace", "metadata")), needed_string(meta, "name", "metadata")
             old = self.cache.get(namespace, name)
             return CachedObject(
                 namespace=namespace,
@@ -356,7 +390,7 @@ class Reflector[T]:
     def _end(self, key: ObjectKey, last: CachedObject[T] | None) -> None:
         """The object is gone from the server."""
         if (error := self._take_out(key, last)) is not None:
-            log.error("%s: the end of %s/%s cannot be handled: this is a defect, please report it", self._what, *key, exc_info=error)
+            log.error("%s: the end of %s/%s cannot be handled: this is a defect, please report it", self.what, *key, exc_info=error)
 
     def _leave_out(self, found: MalformedObject) -> None:
         """An object that cannot be used counts as one that is not there."""

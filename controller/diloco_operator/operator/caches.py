@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
-from diloco_operator.fleet import NodeView, project_node
+from diloco_operator.fleet import NodeView, PodUse, project_node
+from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Client, Obj, Resource
 from diloco_operator.kube.fields import fields, needed_string, whole_number
 from diloco_operator.kube.malformed import MalformedObjects
@@ -24,6 +26,12 @@ type JobKey = tuple[str, str]
 """(namespace, name)."""
 
 _BY_JOB = "job"
+_USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of pods that use resources of a node."""
+_WITHOUT_OTHER_PODS = (
+    "the operator does not see which nodes other pods use: it may choose a slice that is not free, whose unit then waits for its node. "
+    "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +93,17 @@ class CachedJob:
 
 
 class Caches:
-    """All reflectors of an operator. `namespaces`: only jobs of these and their objects; empty: of all. Nodes are those of the cluster."""
+    """All reflectors of an operator. `namespaces`: only jobs of these and their objects; empty: of all. Nodes are those of the cluster,
+    and so are pods that are not of jobs, unless `other_pods` is False."""
 
     def __init__(
-        self, client: Client, *, rng: Callable[[], float], namespaces: Sequence[str] = (), timeouts: WatchTimeouts | None = None
+        self,
+        client: Client,
+        *,
+        rng: Callable[[], float],
+        namespaces: Sequence[str] = (),
+        other_pods: bool = True,
+        timeouts: WatchTimeouts | None = None,
     ) -> None:
         self.malformed = MalformedObjects()
         """Objects that are left out of the caches."""
@@ -128,6 +143,19 @@ class Caches:
             resource: reflect(resource, _project_object) for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
         self._secrets = reflect(names.SECRETS, _project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
+        self._other_pods = tuple(
+            Reflector(
+                client,
+                names.PODS,
+                _project_use,
+                rng=rng,
+                label_selector=label,
+                field_selector=selected,
+                without=_WITHOUT_OTHER_PODS,
+                timeouts=timeouts,
+            )
+            for label, selected in _other_pods(namespaces if other_pods else None)
+        )
         self._all: tuple[_Followed[Any], ...] = (
             self._jobs,
             self._pods,
@@ -140,7 +168,12 @@ class Caches:
     @property
     def reflectors(self) -> list[Reflector[Any]]:
         """All reflectors. Each must run."""
-        return [reflector for followed in self._all for reflector in followed.reflectors]
+        return [*(reflector for followed in self._all for reflector in followed.reflectors), *self._other_pods]
+
+    @property
+    def sees_other_pods(self) -> bool:
+        """Whether the operator sees what pods use that are not of its jobs."""
+        return bool(self._other_pods) and not any(reflector.refused for reflector in self._other_pods)
 
     @property
     def synced(self) -> bool:
@@ -172,9 +205,27 @@ class Caches:
         """Call `handler` at every change of a node, with the node (None: deleted) and its name."""
         self._nodes.on_change(lambda old, new: handler(new.value if new else None, _either(old, new).name))
 
+    def on_use_change(self, handler: Callable[[PodUse | None, PodUse | None], None]) -> None:
+        """Call `handler` with the old and the new use at every change of what a pod of no job uses; None: it uses nothing."""
+        for reflector in self._other_pods:
+            reflector.on_change(lambda old, new: handler(old.value if old else None, new.value if new else None))
+
+    def on_pod_change(self, handler: Handler[PodView]) -> None:
+        """Call `handler` with the old and the new object at every change of a pod with the label of a job."""
+        self._pods.on_change(handler)
+
+    def on_ownership_change(self, handler: Callable[[JobKey], None]) -> None:
+        """Call `handler` with the job's key when a job came or went, so that pods with its label have another owner."""
+
+        def changed(old: CachedObject[CachedJob] | None, new: CachedObject[CachedJob] | None) -> None:
+            if old is None or new is None or old.uid != new.uid:
+                handler(_either(old, new).key)
+
+        self._jobs.on_change(changed)
+
     def on_object_change(self, handler: Callable[[Resource, CachedObject[Any] | None, CachedObject[Any] | None], None]) -> None:
         """Call `handler` at every change of a job or its objects, before the handlers that `on_job_change` adds later."""
-        for reflector in self.reflectors:
+        for reflector in (reflector for followed in self._all for reflector in followed.reflectors):
             if reflector.resource not in (names.NODES, names.PRIORITY_CLASSES):
                 reflector.on_change(functools.partial(handler, reflector.resource))
 
@@ -186,6 +237,15 @@ class Caches:
     def pods(self, key: JobKey) -> tuple[PodView, ...]:
         """Every pod in the job's namespace with the job's label."""
         return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, key))
+
+    def labelled_pods(self, key: JobKey) -> list[CachedObject[PodView]]:
+        """The same as the cache has them."""
+        return self._pods.cache.by_index(_BY_JOB, key)
+
+    def is_ours(self, pod: PodView) -> bool:
+        """Whether a job that this operator runs owns the pod."""
+        job = self.jobs.get(pod.namespace, pod.job)
+        return job is not None and job.uid == pod.owner and job.value.bare.managed_by == names.MANAGER
 
     def pod_count(self, key: JobKey) -> int:
         """Number of pods with the job's label."""
@@ -245,6 +305,26 @@ def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> Cach
 
 def _job_of_pod(held: CachedObject[PodView]) -> Iterable[JobKey]:
     return ((held.namespace, held.value.job),)
+
+
+def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:
+    """Label and field selectors of the pods that are not of jobs in these namespaces (empty: of all); None: nothing is selected. A pod
+    with the label is of a job, or pretends to be; those of the jobs' own namespaces are in the cache of their pods already."""
+    if namespaces is None:
+        return
+    yield f"!{names.LABEL_JOB}", _USING
+    if namespaces:
+        yield names.LABEL_JOB, ",".join([_USING, *(f"metadata.namespace!={each}" for each in dict.fromkeys(namespaces))])
+
+
+def _project_use(obj: Obj, previous: PodUse | None) -> PodUse:
+    """A pod that is bound to a node and has not ended."""
+    meta, spec = fields(obj, "metadata"), fields(obj, "spec")
+    node, requests = needed_string(spec, "nodeName", "spec"), resources_of(spec)
+    if previous is not None and previous.node == node and previous.requests == requests:
+        return previous
+    namespace, name = needed_string(meta, "namespace", "metadata"), needed_string(meta, "name", "metadata")
+    return PodUse(sys.intern(namespace), name, sys.intern(node), requests)
 
 
 def _project_priority(obj: Obj) -> PriorityClass:

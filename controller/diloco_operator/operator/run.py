@@ -26,6 +26,7 @@ from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
+from diloco_operator.operator.other_pods import OtherPods
 from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, ReconcileResult
 from diloco_operator.reconcile import OperatorConfig, reconcile
 from diloco_operator.telemetry import Telemetry
@@ -50,6 +51,9 @@ class RunConfig:
 
     namespaces: tuple[str, ...] = ()
     """Only jobs of these namespaces; empty: of all."""
+    watch_other_pods: bool = True
+    """Watch the pods of all namespaces, so that no unit is placed where other pods use the hardware. Needs list and watch of pods in all
+    namespaces. With `false`, a unit may get a slice that is not free, and waits there for its nodes."""
     workers: int = 16
     """Reconciles at once. A reconcile decides without a pause and then waits for its writes."""
     concurrency: int = DEFAULT_CONCURRENCY
@@ -113,7 +117,9 @@ class Operator:
         self._telemetry = telemetry
         self._metrics = metrics
         self.counters = Counters()
-        self.caches = Caches(client, rng=rng, namespaces=self._run.namespaces, timeouts=self._run.watches)
+        self.caches = Caches(
+            client, rng=rng, namespaces=self._run.namespaces, other_pods=self._run.watch_other_pods, timeouts=self._run.watches
+        )
         self.inventory = Inventory(config.disruption_signals)
         self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, rng, observer=metrics.queue if metrics else None)
         self._capacity = CapacityQueue(self.inventory, self._queue.add)
@@ -148,6 +154,7 @@ class Operator:
         self.caches.on_job_change(self._on_job)
         self.caches.on_node_change(self._on_node)
         telemetry.on_change(self._on_job)
+        OtherPods(self.caches, self.inventory, self._on_room)
 
     @property
     def idle(self) -> bool:
@@ -160,9 +167,7 @@ class Operator:
 
         `lead` returns when this operator may decide and write. Until then it only keeps its caches, so that it can take over at once.
         """
-        following = [
-            asyncio.create_task(reflector.run(), name=f"reflector of {reflector.resource.plural}") for reflector in self.caches.reflectors
-        ]
+        following = [asyncio.create_task(reflector.run(), name=reflector.what) for reflector in self.caches.reflectors]
         following.append(asyncio.create_task(self._events.run(), name="events"))
         syncing = asyncio.create_task(self.caches.wait_synced())
         workers: list[asyncio.Task[None]] = []
@@ -247,6 +252,11 @@ class Operator:
             return
         for key in self._reconciler.jobs_on(name):
             self._queue.add(key)
+        if self._started:
+            self._capacity.slices_freed()
+
+    def _on_room(self) -> None:
+        """Another pod made room on a slice: reconcile one of the jobs that wait for slices."""
         if self._started:
             self._capacity.slices_freed()
 

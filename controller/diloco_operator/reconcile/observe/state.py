@@ -14,6 +14,7 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT, InvalidJob, Spec, load
 from diloco_operator.certificates.view import CertificateSecret
+from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
@@ -131,6 +132,10 @@ def _contradictions(spec: Spec) -> list[Cause]:
 _SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod that uses nothing any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Termination:
     """How the pod's main container ended."""
@@ -170,6 +175,8 @@ class PodView:
     template_hash: str
     node: str
     """Where it runs, or must run: spec.nodeName, before that the host it is pinned to."""
+    uses: Resources | None
+    """What it takes of its node; None: it is not bound to one, or has ended."""
     phase: str
     """Pending, Running, Succeeded, Failed, Unknown."""
     reason: str
@@ -201,7 +208,7 @@ class PodView:
     @property
     def ended(self) -> bool:
         """None of its processes runs any more, and none will."""
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in ENDED
 
 
 _POD = "metadata.labels", "metadata.annotations", "status", "status.containerStatuses[]", "status.conditions[]"
@@ -220,6 +227,7 @@ def project_pod(obj: Obj) -> PodView:
     waiting, ended = fields(state, "waiting", "state"), fields(state, "terminated", "state")
     conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", in_status)}
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    node, phase = string(spec, "nodeName", "spec"), string(status, "phase", in_status) or "Pending"
     name, job = needed_string(meta, "name", "metadata"), string(labels, names.LABEL_JOB, in_labels)
     unit, pool = string(labels, names.LABEL_UNIT, in_labels), string(labels, names.LABEL_POOL, in_labels)
     attempt = _number(string(labels, names.LABEL_ATTEMPT, in_labels))
@@ -237,8 +245,9 @@ def project_pod(obj: Obj) -> PodView:
         host=host,
         slice=string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT),
         template_hash=string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT),
-        node=string(spec, "nodeName", "spec") or string(annotations, names.ANNOTATION_NODE, in_annotations),
-        phase=string(status, "phase", in_status) or "Pending",
+        node=node or string(annotations, names.ANNOTATION_NODE, in_annotations),
+        uses=resources_of(spec) if node and phase not in ENDED else None,
+        phase=phase,
         reason=text(status, "reason", in_status),
         message=text(status, "message", in_status),
         ip=_address(string(status, "podIP", in_status)),

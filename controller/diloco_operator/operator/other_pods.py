@@ -1,0 +1,56 @@
+"""What pods use that are not units of this operator: from the caches into the inventory.
+
+See docs/decisions/0130-what-others-use.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from diloco_operator.api import names
+from diloco_operator.fleet import Inventory, PodUse
+from diloco_operator.kube.reflector import CachedObject, ObjectKey
+from diloco_operator.operator.caches import Caches, JobKey
+from diloco_operator.reconcile import PodView
+
+
+class OtherPods:
+    """Keeps the inventory's account of other pods. `freed` is called when a free slice has more room than before."""
+
+    def __init__(self, caches: Caches, inventory: Inventory, freed: Callable[[], None]) -> None:
+        self._caches = caches
+        self._inventory = inventory
+        self._freed = freed
+        self._labelled: dict[ObjectKey, PodUse] = {}
+        """Of pods with the label of a job, those that count."""
+        caches.on_use_change(self._replace)
+        caches.on_pod_change(self._on_pod)
+        caches.on_ownership_change(self._count_again)
+
+    def _on_pod(self, old: CachedObject[PodView] | None, new: CachedObject[PodView] | None) -> None:
+        held = new or old
+        if held is not None:
+            self._count(held.key, new)
+
+    def _replace(self, old: PodUse | None, new: PodUse | None) -> None:
+        if self._inventory.replace_use(old, new):
+            self._freed()
+
+    def _count_again(self, job: JobKey) -> None:
+        for held in self._caches.labelled_pods(job):
+            self._count(held.key, held)
+
+    def _count(self, key: ObjectKey, held: CachedObject[PodView] | None) -> None:
+        before = self._labelled.pop(key, None)
+        after = self._use(held.value, before) if held is not None else None
+        if after is not None:
+            self._labelled[key] = after
+        self._replace(before, after)
+
+    def _use(self, pod: PodView, before: PodUse | None) -> PodUse | None:
+        """A unit's slice is reserved as a whole, so its pods are no use. The syncer is: it may be on a node that a unit could have."""
+        if pod.uses is None or (pod.component == names.COMPONENT_LEARNER and self._caches.is_ours(pod)):
+            return None
+        if before is not None and (before.node, before.requests) == (pod.node, pod.uses):
+            return before
+        return PodUse(pod.namespace, pod.name, pod.node, pod.uses)
