@@ -131,8 +131,8 @@ class Plan:
     events: tuple[Event, ...] = ()
     restarts: tuple[UnitRestart, ...] = ()
     """The restarts that the status of this plan records."""
-    unschedulable: tuple[str, ...] = ()
-    """Units that gave their slice up by the status of this plan, because no scheduler bound their pods."""
+    slices_given_up: tuple[UnitRestart, ...] = ()
+    """Units that gave their slice up by the status of this plan, which is no failure, and why."""
     requeue_after: float | None = None
     """Seconds until the job must be reconciled again although nothing changed; None: only when something changes."""
     demand: Mapping[SliceRequirements, int] = field(default_factory=dict)

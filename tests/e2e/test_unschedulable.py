@@ -97,8 +97,8 @@ def test_unit_leaves_a_node_to_which_kube_scheduler_does_not_bind_it(scene: Scen
     assert (unit["slice"], unit["attempt"], unit["restarts"], unit["failures"]) == (NODES[1], 2, 0, [])
     status = scene.plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/lm")["status"]
     assert [node["name"] for node in status["unschedulableNodes"]] == [NODES[0]]
-    wait_for(lambda: "UnitUnschedulable" in scene.reasons(namespace), "the Event", operator)
-    said = operator.said(r"UnitUnschedulable: v6e-0: .*")
+    wait_for(lambda: "UnitGaveSliceUp" in scene.reasons(namespace), "the Event", operator)
+    said = operator.said(r"UnitGaveSliceUp: v6e-0: .*")
     assert said is not None
     assert "Insufficient ephemeral-storage" in said[0]  # kube-scheduler's words
-    assert operator.total("diloco_job_unschedulable_total") == 1
+    assert operator.total("diloco_job_slices_given_up_total") == 1

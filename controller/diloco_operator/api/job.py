@@ -337,12 +337,14 @@ class UnitStatus(_Api):
     ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
     ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
-    unschedulable: int | None = Field(None, ge=1, description="Attempts in a row whose pods no scheduler bound in time; absent: none.")
+    unschedulable: int | None = Field(
+        None, ge=1, description="Slices in a row that it gave up without a failure, until a scheduler has bound all its pods; absent: none."
+    )
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
 
 class UnschedulableNode(_Api):
-    """A node to which a scheduler did not bind a learner's pod in time."""
+    """A node that units gave up without a failure."""
 
     name: str = Field(max_length=253, description="The node's name.")
     since: Timestamp = Field(description="When a unit gave it up. Units prefer other nodes for half an hour.")
@@ -401,7 +403,8 @@ class Status(_Api):
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
         None,
         max_length=MAX_UNSCHEDULABLE_NODES,
-        description="Nodes that units gave up lately, because no scheduler bound their pods there; absent: none.",
+        description="Nodes that units gave up lately, because no scheduler bound their pods there, or another operator's learner was "
+        "there first; absent: none.",
     )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")

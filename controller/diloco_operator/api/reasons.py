@@ -178,10 +178,10 @@ class EventReason(enum.StrEnum):
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
     UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again."
-    UNIT_UNSCHEDULABLE = (
-        "UnitUnschedulable",
+    UNIT_GAVE_SLICE_UP = (
+        "UnitGaveSliceUp",
         Severity.WARNING,
-        "No scheduler bound a unit's pods in time; it gave its slice up and tries again. This is no failure.",
+        "No scheduler bound a unit's pods in time, or another operator's learner had its node; it tries again. This is no failure.",
     )
     UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause."
     UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
@@ -220,6 +220,10 @@ class UnitReason(enum.StrEnum):
     UNSCHEDULABLE = (
         "Unschedulable",
         "Pending: no scheduler bound its pods within `learners.timeouts.schedule`; it gave its slice up, which is no failure.",
+    )
+    NODE_TAKEN = (
+        "NodeTaken",
+        "Pending: a learner of another operator was on one of its nodes first; it gave its slice up, which is no failure.",
     )
     STARTING_CONTAINERS = "StartingContainers", "Starting: its pods wait for volumes, network or init containers."
     PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."

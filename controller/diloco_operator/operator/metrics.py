@@ -168,10 +168,10 @@ class JobMetrics(Collector):
             (*_JOB, "reason"),
             registry=registry,
         )
-        self._unschedulable = Counter(
-            "diloco_job_unschedulable_total",
-            "Times that a unit gave its slice up, because no scheduler bound its pods in time",
-            _JOB,
+        self._given_up = Counter(
+            "diloco_job_slices_given_up_total",
+            "Times that a unit gave its slice up without a failure, by reason",
+            (*_JOB, "reason"),
             registry=registry,
         )
         self._failures = Counter(
@@ -211,8 +211,8 @@ class JobMetrics(Collector):
         after = plan.status.status
         for restart in plan.restarts:
             self._restarts.labels(*key, restart.reason or "Unknown").inc()
-        if plan.unschedulable:
-            self._unschedulable.labels(*key).inc(len(plan.unschedulable))
+        for given_up in plan.slices_given_up:
+            self._given_up.labels(*key, given_up.reason).inc()
         for seconds in recoveries(before, after):
             self._recovery.labels(*key).observe(seconds)
         for pool, seconds in capacity_waits(before, after, self._now()):
@@ -223,7 +223,7 @@ class JobMetrics(Collector):
     def forget(self, key: JobKey) -> None:
         """The job is gone."""
         labels = dict(zip(_JOB, key, strict=True))
-        for metric in (self._restarts, self._unschedulable, self._failures, self._recovery, self._waits):
+        for metric in (self._restarts, self._given_up, self._failures, self._recovery, self._waits):
             metric.remove_by_labels(labels)
 
     def describe(self) -> Iterable[Metric]:

@@ -27,7 +27,7 @@ from diloco_operator.reconcile.units.preemption import preempt, reclaimable
 from diloco_operator.reconcile.units.reservations import pod_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import restarted
 from diloco_operator.reconcile.units.scaling import Scaling, scale
-from diloco_operator.reconcile.units.unschedulable import unschedulable
+from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
 def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place) -> Plan:
@@ -50,7 +50,7 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
         plan = _suspend(context, units)
     else:
         plan = _run(context, units, solver)
-    return replace(plan, restarts=restarted(context.before, units.records), unschedulable=unschedulable(context.before, units.records))
+    return replace(plan, restarts=restarted(context.before, units.records), slices_given_up=slices_given_up(context.before, units.records))
 
 
 def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:

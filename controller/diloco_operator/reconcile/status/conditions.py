@@ -29,6 +29,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 
 _NAMED = 4
 """Units that a message names one by one."""
@@ -227,7 +228,7 @@ def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> DegradedReason:
     for record in missing:
         if record.state in (UnitState.FAILED, UnitState.BACKING_OFF):
             causes.add(DegradedReason.LEARNERS_FAILED)
-        elif record.state is UnitState.PENDING and (not record.slice or record.reason == UnitReason.UNSCHEDULABLE):
+        elif record.state is UnitState.PENDING and (not record.slice or record.reason in GAVE_UP):
             causes.add(DegradedReason.LEARNERS_UNPLACED)
         elif record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING) and record.restarts == 0:
             causes.add(DegradedReason.LEARNERS_STARTING)

@@ -8,9 +8,10 @@ from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import CONDITION_REASONS, EventReason, Severity, UnitReason
+from diloco_operator.api.reasons import CONDITION_REASONS, EventReason, Severity
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.unschedulable import gave_slice_up
 
 _LIMIT = 20
 """Units that get an Event of their own in one reconcile."""
@@ -34,8 +35,8 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
         return None
     if new.state is UnitState.FAILED:
         return Event.of(EventReason.UNIT_FAILED, f"{new.name}: {new.message}")
-    if new.reason == UnitReason.UNSCHEDULABLE and old is not None and new.ended_attempt > old.ended_attempt:
-        return Event.of(EventReason.UNIT_UNSCHEDULABLE, f"{new.name}: {new.message}")
+    if gave_slice_up(old, new):
+        return Event.of(EventReason.UNIT_GAVE_SLICE_UP, f"{new.name}: {new.message}")
     ended = old is not None and new.ended_attempt > old.ended_attempt and new.restarts > old.restarts
     if new.state is UnitState.BACKING_OFF and ended:
         return Event.of(EventReason.UNIT_CRASHED, f"{new.name}: {new.message}")

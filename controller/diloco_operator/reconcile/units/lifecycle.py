@@ -18,7 +18,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, all_bound, all_run, starting, timed_out
-from diloco_operator.reconcile.units.unschedulable import after_unschedulable, nodes_to_avoid
+from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, nodes_to_avoid
 from diloco_operator.report import UnitPhase, UnitReport
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
@@ -144,9 +144,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         timeout = timed_out(context, record, current)
         deadlines += [timeout.due] if timeout.due is not None else []
         end = timeout.end
-    if timeout.unbound is not None:
-        given_up = after_unschedulable(record, timeout.unbound, context.observed.config, context.now)
-        return UnitObservation(given_up, adopted, deadlines, timeout.unbound.node)
+    if timeout.no_place is not None:
+        return UnitObservation(give_slice_up(context, record, timeout.no_place), adopted, deadlines, timeout.no_place.node)
     if end is None:
         return UnitObservation(_advance(context, record, current), adopted, deadlines)
     end = _when(context, record, end)
@@ -180,7 +179,7 @@ def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Times in the future were written by an operator whose clock was ahead, and would stop every time-out until they come."""
     latest = context.now + CLOCK_TOLERANCE
-    paused = record.reason == UnitReason.UNSCHEDULABLE
+    paused = record.reason in GAVE_UP
     longest = context.observed.config.unschedulable_retry_max if paused else context.spec.learners.restart.backoff.max
     if record.since is not None and record.since > latest:
         record = record._replace(since=context.now)

@@ -21,8 +21,9 @@ from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.preemption import fits, is_reclaimed
+from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 
-_LOST = (UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST)
+_ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST})
 """Why an attempt ended that did not fail."""
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
@@ -260,7 +261,7 @@ def _with_cause(record: UnitStatusRecord, waits: str) -> str:
     """Why a unit waits. The cause of the last attempt's end comes first: it is what a reader needs most."""
     if record.message.endswith(waits):
         return record.message
-    ended = record.state is UnitState.BACKING_OFF or record.reason in (*_LOST, UnitReason.UNSCHEDULABLE)
+    ended = record.state is UnitState.BACKING_OFF or record.reason in _ENDED_WITHOUT_FAILURE
     return f"{record.message}; {waits}" if ended and record.message else waits
 
 

@@ -46,11 +46,11 @@ _STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
 """Reasons of a waiting container that is on its way. With another one the kubelet reports an error."""
 
 
-class UnboundPod(NamedTuple):
-    """A pod that no scheduler bound in time."""
+class NoPlace(NamedTuple):
+    """A pod that cannot have its node. Nobody failed: the unit gives its slice up."""
 
+    reason: UnitReason
     node: str
-    """Where it was to run."""
     message: str
 
 
@@ -59,8 +59,7 @@ class Timeout(NamedTuple):
 
     end: End | None = None
     due: float | None = None
-    unbound: UnboundPod | None = None
-    """No end of the attempt that counts: its unit gives the slice up."""
+    no_place: NoPlace | None = None
 
 
 class StartStep(enum.Enum):
@@ -79,7 +78,7 @@ class _Wait(NamedTuple):
     words: str
     due: float | None
     """None: for as long as it takes."""
-    end: End | UnboundPod
+    end: End | NoPlace
     """What follows when the time is up."""
 
 
@@ -129,7 +128,7 @@ def _start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: fl
     due, wait = min(timed, key=lambda each: each[0])
     if context.now < due:
         return Timeout(due=due)
-    return Timeout(wait.end) if isinstance(wait.end, End) else Timeout(unbound=wait.end)
+    return Timeout(wait.end) if isinstance(wait.end, End) else Timeout(no_place=wait.end)
 
 
 def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> list[_Wait]:
@@ -160,7 +159,7 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
         f"no scheduler bound {pod.name} to {pod.node or 'its node'} within {format_duration(timeouts.schedule)} "
         f"(learners.timeouts.schedule): {words if pod.unschedulable else _NO_SCHEDULER}"
     )
-    return _Wait(pod, StartStep.SCHEDULING, words, due, UnboundPod(pod.node, message))
+    return _Wait(pod, StartStep.SCHEDULING, words, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, message))
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:

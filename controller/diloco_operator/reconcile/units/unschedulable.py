@@ -1,10 +1,12 @@
-"""Slices that a unit gives up because no scheduler bound its pods there: no failure, but a pause, and other nodes first. Pure.
+"""Slices that a unit gives up, because no scheduler bound its pods there, or because another operator's learner was there first: no
+failure, but a pause, and other nodes first. Pure.
 
 See docs/decisions/0131-four-time-outs.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,27 +15,38 @@ from diloco.protocol.backoff import exponential
 from diloco_operator.api.job import MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
-from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.timeouts import UnboundPod
+from diloco_operator.reconcile.units.timeouts import NoPlace
+
+GAVE_UP = frozenset({UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN})
+"""Reasons of units that gave their slice up."""
 
 
-def after_unschedulable(record: UnitStatusRecord, pod: UnboundPod, config: OperatorConfig, now: float) -> UnitStatusRecord:
+def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPlace) -> UnitStatusRecord:
     """The record of a unit that gives its slice up. The pause doubles with each time in a row, or the unit would run through all slices."""
     in_a_row = record.unschedulable + 1
-    not_before = now + exponential(config.unschedulable_retry, config.unschedulable_retry_max, in_a_row)
+    not_before = context.now + _pause(context, record, in_a_row)
     times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
     return record._replace(
         state=UnitState.PENDING,
         ended_attempt=record.attempt,
         slice="",
-        reason=UnitReason.UNSCHEDULABLE,
-        message=f"attempt {record.attempt} gave its slice up{times}: {pod.message}; the next one starts at {format_timestamp(not_before)}",
-        since=now,
+        reason=why.reason,
+        message=f"attempt {record.attempt} gave its slice up{times}: {why.message}; the next one starts at {format_timestamp(not_before)}",
+        since=context.now,
         not_before=not_before,
         unschedulable=in_a_row,
     )
+
+
+def _pause(context: ReconcileContext, record: UnitStatusRecord, in_a_row: int) -> float:
+    """Seconds. Up to half of them are taken off, by the job's identity: two operators that disturb each other must not begin again at the
+    same moment."""
+    config = context.observed.config
+    draw = hashlib.sha256(f"{context.observed.job.uid}/{record.name}/{record.attempt}".encode()).digest()[0] / 255
+    return exponential(config.unschedulable_retry, config.unschedulable_retry_max, in_a_row) * (1 - draw / 2)
 
 
 def nodes_to_avoid(context: ReconcileContext) -> dict[str, float]:
@@ -51,11 +64,11 @@ def write_nodes(nodes: Mapping[str, float]) -> list[dict[str, Any]]:
     return [{"name": name, "since": format_timestamp(since)} for name, since in newest]
 
 
-def unschedulable(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[str, ...]:
+def slices_given_up(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
     """Units that gave their slice up between two records."""
-    none = UnitStatusRecord("", "")
-    return tuple(
-        name
-        for name, record in after.items()
-        if record.reason == UnitReason.UNSCHEDULABLE and record.ended_attempt > before.get(name, none).ended_attempt
-    )
+    return tuple(UnitRestart(name, record.reason) for name, record in after.items() if gave_slice_up(before.get(name), record))
+
+
+def gave_slice_up(before: UnitStatusRecord | None, after: UnitStatusRecord) -> bool:
+    """Whether the unit gave its slice up between two records; `before` None: there was none."""
+    return after.reason in GAVE_UP and after.ended_attempt > (before.ended_attempt if before is not None else 0)

@@ -17,6 +17,7 @@ from builders.pods import (
 )
 from builders.stage import Stage
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.units.timeouts import is_refused
 from diloco_operator.report import Report
 
@@ -70,8 +71,8 @@ def test_unschedulable_pod_gives_its_slice_up_and_this_is_no_failure() -> None:
     assert (unit["state"], unit["reason"], unit["restarts"], unit["failures"]) == ("Pending", "Unschedulable", 0, [])
     assert "bytes-lm-v5p-0-a1-0 to tpu-0 within 30s (learners.timeouts.schedule)" in unit["message"]
     assert WORDS in unit["message"]
-    assert plan.unschedulable == ("v5p-0",)
-    assert [(event.type, event.reason) for event in plan.events] == [("Warning", "UnitUnschedulable")]
+    assert plan.slices_given_up == (UnitRestart("v5p-0", "Unschedulable"),)
+    assert [(event.type, event.reason) for event in plan.events] == [("Warning", "UnitGaveSliceUp")]
     assert stage.status["unschedulableNodes"] == [{"name": "tpu-0", "since": format_timestamp(stage.now)}]
     next_attempt(stage)
     assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["slice"], failures(stage)) == ("Starting", "tpu-1", 0)
@@ -110,7 +111,8 @@ def test_pause_between_slices_doubles_up_to_five_minutes_and_survives_the_operat
         refuse(stage, attempt)
         stage.restart_operator()
         pauses.append(next_attempt(stage))
-    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    for pause, longest in zip(pauses, (5, 10, 20, 40, 80, 160, 300, 300, 300), strict=True):
+        assert longest / 2 <= pause <= longest
     assert failures(stage) == 0
     assert stage.unit("v5p-0")["unschedulable"] == 9
 
