@@ -34,6 +34,8 @@ class Benchmark:
 # Within a group, the quick ones come first.
 OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "reconcile-pass": Benchmark("benchmarks.reconcile_pass", ("reconcile-pass", "reconcile-pass-linear")),
+    "slice-flip": Benchmark("benchmarks.slice_flip", ("slice-flip",)),
+    "strangers-memory": Benchmark("benchmarks.strangers_memory", ("strangers-memory",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
