@@ -484,12 +484,12 @@ class Inventory:
             other_devices=tuple(sorted({name for kind in other for name, _ in kind.devices})),
             other_devices_count=sum(len(self._indexes[kind].entries) for kind in other),
             used=len(used),
-            used_by=self._first_user(used[0]) if used else "",
+            used_by=self._first_user(min(used, key=lambda entry: entry.key)) if used else "",
             used_by_count=sum(sum(entry.used.values()) for entry in used),
         )
 
     def _first_user(self, entry: _Entry) -> str:
-        """One of the pods that use the accelerators of this slice."""
+        """The first of the pods that use the accelerators of this slice."""
         resource = CATALOGUE[entry.kind.accelerator].resource
         return min(str(use) for use in self._uses[min(entry.used)] if amount_of(use.requests, resource))
 

@@ -75,7 +75,7 @@ def test_an_unknown_name_lists_the_names_there_are(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         main(["speed"])
     assert ended.value.code == 2
-    assert "the names are reconcile-pass, weight-error" in capsys.readouterr().err
+    assert "the names are reconcile-pass, slice-flip" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["reconcile-pass", "weight-error", "failure-to-replacement", "units-per-second"])
