@@ -45,6 +45,8 @@ class FakeCluster:
         self._deletions: dict[str, asyncio.Event] = {}
         self._addresses = 0
         self._dead_nodes: set[str] = set()
+        self.bad_nodes: set[str] = set()
+        """Nodes on which every training program crashes."""
         self.t = 0
         self.done: set[JobKey] = set()
         self.listeners: list[Callable[[JobKey], None]] = []
@@ -200,6 +202,9 @@ class FakeCluster:
         ip = f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}"
         status = {**running_status(pod, now, ip=ip), "startTime": now}
         await self._client.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+        if node in self.bad_nodes and pod["metadata"]["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
+            await asyncio.sleep(START)
+            await self._finish(namespace, name, 1, "Error", "CUDA error: uncorrectable ECC error encountered")
 
     async def _any_node(self) -> str:
         nodes = await self._client.list(names.NODES)

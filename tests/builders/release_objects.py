@@ -20,6 +20,7 @@ from builders.jobs import Obj, a_manifest, cpu_pool, gpu_pool, template, tpu_poo
 from builders.nodes import a_gpu_node, a_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
+from diloco.contract import Exit
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.memory import MemoryApi
@@ -101,7 +102,7 @@ async def play(api: MemoryApi, cluster: FakeCluster) -> None:
         await cluster.crash("mixed-cpu-1-a1-0")
         await until(api, "mixed", everyone | {"cpu-1": "BackingOff"})
         await until(api, "mixed", everyone)
-        await cluster.crash("mixed-cpu-1-a2-0")
+        await cluster.crash("mixed-cpu-1-a2-0", exit_code=Exit.REFUSED_LAYOUT)
         await until(api, "mixed", everyone | {"cpu-1": "Failed"})
         await cluster.crash("mixed-h100-1-a1-1")
         await until(api, "mixed", everyone | {"cpu-1": "Failed", "h100-1": "BackingOff"})

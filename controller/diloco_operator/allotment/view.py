@@ -31,6 +31,10 @@ class AllottedFleet:
             if (node := slice_.hosts[0].node) not in granted:
                 yield slice_, self._kept.get(node, "")
 
+    def slices(self, shape: Shape) -> Iterator[Slice]:
+        """See `Fleet.slices`."""
+        return self._fleet.slices(shape)
+
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         return self._fleet.resolve(shape, name)
 

@@ -361,6 +361,39 @@ class PoolStatus(_Api):
     waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")
 
 
+class HostFailure(_Api):
+    """One attempt that failed on a host."""
+
+    unit: str = Field(max_length=63, description="The unit.")
+    attempt: int = Field(ge=0, description="Its attempt.")
+    at: Timestamp = Field(description="When it failed.")
+    reason: str = Field("", max_length=1024, description="How it failed, in CamelCase, as in units[].reason.")
+
+
+MAX_HOSTS = 16
+"""Hosts that status names."""
+MAX_HOST_FAILURES = 3
+"""Failures that status keeps of each."""
+
+
+class HostStatus(_Api):
+    """One host on which attempts of this job failed."""
+
+    node: str = Field(max_length=253, description="Name of the node.")
+    uid: str = Field("", max_length=63, description="uid of the node; a new node of the same name starts without failures.")
+    failures: tuple[HostFailure, ...] = Field(
+        (),
+        max_length=MAX_HOST_FAILURES,
+        description="The latest attempts that failed on it, within the restart window and at least the last one. Disruptions, drains and "
+        "refusals are not among them.",
+    )
+    message: str = Field("", max_length=1024, description="Human-readable: the last failure.")
+    avoided_until: Timestamp | None = Field(
+        None, description="No attempt of this job starts on it until then, unless nothing else is free. Absent: it is not avoided."
+    )
+    avoidances: int = Field(0, ge=0, description="How often it was avoided; each time lasts twice as long as the one before.")
+
+
 class Progress(_Api):
     """Steps, speed and loss."""
 
@@ -405,6 +438,9 @@ class Status(_Api):
         max_length=MAX_UNSCHEDULABLE_NODES,
         description="Nodes that units gave up lately, because no scheduler bound their pods there, or another operator's learner was "
         "there first; absent: none.",
+    )
+    hosts: tuple[HostStatus, ...] = Field(
+        (), max_length=MAX_HOSTS, description="Hosts on which attempts failed lately, and whether the job avoids them."
     )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")

@@ -97,6 +97,12 @@ class DegradedReason(ConditionReason):
     LEARNERS_MISSING = "LearnersMissing", TRUE, Severity.WARNING, "Fewer than `learners.min` learners contribute, for several causes."
     LEARNERS_STARTING = "LearnersStarting", TRUE, Severity.SILENT, "The missing learners start or join for the first time."
     LEARNERS_FAILED = "LearnersFailed", TRUE, Severity.WARNING, "The missing learners crashed or were refused."
+    LEARNERS_LOST = (
+        "LearnersLost",
+        TRUE,
+        Severity.WARNING,
+        "A learner was given up, and no pool may replace it: the job has fewer learners than it asks for until a person acts.",
+    )
     LEARNERS_UNPLACED = "LearnersUnplaced", TRUE, Severity.WARNING, "There is no hardware for the missing learners."
     SNAPSHOT_FAILED = (
         "SnapshotFailed",
@@ -185,6 +191,11 @@ class EventReason(enum.StrEnum):
     )
     UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause."
     UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
+    HOST_AVOIDED = (
+        "HostAvoided",
+        Severity.WARNING,
+        "Attempts failed on one host; no unit of the job starts there for a while. Check the node.",
+    )
     UNITS_CHANGED = "UnitsChanged", Severity.NORMAL, "More units changed at once than there are Events for."
     NAME_TAKEN = "NameTaken", Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
     MALFORMED_OBJECT = (
@@ -250,6 +261,10 @@ class UnitReason(enum.StrEnum):
     REFUSED_IDENTITY = "RefusedIdentity", "A newer attempt exists, another process has the identity, or its certificate was refused."
     BAD_CONTRACT = "BadContract", "The environment or the job file of the training program is missing or wrong."
     RESTARTS_EXHAUSTED = "RestartsExhausted", "More than `learners.restart.limit` failures within `learners.restart.window`."
+    HOST_AVOIDED = (
+        "HostAvoided",
+        "BackingOff: its restart budget is used up, but by failures on one host, which is avoided; it starts again on another.",
+    )
     SCALED_DOWN = "ScaledDown", "The job asks for fewer learners."
     GAVE_WAY = "GaveWay", "The pool's capacity is Scavenged, and a unit of another job needed the slice."
     SUSPENDED = "Suspended", "The job is suspended."

@@ -33,6 +33,10 @@ class FleetWithout:
         if self.last:
             yield from avoided
 
+    def slices(self, shape: Shape) -> Iterator[Slice]:
+        """See `Fleet.slices`."""
+        return self.fleet.slices(shape)
+
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         """See `Fleet.resolve`."""
         return self.fleet.resolve(shape, name)

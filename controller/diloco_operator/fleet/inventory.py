@@ -446,6 +446,12 @@ class Inventory:
             for key in index.free:
                 yield self._slice(index.entries[key])
 
+    def slices(self, shape: Shape) -> Iterator[Slice]:
+        """See `Fleet.slices`. The inventory must not change while the iterator is in use."""
+        for kind in kinds_for(shape, self._indexes):
+            for entry in self._indexes[kind].entries.values():
+                yield self._slice(entry)
+
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         found: list[Slice] = []
         for member in name.split(GROUP_SEPARATOR):

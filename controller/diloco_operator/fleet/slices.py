@@ -138,6 +138,10 @@ class Fleet(Protocol):
         """Slices in the state FREE, lazily, in a fixed order (hosts of one node pool stand together)."""
         ...
 
+    def slices(self, shape: Shape) -> Iterator[Slice]:
+        """All slices of this shape in whatever state, lazily."""
+        ...
+
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         """The slices that `group_name` named, in whatever state they are; None when one of them is no longer in the fleet."""
         ...

@@ -22,6 +22,7 @@ from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
+from diloco_operator.reconcile.observe.host_status import read_hosts
 from diloco_operator.report import Report
 
 log = logging.getLogger(__name__)
@@ -284,6 +285,7 @@ _GAUGES = {
     "outer_steps": "Outer steps in all",
     "tokens_per_second": "Tokens per second over all learners",
     "loss": "Training loss",
+    "avoided_hosts": "Hosts on which no unit starts now, because attempts failed there",
 }
 
 
@@ -294,6 +296,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {name: gauge(name, text) for name, text in _GAUGES.items()}
     families["units"] = gauge("units", "Learner units by state", "state")
     families["condition"] = gauge("condition", "1 for the status (True, False, Unknown) that each condition has", "condition", "status")
+    families["host_failures"] = gauge("host_failures", "Attempts that failed on a host lately, as far as status keeps them", "node")
     families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
     families["tokens"] = CounterMetricFamily("diloco_job_tokens", "Tokens trained, as committed by the syncer", labels=_JOB)
     families["refused"] = CounterMetricFamily(
@@ -312,6 +315,10 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
     families["outer_steps"].add_metric(key, progress.get("steps", 0))
     families["tokens_per_second"].add_metric(key, progress.get("tokensPerSecond", 0.0))
     families["tokens"].add_metric(key, progress.get("tokens", 0))
+    hosts = read_hosts(status)
+    families["avoided_hosts"].add_metric(key, sum(host.avoided(now) for host in hosts.values()))
+    for host in hosts.values():
+        families["host_failures"].add_metric((*key, host.node), len(host.failures))
     if "loss" in progress:
         families["loss"].add_metric(key, progress["loss"])
     for state in UnitState:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.locality import Domain
-from diloco_operator.fleet.slices import Fleet, SliceCounts
+from diloco_operator.fleet.slices import Fleet, Slice, SliceCounts
 from diloco_operator.fleet.use import first_and_more
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
-_MAX_DOMAINS = 3
-"""Zones or network blocks that a message names."""
+_MAX_NAMED = 3
+"""Zones, network blocks or hosts that a message names one by one."""
 _MAX_CHECKED = 1000
 """Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
 
@@ -35,7 +36,9 @@ def pool_outcome(
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.SWITCHED_OFF, text)
     if placed + pool.reserved >= pool.max:
-        text = f"pool {pool.name} has all of the {_units(pool.max)} that it may have"
+        text = f"pool {pool.name} has all of the {_units(pool.max + pool.given_up)} that it may have"
+        if pool.given_up:
+            text += f"; {pool.given_up} of them given up, see the units' messages"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, text)
     if job_room <= 0:
         text = f"the job has the {_units(job.max)} of learners.max; pool {pool.name} has {placed}"
@@ -69,16 +72,21 @@ def pool_outcome(
 
 def _unfit(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements) -> list[str]:
     """Free slices that the pool cannot use."""
+    possible = requirements._replace(avoided=frozenset())
+    avoided: list[Slice] = []
     unwanted, small, example = 0, 0, ""
     for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED):
         if requirements.fits(slice_):
             continue
-        if not requirements.admits(slice_):
+        if pool.avoided and possible.fits(slice_):
+            avoided.append(slice_)
+        elif not possible.admits(slice_):
             unwanted += 1
-            continue
-        small += 1
-        example = example or fleet.shortage(slice_, requirements.needs)
-    found = [f"{unwanted} free, but not fitting: {_requirements(pool, requirements)}"] if unwanted else []
+        else:
+            small += 1
+            example = example or fleet.shortage(slice_, requirements.needs)
+    found = [_avoided(pool, avoided)] if avoided else []
+    found += [f"{unwanted} free, but not fitting: {_requirements(pool, requirements)}"] if unwanted else []
     return [*found, f"{small} free, but too small: {example}"] if small else found
 
 
@@ -97,12 +105,20 @@ def _requirements(pool: PoolRequest, requirements: SliceRequirements) -> str:
     return "the pool asks for " + (", ".join(found) if found else "no taints that its template does not tolerate")
 
 
+def _avoided(pool: PoolRequest, slices: Sequence[Slice]) -> str:
+    """Slices with hosts on which attempts of the job failed."""
+    nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.avoided})
+    named = [f"{node} until {format_timestamp(pool.avoided[node])}" for node in nodes[:_MAX_NAMED]]
+    more = f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else ""
+    return f"{len(slices)} free, but avoided because attempts failed there: {', '.join(named)}{more}"
+
+
 def _too_few_together(pool: PoolRequest, left: Mapping[Domain, int]) -> str:
     """Why hosts that are free do not make a unit."""
     free = f"{sum(left.values())} free, but a unit needs {pool.shape.slots}"
     if pool.locality is Locality.ANY:
         return free
-    shown = list(itertools.islice(left.items(), _MAX_DOMAINS))
+    shown = list(itertools.islice(left.items(), _MAX_NAMED))
     where = [f"{_domain(domain)}: {count}" for domain, count in shown]
     more = f"; {len(left) - len(shown)} more with fewer" if len(left) > len(shown) else ""
     one = "zone" if pool.locality is Locality.ZONE else "network block"

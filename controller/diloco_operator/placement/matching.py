@@ -32,6 +32,8 @@ class SliceRequirements(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
     locality: Locality = Locality.ANY
     """How near to each other the slices of one unit must be; always Any for units of one slice."""
+    avoided: frozenset[str] = frozenset()
+    """Nodes on which no unit of the job may start now."""
     within: Domain = ()
     """The domain that the matching chose for a unit of several slices."""
     needs: Resources = Resources()
@@ -46,6 +48,8 @@ class SliceRequirements(NamedTuple):
         if len(slice_.locality) < DEPTH[self.locality] or slice_.locality[: len(self.within)] != self.within:
             return False
         if self.capacity and slice_.capacity != self.capacity:
+            return False
+        if self.avoided and any(host.node in self.avoided for host in slice_.hosts):
             return False
         if any(slice_.labels.get(key) != value for key, value in self.node_selector):
             return False
@@ -73,8 +77,16 @@ class SliceRequirements(NamedTuple):
 def slice_requirements(pool: PoolRequest) -> SliceRequirements:
     """Of the units of this pool."""
     locality = pool.locality if pool.shape.slots > 1 else Locality.ANY
-    selector = frozenset(pool.node_selector.items())
-    return SliceRequirements(pool.shape, pool.capacity, selector, pool.affinity, pool.tolerations, locality, needs=pool.needs)
+    return SliceRequirements(
+        pool.shape,
+        pool.capacity,
+        frozenset(pool.node_selector.items()),
+        pool.affinity,
+        pool.tolerations,
+        locality,
+        frozenset(pool.avoided),
+        needs=pool.needs,
+    )
 
 
 class Matching:

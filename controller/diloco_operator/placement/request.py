@@ -48,6 +48,10 @@ class PoolRequest:
     affinity: tuple[NodeTerm, ...] | None = None
     """Alternatives, of which every host must meet one; None: any host."""
     tolerations: tuple[Toleration, ...] = ()
+    avoided: Mapping[str, float] = field(default_factory=dict)
+    """Nodes on which no unit may start now -> until when, seconds since the epoch."""
+    given_up: int = 0
+    """Units of the pool that were given up; `max` is lower by them."""
     locality: Locality = Locality.ANY
     """How near to each other the slices of one unit must be."""
     needs: Resources = Resources()  # noqa: RUF009 -- immutable

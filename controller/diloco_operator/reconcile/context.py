@@ -22,6 +22,7 @@ from diloco_operator.fleet.health import (
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import Create
+from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
 from diloco_operator.reconcile.observe.state import ObservedState, PodView
 from diloco_operator.reconcile.observe.template_hash import TemplateHash
@@ -73,6 +74,8 @@ class ReconcileContext:
     """Unit -> its pods, all attempts."""
     before: Mapping[str, UnitStatusRecord]
     """Unit -> what status has on record of it."""
+    hosts: JobHosts = NO_HOSTS
+    """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
     def node_health(self, node: str) -> NodeHealth:
         """Of the node `node`; "" is the node of a pod that has none yet."""

@@ -21,6 +21,7 @@ from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, finished, job_end, time_to_live
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, remaining_pods
+from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.preemption import preempt, reclaimable
@@ -43,6 +44,8 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
     if finished(job.status):
         return _clean_up(context)
     units = observe_units(context)
+    context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
+    units = units._replace(records=start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now))
     end = job_end(context, units.records)
     if end is not None:
         plan = _record_end(context, units, end)
@@ -82,6 +85,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     write = write_units(context, status, scaling.records, may_wait=may_wait(context, scaling.records))
     deadlines = (
         *units.deadlines,
+        *context.hosts.deadlines,
         *(rejection.retry_at for rejection in rejected),
         *syncer.deadlines,
         *scaling.deadlines,
@@ -118,7 +122,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
         status=write.apply,
         deletes=(*cleanup.deletes, *stop),
         events=write.events,
-        requeue_after=_requeue_after(context, (*units.deadlines, *cleanup.deadlines, write.due)),
+        requeue_after=_requeue_after(context, (*units.deadlines, *context.hosts.deadlines, *cleanup.deadlines, write.due)),
         reservations=reserved_nodes(context, scaling.records),
     )
 

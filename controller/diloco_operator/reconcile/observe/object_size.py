@@ -24,7 +24,7 @@ UNIT_FLOOR = 600
 """Bytes of a unit with the shortest texts and the longest figures."""
 IDLE_FLOOR = 460
 """The same of a unit that does not run."""
-TOP_FLOOR = 50 << 10
+TOP_FLOOR = 62 << 10
 """Bytes of everything else with the shortest texts."""
 FAILURE_BYTES = 27
 """Bytes of one time of a failure: a quoted RFC 3339 time in milliseconds, and a comma."""

@@ -11,6 +11,7 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.conditions import Statements, merge
@@ -62,6 +63,7 @@ def assemble(
         },
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
+        **({"hosts": [write_host(host) for host in context.hosts.records.values()]} if context.hosts.records else {}),
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }

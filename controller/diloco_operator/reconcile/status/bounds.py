@@ -137,7 +137,7 @@ _OTHERS = "Others"
 def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> int:
     """No less than the real size, and quick: every character counts as the longest one."""
     refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
-    found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in ("pools", "conditions") for each in status.get(key) or ())
+    found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
     for unit in units:
         texts = len(unit["message"]) + len(unit["slice"])
         found += UNIT_FLOOR + 6 * texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)
@@ -153,7 +153,7 @@ class _Sizes:
     messages: tuple[int, ...]
     slices: tuple[int, ...]
     others: tuple[int, ...]
-    """Messages of conditions and pools."""
+    """Messages of conditions, pools and hosts."""
     last: int
     """What the last step saves, besides shorter texts."""
 
@@ -175,7 +175,7 @@ class _Sizes:
         return found
 
 
-_OTHER_TEXTS = ("pools", "conditions")
+_OTHER_TEXTS = ("pools", "conditions", "hosts")
 _UNSTABLE = frozenset(UNIT_FIGURES) - {"refused"}
 
 
@@ -187,7 +187,8 @@ def _stable(unit: Mapping[str, Any]) -> dict[str, Any]:
 def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     found = dict(status)
     for key in _OTHER_TEXTS:
-        found[key] = [{**each, "message": clip(each.get("message", ""), limits.other)} for each in status.get(key) or ()]
+        if key in status:
+            found[key] = [{**each, "message": clip(each.get("message", ""), limits.other)} for each in status[key] or ()]
     units = [_essential(unit) for unit in status["units"]] if limits.last else status["units"]
     found["units"] = [
         {**unit, "message": clip(unit["message"], limits.unit), "slice": _clip_slice(unit["slice"], limits.slice)} for unit in units

@@ -141,14 +141,14 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     why = _pool_messages(scaling)
     if scaling.placed >= max(scaling.desired, learners.min):
         return Statement(PlacedReason.ALL_PLACED, count)
+    failed = sum(r.state is UnitState.FAILED for r in scaling.records.values())
+    given_up = f"; {failed} given up" if failed else ""
     if scaling.placed >= learners.min:
-        return Statement(PlacedReason.MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{why}")
+        return Statement(PlacedReason.MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{given_up}{why}")
     if scaling.placed + scaling.rejected >= learners.min:
         rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
         return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
-    failed = sum(r.state is UnitState.FAILED for r in scaling.records.values())
-    given_up = f"; {failed} given up" if failed else ""
     text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
     return Statement(PlacedReason.INSUFFICIENT_CAPACITY, text)
 
@@ -211,6 +211,8 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
         if report is not None and report.snapshot_error:
             text = f"training continues, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
+        if _is_short_for_good(scaling) and not context.finishing:
+            return Statement(DegradedReason.LEARNERS_LOST, _lost(context, scaling, contributing))
         return Statement(DegradedReason.ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
     there = contributing | active.returning
     if len(there) >= learners.min:
@@ -219,14 +221,35 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
     missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     details = _missing(scaling, contributing)
     text = f"{_count(scaling, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
-    return Statement(_degraded_reason(missing), text)
+    return Statement(_degraded_reason(missing), text + _blamed(context))
+
+
+def _is_short_for_good(scaling: Scaling) -> bool:
+    """Units were given up, and nothing may take their place."""
+    return scaling.possible < scaling.desired and any(r.state is UnitState.FAILED for r in scaling.records.values())
+
+
+def _lost(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str]) -> str:
+    """Units that nothing replaces; each message says why and what to do."""
+    lost = [r for r in scaling.records.values() if r.state is UnitState.FAILED]
+    named = "; ".join(f"{record.name}: {record.message}" for record in lost[:_NAMED])
+    more = f"; {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+    missing = scaling.desired - scaling.possible
+    count = f"{missing} of {scaling.desired} learners {'is' if missing == 1 else 'are'} lost until a person acts"
+    return f"{count}: {named}{more}; {len(contributing)} contribute{_blamed(context)}"
+
+
+def _blamed(context: ReconcileContext) -> str:
+    return f"; {context.hosts.program}" if context.hosts.program else ""
 
 
 def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> DegradedReason:
     """One cause if all the missing ones share it."""
     causes = set()
     for record in missing:
-        if record.state in (UnitState.FAILED, UnitState.BACKING_OFF):
+        if record.state is UnitState.FAILED:
+            causes.add(DegradedReason.LEARNERS_LOST)
+        elif record.state is UnitState.BACKING_OFF:
             causes.add(DegradedReason.LEARNERS_FAILED)
         elif record.state is UnitState.PENDING and (not record.slice or record.reason in GAVE_UP):
             causes.add(DegradedReason.LEARNERS_UNPLACED)

@@ -9,7 +9,9 @@ from typing import Any
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import CONDITION_REASONS, EventReason, Severity
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
+from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.unschedulable import gave_slice_up
 
@@ -51,6 +53,20 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
         back = f", {new.recover_seconds:.1f} s after it was lost" if new.recover_seconds is not None and new.attempt > 1 else ""
         return Event.of(EventReason.UNIT_CONTRIBUTES, f"{new.name}: attempt {new.attempt} contributes{back}")
     return None
+
+
+def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event]:
+    """One for each avoidance that begins."""
+    found = []
+    for node, until in hosts.avoided.items():
+        record, old = hosts.records[node], before.get(node)
+        if old is not None and (old.uid, old.avoided_until) == (record.uid, until):
+            continue
+        text = (
+            f"node {node}: {len(record.failures)} attempts failed there; no unit starts there until {format_timestamp(until)} as long as "
+        )
+        found.append(Event.of(EventReason.HOST_AVOIDED, f"{text}another host is free. The last failure: {record.message}"))
+    return found
 
 
 def condition_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:

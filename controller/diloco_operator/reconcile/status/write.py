@@ -11,11 +11,12 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import ApplyStatus, Event
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.host_status import read_hosts
 from diloco_operator.reconcile.observe.object_size import status_budget
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
 from diloco_operator.reconcile.status.bounds import bounded
-from diloco_operator.reconcile.status.events import condition_events, unit_events
+from diloco_operator.reconcile.status.events import condition_events, host_events, unit_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,10 @@ def write_units(
 ) -> StatusWrite:
     """The same with the Events of the units."""
     write = write_status(context.observed, status, context.now, may_wait=may_wait)
-    return replace(write, events=(*write.events, *unit_events(context.before, records))) if write.apply is not None else write
+    if write.apply is None:
+        return write
+    hosts = host_events(read_hosts(context.observed.job.status), context.hosts)
+    return replace(write, events=(*write.events, *unit_events(context.before, records), *hosts))
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diloco.contract import Exit
 
@@ -47,6 +47,8 @@ class End:
     at: float
     leave_slice: bool = False
     """The next attempt should start elsewhere."""
+    node: str = ""
+    """The node on which it began; "" where that is unknown."""
 
 
 _REFUSALS = {
@@ -136,7 +138,7 @@ def gang_end(
     the record, so missing ones may not have been created yet.
     """
     ends = [(pod, classify(pod, eviction_reason(pod.node), now)) for pod in pods]
-    over = [end for _, end in ends if end is not None]
+    over = [replace(end, node=pod.node) for pod, end in ends if end is not None]
     if len(pods) < hosts and not adopted:
         if ever_ran:
             over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, "a pod is gone, and the operator had not deleted it", now))
@@ -148,4 +150,7 @@ def gang_end(
     if heaviest is EndKind.COMPLETE and len(over) < len(pods):
         return None  # the other hosts will end too
     # Of several failures the first is the cause: when one host fails, the others of the gang fail without it.
-    return min((end for end in over if end.kind is heaviest), key=lambda end: end.at)
+    first = min((end for end in over if end.kind is heaviest), key=lambda end: end.at)
+    # A kubelet reports whole seconds: of hosts that failed in the same one, any may be the cause.
+    at_once = {end.node for end in over if end.kind is heaviest and end.at == first.at}
+    return first if len(at_once) == 1 else replace(first, node="")

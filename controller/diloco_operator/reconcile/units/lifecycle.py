@@ -16,6 +16,7 @@ from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
+from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, all_bound, all_run, starting, timed_out
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, nodes_to_avoid
@@ -33,6 +34,8 @@ class Units(NamedTuple):
     deadlines: list[float]
     avoid: dict[str, float]
     """Nodes that units should avoid, because no scheduler bound a pod there lately -> since when."""
+    failures: list[BlamedFailure]
+    """Failures that are new, of which the host is known."""
 
 
 class UnitObservation(NamedTuple):
@@ -41,19 +44,21 @@ class UnitObservation(NamedTuple):
     deadlines: Sequence[float] = ()
     given_up: str = ""
     """The node that the unit gave up, because no scheduler bound a pod there."""
+    failures: Sequence[BlamedFailure] = ()
 
 
 def observe_units(context: ReconcileContext) -> Units:
     """Of every unit on record, and of every unit that has pods."""
-    units = Units(dict(context.before), set(), [], nodes_to_avoid(context))
+    units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
         units.records.setdefault(name, UnitStatusRecord(name, pods[0].pool, since=context.now))
     for name, record in units.records.items():
         observation = observe_unit(context, record, context.learners.get(name, ()))
         if observation.adopted and (rejection := _rejected_gang(context, observation.record)) is not None:
-            observation = _end_rejected(context, observation.record, rejection)
+            observation = _end_rejected(context, observation.record, rejection)._replace(failures=observation.failures)
         units.records[name] = observation.record
         units.deadlines.extend(observation.deadlines)
+        units.failures.extend(observation.failures)
         if observation.adopted:
             units.adopted.add(name)
         if observation.given_up:
@@ -91,8 +96,14 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     record = _on_our_clock(context, record)
     newest = max((pod.attempt for pod in pods), default=0)
     adopted = newest > record.attempt
+    older: list[BlamedFailure] = []
     if adopted:
-        record = _adopt(context, record, pods, newest)
+        record = _adopt(context, record, pods, newest, older)
+    observation = _observe_newest(context, record, pods, adopted=adopted)
+    return observation._replace(failures=(*older, *observation.failures))
+
+
+def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     if not record.running:
         return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
@@ -106,9 +117,12 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     return _observe_attempt(context, record, current, adopted=adopted)
 
 
-def _adopt(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int) -> UnitStatusRecord:
-    """The record of an attempt whose pods were created by an operator that died before it wrote status."""
-    record = _account_older(context, record, pods, newest)
+def _adopt(
+    context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int, failures: list[BlamedFailure]
+) -> UnitStatusRecord:
+    """The record of an attempt whose pods were created by an operator that died before it wrote status. The failures of earlier ones are
+    added to `failures`."""
+    record = _account_older(context, record, pods, newest, failures)
     first = next(pod for pod in pods if pod.attempt == newest)
     return record._replace(
         state=UnitState.STARTING,
@@ -152,10 +166,15 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
         draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=context.now)
         return UnitObservation(draining, adopted, deadlines)
-    return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted, deadlines)
+    failures = blame(record, record.attempt, end, current)
+    return UnitObservation(
+        after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures
+    )
 
 
-def _account_older(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int) -> UnitStatusRecord:
+def _account_older(
+    context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int, failures: list[BlamedFailure]
+) -> UnitStatusRecord:
     """Ends of attempts that are not on record: the next attempt exists, so they have ended."""
     for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
         if attempt <= record.ended_attempt:
@@ -165,7 +184,9 @@ def _account_older(context: ReconcileContext, record: UnitStatusRecord, pods: Se
         if record.state is UnitState.DRAINING or end is None:
             # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
-        record = after_end(record, attempt, _when(context, record, end), context.spec.learners.restart, context.now)
+        end = _when(context, record, end)
+        failures += blame(record, attempt, end, mine)
+        record = after_end(record, attempt, end, context.spec.learners.restart, context.now)
     return record._replace(ended_attempt=newest - 1, attempt=newest - 1)
 
 

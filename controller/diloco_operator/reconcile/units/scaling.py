@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import UnitReason
-from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.avoidance import FleetWithout
-from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, PoolRequest, Solver, UnitRequest, UnplacedUnit
 from diloco_operator.placement.matching import SliceRequirements, slice_requirements
 from diloco_operator.plan import Create
@@ -20,7 +17,9 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.preemption import fits, is_reclaimed
+from diloco_operator.reconcile.units.requirements import hardware_request
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 
 _ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST})
@@ -45,6 +44,8 @@ class Scaling:
     """Learner pods."""
     placement: Placement | None = None
     desired: int = 0
+    """Units that the spec asks for, those that were given up included."""
+    possible: int = 0
     """Units that would run if the fleet had room."""
     placed: int = 0
     """Units that have hardware."""
@@ -85,8 +86,9 @@ def scale(
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
     scaling.placed = len(placement.assigned) + draining + completed
-    scaling.desired = possible_units(context, records)
-    scaling.demand = _demand(context, request, placement, scaling.desired - scaling.placed)
+    scaling.desired = min(context.spec.learners.max, sum(pool.learners.max for pool in context.spec.pools))
+    scaling.possible = possible_units(context, records)
+    scaling.demand = _demand(context, request, placement, scaling.possible - scaling.placed)
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
@@ -151,24 +153,17 @@ def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int) -> PoolRequest:
     candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - occupancy.failed)
-    template = pool.template.spec
-    request = PoolRequest(
-        name=pool.name,
-        shape=context.shapes[pool.name],
+    request = replace(
+        hardware_request(context, pool),
         min=min(most, max(0, pool.learners.min - occupancy.failed)),
         max=most,
         reserved=occupancy.taken,
-        units=(),
-        capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
-        node_selector=template.get("nodeSelector") or {},
-        affinity=node_terms(template.get("affinity")),
-        tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
-        locality=pool.locality,
-        needs=context.needs[pool.name],
+        given_up=occupancy.failed,
         switched_off=pool.learners.max == 0,
     )
     requirements = slice_requirements(request)
-    units = [_unit_request(context, requirements, record) for record in candidates]
+    spare = SpareSlices(context.observed.fleet, requirements)
+    units = [_unit_request(context, requirements, record, spare) for record in candidates]
     reclaimed = is_reclaimed(context, pool)
     if reclaimed:
         units = [unit for unit in units if unit.slice]
@@ -191,25 +186,23 @@ def _demand(context: ReconcileContext, job: JobRequest, placement: Placement, ro
     return found
 
 
-def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord) -> UnitRequest:
-    """A unit with processes stays. One without keeps its slice as long as it is usable and fits the pool, which may have been edited."""
+def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
+    """A unit with processes stays. One without keeps its slice as long as it is usable and fits the pool, which may have been edited, and
+    no other has to take the place of a bad host."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
     slices = fleet.resolve(requirements.shape, record.slice)
-    if slices is None or not all(fleet.usable(slice_) and fits(requirements, slice_) for slice_ in slices):
+    possible = requirements._replace(avoided=frozenset())
+    if slices is None or not all(fleet.usable(slice_) and fits(possible, slice_) for slice_ in slices):
         return UnitRequest(record.name)
-    if not requirements.near_enough(slices):
+    if not requirements.near_enough(slices) or spare.replace(slices):
         return UnitRequest(record.name)
     return UnitRequest(record.name, record.slice)
 
 
-def _toleration(raw: Mapping[str, Any]) -> Toleration:
-    return Toleration(raw.get("key", ""), raw.get("operator", "Equal"), raw.get("value", ""), raw.get("effect", ""))
-
-
 def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """Units that could run if the fleet had room for them, learners.max included."""
+    """Units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
     able, most_new = 0, _most_new(context, records)
     for pool in context.spec.pools:
         mine = [r for r in records.values() if r.pool == pool.name]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from diloco_operator.api.durations import format_duration
@@ -128,7 +129,7 @@ def _start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: fl
     due, wait = min(timed, key=lambda each: each[0])
     if context.now < due:
         return Timeout(due=due)
-    return Timeout(wait.end) if isinstance(wait.end, End) else Timeout(no_place=wait.end)
+    return Timeout(replace(wait.end, node=wait.pod.node)) if isinstance(wait.end, End) else Timeout(no_place=wait.end)
 
 
 def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> list[_Wait]:

@@ -1,0 +1,237 @@
+"""Bad hosts: on which hosts attempts failed, which of them the job avoids, and for how long. Pure.
+
+See docs/decisions/0132-bad-hosts.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from diloco.protocol.backoff import exponential
+
+from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, Pool, Restart, UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.slices import Fleet, Slice
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, JobHosts, read_hosts
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.requirements import pool_requirements
+from diloco_operator.reconcile.units.restarts import backoff_seconds
+
+FAILURES = 2
+"""Attempts that must have failed on a host before the job avoids it."""
+FIRST_AVOIDANCE, LONGEST_AVOIDANCE = 600.0, 86400.0
+"""Seconds. A host that fails again after it was avoided is avoided for twice as long, up to a day."""
+SHARE = 1 / 3
+"""Of the hosts that a job uses: when attempts failed on more, the cause is the program. One host may always be avoided."""
+MOST_AVOIDED = 12
+"""Hosts that one job avoids at once. Less than status names, so that it shows when there are more suspects."""
+_HOSTS_PER_UNIT = 2
+"""Hosts that the failures of one unit alone can make suspect: a unit that fails wherever it goes is itself to blame."""
+_NOT_THE_HOSTS = frozenset({UnitReason.REFUSED_IDENTITY, UnitReason.IMAGE_REFUSED})
+"""Failures of which a host cannot be the cause."""
+_MESSAGE_LIMIT = 512
+
+
+class BlamedFailure(NamedTuple):
+    """A failure that this reconcile puts on record, and the node where it began."""
+
+    node: str
+    failure: HostFailure
+    message: str
+
+
+def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
+    """The host that the end of an attempt counts against; none if the end is no failure or the host is unknown. `pods`: of the attempt."""
+    if end.kind is not EndKind.FAILURE or end.reason in _NOT_THE_HOSTS:
+        return []
+    nodes = {end.node} if end.node else {pod.node for pod in pods}
+    if len(nodes) != 1:  # hosts that are silent together
+        return []
+    return [BlamedFailure(nodes.pop(), HostFailure(record.name, attempt, end.at, str(end.reason)), end.message)]
+
+
+def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], failures: Iterable[BlamedFailure]) -> JobHosts:
+    """The hosts on record, with the failures that are new, and which of them the job avoids now."""
+    hosts = _known(context)
+    for blamed in failures:
+        _add(context, hosts, blamed)
+    suspects = _suspects(hosts, context.now)
+    bad = [node for node in suspects if _until(hosts[node]) > context.now and _is_replaceable(context, hosts[node], suspects)]
+    program = _blame_program(context, records, hosts, suspects) if bad else ""
+    for node in bad:
+        hosts[node] = _acquitted(hosts[node]) if program else _avoided(hosts[node])
+    hosts = {record.node: record for record in _most_important(hosts.values(), context.now)}
+    avoided = {node: record.avoided_until for node, record in hosts.items() if record.avoided_until and record.avoided(context.now)}
+    moments = [_forgotten_at(record, context.spec.learners.restart) for record in hosts.values()]
+    return JobHosts(hosts, avoided, program, tuple(moment for moment in (*moments, *avoided.values()) if moment > context.now))
+
+
+def _known(context: ReconcileContext) -> dict[str, HostRecord]:
+    """Those on record, without what is forgotten by now. A node that was replaced starts clean."""
+    found: dict[str, HostRecord] = {}
+    budget = context.spec.learners.restart
+    for node, record in read_hosts(context.observed.job.status).items():
+        view = context.observed.fleet.node(node)
+        if not record.failures or (view is not None and record.uid and view.uid != record.uid):
+            continue
+        # Times that an operator wrote whose clock was ahead.
+        failures = tuple(each._replace(at=min(each.at, context.now)) for each in record.failures)
+        recent = tuple(each for each in failures if context.now - each.at < budget.window)
+        until = record.avoided_until
+        if until is not None:
+            until = min(until, context.now + LONGEST_AVOIDANCE)
+        known = record._replace(failures=recent or failures[-1:], avoided_until=until)
+        if context.now < _forgotten_at(known, budget):
+            found[node] = known
+    return found
+
+
+def _forgotten_at(record: HostRecord, budget: Restart) -> float:
+    """When a host is as good as any other: the restart window after the last failure, and as long after it was avoided as it was."""
+    after = record.last_failure + budget.window
+    return after if record.avoided_until is None else max(after, record.avoided_until + _duration(record.avoidances))
+
+
+def _duration(avoidances: int) -> float:
+    return exponential(FIRST_AVOIDANCE, LONGEST_AVOIDANCE, max(1, avoidances))
+
+
+def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: BlamedFailure) -> None:
+    view = context.observed.fleet.node(blamed.node)
+    record = hosts.get(blamed.node) or HostRecord(blamed.node, view.uid if view is not None else "")
+    new = blamed.failure
+    if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
+        return
+    message = f"{new.unit}, attempt {new.attempt}: {blamed.message}"[:_MESSAGE_LIMIT]
+    hosts[blamed.node] = record._replace(failures=(*record.failures, new)[-MAX_HOST_FAILURES:], message=message)
+
+
+def _suspects(hosts: Mapping[str, HostRecord], now: float) -> list[str]:
+    """Hosts on which enough attempts failed, and those that failed once more after they were avoided."""
+    evidence = _evidence(hosts)
+    return [node for node, record in hosts.items() if evidence[node] >= FAILURES or record.avoided(now) or _on_probation(record)]
+
+
+def _on_probation(record: HostRecord) -> bool:
+    return record.avoided_until is not None and record.last_failure >= record.avoided_until
+
+
+def _until(record: HostRecord) -> float:
+    """Until when a suspect is avoided. Counted from its last failure, so that nothing but a failure begins an avoidance."""
+    if record.avoided_until is not None and record.last_failure < record.avoided_until:
+        return record.avoided_until
+    return record.last_failure + _duration(record.avoidances + 1)
+
+
+def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
+    """Host -> failures that count against it. Those of one unit count on the first hosts on which it failed only."""
+    seen: dict[str, list[str]] = {}
+    count = dict.fromkeys(hosts, 0)
+    for failure, node in sorted((failure, node) for node, record in hosts.items() for failure in record.failures):
+        where = seen.setdefault(failure.unit, [])
+        if node not in where:
+            where.append(node)
+        count[node] += where.index(node) < _HOSTS_PER_UNIT
+    return count
+
+
+def _blame_program(
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostRecord], suspects: Sequence[str]
+) -> str:
+    """Why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
+    used = set(hosts)
+    for record in records.values():
+        shape = context.shapes.get(record.pool)
+        if record.slice and shape is not None:
+            slices = context.observed.fleet.resolve(shape, record.slice) or ()
+            used.update(host.node for slice_ in slices for host in slice_.hosts)
+    if len(suspects) <= min(MOST_AVOIDED, max(1, int(len(used) * SHARE))):
+        return ""
+    return (
+        f"attempts failed on {len(suspects)} of the {len(used)} hosts that the job uses or used, so the program is blamed, and no host is "
+        "avoided"
+    )
+
+
+def _is_replaceable(context: ReconcileContext, record: HostRecord, suspects: Sequence[str]) -> bool:
+    """Whether every pool whose attempts failed on the host could run on others, in whatever state they are, that are not suspects."""
+    failed = {each.unit.rpartition("-")[0] for each in record.failures}
+    return all(_has_other_host(context, pool, suspects) for pool in context.spec.pools if pool.name in failed)
+
+
+def _has_other_host(context: ReconcileContext, pool: Pool, suspects: Sequence[str]) -> bool:
+    requirements = pool_requirements(context, pool)
+    return any(
+        requirements.admits(slice_) and not any(host.node in suspects for host in slice_.hosts)
+        for slice_ in context.observed.fleet.slices(requirements.shape)
+    )
+
+
+def _avoided(record: HostRecord) -> HostRecord:
+    until = _until(record)
+    return record if until == record.avoided_until else record._replace(avoidances=record.avoidances + 1, avoided_until=until)
+
+
+def _acquitted(record: HostRecord) -> HostRecord:
+    return record if record.avoided_until is None else record._replace(avoided_until=None, avoidances=max(0, record.avoidances - 1))
+
+
+def _most_important(hosts: Iterable[HostRecord], now: float) -> list[HostRecord]:
+    """As many as status has room for, by name."""
+    kept = sorted(hosts, key=lambda record: (not record.avoided(now), -len(record.failures), -record.last_failure, record.node))[:MAX_HOSTS]
+    return sorted(kept, key=lambda record: record.node)
+
+
+# --- what follows for the units -----------------------------------------------------------------------------------------
+def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, budget: Restart, now: float) -> dict[str, UnitStatusRecord]:
+    """The units, of which those that would have budget left without their failures on one host, which is avoided now, start again."""
+    found = dict(records)
+    for name, record in records.items():
+        if record.state is not UnitState.FAILED or record.reason != UnitReason.RESTARTS_EXHAUSTED:
+            continue
+        node, excused = _worst_host(record, hosts)
+        if not excused or len(record.failures) - excused > budget.limit:
+            continue
+        ended = record.ended_at if record.ended_at is not None else now
+        not_before = ended + backoff_seconds(budget, len(record.failures))
+        found[name] = record._replace(
+            state=UnitState.BACKING_OFF,
+            reason=UnitReason.HOST_AVOIDED,
+            message=f"{excused} of its {len(record.failures)} failures happened on node {node}, which is avoided until "
+            f"{format_timestamp(hosts.avoided[node])}; it starts again on another host",
+            since=now,
+            restarts=record.restarts + 1,
+            not_before=not_before,
+        )
+    return found
+
+
+def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
+    """The avoided host on which most of the unit's failures happened, and their number."""
+    mine = {format_timestamp(at) for at in record.failures}
+    counts = {
+        node: sum(each.unit == record.name and format_timestamp(each.at) in mine for each in hosts.records[node].failures)
+        for node in hosts.avoided
+    }
+    return max(counts.items(), key=lambda item: item[1], default=("", 0))
+
+
+class SpareSlices:
+    """Free slices for the units of one pool that leave hosts which the job avoids. While there are none, a unit whose restart budget is not
+    used up goes on where it is: that costs nobody anything."""
+
+    def __init__(self, fleet: Fleet, requirements: SliceRequirements) -> None:
+        self._free = (slice_ for slice_ in fleet.free(requirements.shape) if requirements.fits(slice_))
+        self._requirements = requirements
+
+    def replace(self, slices: Sequence[Slice]) -> bool:
+        """Whether the unit on these slices should leave them; if so, as many free ones are taken for it."""
+        bad = sum(any(host.node in self._requirements.avoided for host in slice_.hosts) for slice_ in slices)
+        return bad > 0 and sum(1 for _ in itertools.islice(self._free, bad)) == bad

@@ -1,0 +1,41 @@
+"""What a pool asks of the hardware of its units, as placement reads it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.api.job import Capacity, Pool
+from diloco_operator.fleet.affinity import node_terms
+from diloco_operator.fleet.node import Toleration
+from diloco_operator.placement import PoolRequest
+from diloco_operator.placement.matching import SliceRequirements, slice_requirements
+from diloco_operator.reconcile.context import ReconcileContext
+
+
+def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
+    """A request of this pool for no unit yet."""
+    template = pool.template.spec
+    return PoolRequest(
+        name=pool.name,
+        shape=context.shapes[pool.name],
+        min=0,
+        max=0,
+        units=(),
+        capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
+        node_selector=template.get("nodeSelector") or {},
+        affinity=node_terms(template.get("affinity")),
+        tolerations=tuple(_toleration(each) for each in template.get("tolerations") or ()),
+        avoided=context.hosts.avoided,
+        locality=pool.locality,
+        needs=context.needs[pool.name],
+    )
+
+
+def pool_requirements(context: ReconcileContext, pool: Pool) -> SliceRequirements:
+    """Of the slices of this pool's units."""
+    return slice_requirements(hardware_request(context, pool))
+
+
+def _toleration(raw: Mapping[str, Any]) -> Toleration:
+    return Toleration(raw.get("key", ""), raw.get("operator", "Equal"), raw.get("value", ""), raw.get("effect", ""))

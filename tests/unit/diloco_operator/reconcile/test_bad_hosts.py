@@ -1,0 +1,394 @@
+"""On which hosts attempts fail, which of them a job avoids, and when the program is to blame instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.jobs import a_job, template
+from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
+from builders.pods import is_disrupted
+from builders.stage import Stage
+
+
+def a_stage(units: int, nodes: int, *, limit: int = 5, initial: str = "0s") -> Stage:
+    """One-host units that train on tpu-0, tpu-1, …; the other nodes are free."""
+    job = a_job().with_learners(1, units).with_restarts(limit, initial).with_pool(max=units)
+    return Stage(job, *(a_tpu_node(f"tpu-{i}") for i in range(nodes))).train()
+
+
+def fails(stage: Stage, unit: str, code: int = 1, **how: Any) -> None:
+    """The present attempt of the unit ends so, and all that follows happens until its next one runs, if it may."""
+    stage.learner_exits(unit, stage.unit(unit)["attempt"], code, **how)
+    goes_on(stage)
+
+
+def goes_on(stage: Stage) -> None:
+    for _ in range(3):
+        stage.settle()
+        stage.kubelets_finish_deletions()
+        stage.kubelets_start()
+        stage.all_contribute()
+    stage.settle()
+
+
+def hosts(stage: Stage) -> dict[str, tuple[int, bool]]:
+    """Node -> failures, and whether it is avoided."""
+    return {host["node"]: (len(host["failures"]), "avoidedUntil" in host) for host in stage.status.get("hosts", ())}
+
+
+def notes(stage: Stage, reason: str) -> list[str]:
+    return [event.message for plan in stage.plans for event in plan.events if event.reason == reason]
+
+
+def test_unit_leaves_a_host_on_which_two_attempts_failed() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-0", {"tpu-0": (1, False)})
+    fails(stage, "v5p-0", message="CUDA error")
+    assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-2", {"tpu-0": (2, True)})
+    [host] = stage.status["hosts"]
+    assert host == {
+        "node": "tpu-0",
+        "uid": "uid-tpu-0",
+        "failures": [
+            {"unit": "v5p-0", "attempt": 1, "at": "2026-11-20T12:00:00Z", "reason": "Crashed"},
+            {"unit": "v5p-0", "attempt": 2, "at": "2026-11-20T12:00:00Z", "reason": "Crashed"},
+        ],
+        "message": "v5p-0, attempt 2: exit 1: CUDA error",
+        "avoidances": 1,
+        "avoidedUntil": "2026-11-20T12:10:00Z",
+    }
+
+
+def test_attempts_of_different_units_on_one_host_count_together() -> None:
+    stage = a_stage(1, 3)
+    fails(stage, "v5p-0")
+    stage.scale(min=1, max=1)
+    stage.lose_node("tpu-0")
+    goes_on(stage)
+    assert stage.unit("v5p-0")["slice"] == "tpu-1"
+    stage.set_node(a_tpu_node("tpu-0"))
+    stage.edit(
+        learners={**stage.job["spec"]["learners"], "max": 2}, pools=[{**stage.job["spec"]["pools"][0], "learners": {"min": 0, "max": 2}}]
+    )
+    goes_on(stage)
+    assert stage.unit("v5p-1")["slice"] == "tpu-0"
+    fails(stage, "v5p-1")
+    assert (hosts(stage), stage.unit("v5p-1")["slice"]) == ({"tpu-0": (2, True)}, "tpu-2")
+
+
+def test_each_avoidance_is_reported_once() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    stage.advance(30)
+    goes_on(stage)
+    [note] = notes(stage, "HostAvoided")
+    assert note.startswith(
+        "node tpu-0: 2 attempts failed there; no unit starts there until 2026-11-20T12:10:00Z as long as another host is"
+    )
+
+
+def test_host_returns_after_ten_minutes_and_goes_for_twenty_when_it_fails_again() -> None:
+    stage = a_stage(2, 3)
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    stage.lose_node("tpu-2")  # where it is now; nothing else is free
+    goes_on(stage)
+    assert stage.unit("v5p-0")["state"] == "Pending"
+    assert "1 free, but avoided because attempts failed there: tpu-0 until 2026-11-20T12:10:00Z" in stage.unit("v5p-0")["message"]
+    stage.advance(599)
+    goes_on(stage)
+    assert stage.unit("v5p-0")["state"] == "Pending"
+    stage.advance(1)
+    goes_on(stage)
+    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["slice"]) == ("Training", "tpu-0")
+    stage.set_node(a_tpu_node("tpu-2"))
+    fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["slice"] == "tpu-2"
+    [host] = stage.status["hosts"]
+    assert (host["avoidances"], host["avoidedUntil"]) == (2, "2026-11-20T12:30:00Z")  # 10 min after the start, for 20 min
+
+
+def test_reconcile_comes_back_when_an_avoidance_ends() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    stage.advance(590)
+    stage.settle()
+    due = stage.plans[-1].requeue_after
+    assert due is not None
+    assert due <= 10.1
+
+
+def test_host_without_failures_for_the_window_is_forgotten() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    stage.advance(3599)
+    goes_on(stage)
+    assert hosts(stage) == {"tpu-0": (1, False)}
+    stage.advance(1)
+    goes_on(stage)
+    assert hosts(stage) == {}
+    fails(stage, "v5p-0")
+    assert hosts(stage) == {"tpu-0": (1, False)}
+
+
+def test_two_failures_further_apart_than_the_window_are_no_pattern() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    stage.advance(3600)
+    goes_on(stage)
+    fails(stage, "v5p-0")
+    assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-0", {"tpu-0": (1, False)})
+
+
+def test_node_that_was_replaced_starts_clean() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    stage.lose_node("tpu-0")
+    goes_on(stage)
+    assert hosts(stage) == {"tpu-0": (2, True)}
+    new = a_tpu_node("tpu-0")
+    new["metadata"]["uid"] = "another machine"
+    stage.set_node(new)
+    goes_on(stage)
+    assert hosts(stage) == {}
+
+
+def test_operator_that_restarts_avoids_the_same_hosts() -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    before = stage.status["hosts"]
+    stage.restart_operator()
+    stage.advance(5)
+    goes_on(stage)
+    assert stage.status["hosts"] == before
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_failure_counts_once_whatever_the_operator_wrote_before_it_died(writes: int) -> None:
+    stage = a_stage(2, 4)
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.step(crash_after=writes)
+    stage.restart_operator()
+    goes_on(stage)
+    assert hosts(stage) == {"tpu-0": (1, False)}
+
+
+# --- what does not count ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("code", [64, 65, 68])
+def test_refusals_do_not_count_against_the_host(code: int) -> None:
+    stage = a_stage(2, 4)
+    fails(stage, "v5p-0", code)
+    assert hosts(stage) == {}
+
+
+def test_disruptions_do_not_count_against_the_host() -> None:
+    stage = a_stage(2, 4)
+    for attempt in (1, 2, 3):
+        is_disrupted(stage.pod("v5p-0", attempt))
+        fails(stage, "v5p-0", 143)
+    assert (stage.unit("v5p-0")["restarts"], hosts(stage)) == (3, {})
+
+
+def test_only_the_host_that_failed_first_counts_of_a_unit_of_several() -> None:
+    job = a_job().with_restarts(5, "0s").with_gpu_pool(hosts=2, max=1)
+    stage = Stage(job, *(a_gpu_node(f"gpu-{i}") for i in range(4))).train()
+    for attempt in (1, 2):
+        assert stage.unit("h100-0")["slice"] == "gpu-0+gpu-1"
+        stage.learner_exits("h100-0", attempt, 1, host=1)
+        stage.advance(2)
+        stage.learner_exits("h100-0", attempt, 1, host=0, message="peer went away")
+        goes_on(stage)
+    assert hosts(stage) == {"gpu-1": (2, True)}
+    assert "gpu-1" not in stage.unit("h100-0")["slice"].split("+")
+
+
+def test_no_host_is_blamed_when_two_of_a_unit_failed_in_the_same_second() -> None:
+    job = a_job().with_restarts(5, "0s").with_pool(max=1, topology="2x2x2")
+    stage = Stage(job, *a_tpu_slice("np-0", 2)).train()
+    for host in (0, 1):
+        stage.learner_exits("v5p-0", 1, 1, host=host)
+    goes_on(stage)
+    assert hosts(stage) == {}
+    assert len(stage.unit("v5p-0")["failures"]) == 1
+
+
+def test_slice_with_a_bad_host_is_avoided_as_a_whole() -> None:
+    job = a_job().with_restarts(5, "0s").with_pool(max=1, topology="2x2x2")
+    stage = Stage(job, *a_tpu_slice("np-0", 2), *a_tpu_slice("np-1", 2)).train()
+    for attempt in (1, 2):
+        stage.learner_exits("v5p-0", attempt, 1, host=1)
+        goes_on(stage)
+    assert hosts(stage) == {"np-0-1": (2, True)}
+    assert stage.unit("v5p-0")["slice"] == "np-1"
+
+
+# --- the program --------------------------------------------------------------------------------------------------------
+def test_program_that_fails_everywhere_marks_no_host_and_the_units_budgets_decide() -> None:
+    stage = a_stage(6, 10, limit=3)
+    for _ in range(4):
+        for unit in [name for name, state in stage.states().items() if state == "Training"]:
+            stage.learner_exits(unit, stage.unit(unit)["attempt"], 1)
+        goes_on(stage)
+    assert set(stage.states().values()) == {"Failed"}
+    assert not any(avoided for _, avoided in hosts(stage).values())
+    assert stage.condition("Failed")["reason"] == "RestartsExhausted"
+
+
+def test_status_says_when_the_program_is_blamed() -> None:
+    stage = a_stage(4, 10)
+    stage.scale(min=4, max=4)
+    for _ in range(2):
+        for unit in range(4):
+            stage.learner_exits(f"v5p-{unit}", stage.unit(f"v5p-{unit}")["attempt"], 1)
+        stage.settle()
+        stage.kubelets_start()
+    stage.report = None
+    stage.learner_exits("v5p-0", stage.unit("v5p-0")["attempt"], 1)
+    stage.settle()
+    assert not any(avoided for _, avoided in hosts(stage).values())
+    text = "attempts failed on 4 of the 4 hosts that the job uses or used, so the program is blamed, and no host is avoided"
+    assert text in stage.condition("Degraded")["message"]
+
+
+def test_at_most_a_third_of_the_hosts_that_a_job_uses_are_avoided() -> None:
+    stage = a_stage(6, 12)
+    for bad in range(2):
+        fails(stage, f"v5p-{bad}")
+        fails(stage, f"v5p-{bad}")
+    assert hosts(stage) == {"tpu-0": (2, True), "tpu-1": (2, True)}  # 2 of 8: the six that it uses now, and the two
+    for bad in (2, 3):
+        fails(stage, f"v5p-{bad}")
+        fails(stage, f"v5p-{bad}")
+    assert not any(avoided for _, avoided in hosts(stage).values())  # 4 of 9 or more
+
+
+def test_unit_that_fails_wherever_it_goes_makes_two_hosts_suspect_and_is_given_up() -> None:
+    stage = a_stage(9, 14, limit=5)
+    for _ in range(12):
+        if stage.unit("v5p-0")["state"] == "Training":
+            stage.advance(1)
+            fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["state"] == "Failed"
+    assert sum(avoided for _, avoided in hosts(stage).values()) == 2
+    assert stage.unit("v5p-0")["restarts"] == 9  # after 2 failures on each of the two, and 5 elsewhere; the sixth ends it
+
+
+def test_only_host_of_a_pool_is_not_avoided() -> None:
+    stage = a_stage(1, 1, limit=2)
+    for _ in range(3):
+        fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["reason"] == "RestartsExhausted"
+    assert hosts(stage) == {"tpu-0": (3, False)}
+
+
+def test_large_job_with_a_bad_program_ends_too() -> None:
+    """More hosts are suspects than status has room for."""
+    stage = a_stage(40, 60, limit=3)
+    for _ in range(6):
+        for unit in [name for name, state in stage.states().items() if state == "Training"]:
+            stage.advance(1)
+            stage.learner_exits(unit, stage.unit(unit)["attempt"], 1)
+            stage.settle()
+            stage.kubelets_start()
+        goes_on(stage)
+    assert stage.condition("Failed")["reason"] == "RestartsExhausted"
+    assert len(hosts(stage)) == 16
+
+
+# --- what units do ------------------------------------------------------------------------------------------------------
+def test_unit_with_budget_left_tries_again_where_it_is_while_nothing_else_is_free() -> None:
+    stage = a_stage(2, 2, limit=5)
+    for _ in range(3):
+        fails(stage, "v5p-0")
+    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["slice"]) == ("Training", "tpu-0")
+    stage.set_node(a_tpu_node("tpu-9"))
+    fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["slice"] == "tpu-9"
+
+
+def test_one_free_slice_moves_one_of_two_units_and_the_other_goes_on() -> None:
+    stage = a_stage(6, 7)
+    for unit in ("v5p-0", "v5p-1"):
+        fails(stage, unit)
+    for unit in ("v5p-0", "v5p-1"):
+        stage.learner_exits(unit, 2, 1)
+    goes_on(stage)
+    assert set(stage.states().values()) == {"Training"}
+    assert [stage.unit(unit)["slice"] for unit in ("v5p-0", "v5p-1")] == ["tpu-6", "tpu-1"]
+
+
+def test_unit_without_budget_moves_to_another_pool_with_room() -> None:
+    job = a_job().with_learners(1, 3).with_restarts(1, "0s").with_pool(max=2).with_gpu_pool(max=1)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["state"] == "Pending"
+    assert stage.unit("v5p-0")["slice"] == ""
+    stage.set_node(a_gpu_node("gpu-0"))
+    goes_on(stage)
+    assert stage.unit("h100-0")["state"] == "Training"
+
+
+def test_unit_that_was_given_up_returns_when_its_host_turns_out_to_be_bad() -> None:
+    """With a limit of 0 one failure gives the first unit up; the second one shows that the host is to blame."""
+    stage = a_stage(1, 3, limit=0)
+    stage.edit(training={**stage.job["spec"]["training"], "quorum": 1}, learners={**stage.job["spec"]["learners"], "max": 2})
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "learners": {"min": 0, "max": 2}}])
+    goes_on(stage)
+    fails(stage, "v5p-0")
+    assert stage.unit("v5p-0")["state"] == "Failed"
+    stage.lose_node("tpu-1")
+    goes_on(stage)
+    assert stage.unit("v5p-1")["slice"] == "tpu-0"
+    stage.set_node(a_tpu_node("tpu-1"))
+    fails(stage, "v5p-1")
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
+    assert "tpu-0" not in {stage.unit(unit)["slice"] for unit in ("v5p-0", "v5p-1")}
+    assert stage.unit("v5p-0")["restarts"] == 1
+
+
+# --- desired ------------------------------------------------------------------------------------------------------------
+def test_given_up_unit_stays_desired_and_the_pool_says_that_it_is() -> None:
+    stage = a_stage(3, 4)
+    fails(stage, "v5p-1", 65)
+    assert stage.status["learners"] == {"desired": 3, "placed": 2, "contributing": 2, "min": 1, "max": 3}
+    assert stage.condition("Placed")["message"].startswith("2 of 3 units have hardware, learners.min is 1; 1 given up")
+    assert stage.status["pools"][0]["message"].endswith(
+        "has all of the 3 units that it may have; 1 of them given up, see the units' messages"
+    )
+
+
+def test_job_that_lost_a_learner_for_good_is_degraded_above_its_minimum() -> None:
+    stage = a_stage(3, 4)
+    fails(stage, "v5p-1", 65)
+    degraded = stage.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "LearnersLost")
+    assert degraded["message"].startswith("1 of 3 learners is lost until a person acts: v5p-1: given up after attempt 1: exit 65")
+    assert degraded["message"].endswith("suspend the job and resume it, to try again; 2 contribute")
+    assert len(notes(stage, "LearnersLost")) == 1
+    pool = stage.job["spec"]["pools"][0]
+    stage.edit(pools=[{**pool, "template": template(terminationGracePeriodSeconds=45)}])
+    for _ in range(5):
+        goes_on(stage)
+    assert stage.condition("Degraded")["reason"] == "EnoughLearners"
+
+
+def test_learner_that_another_pool_replaces_is_not_lost() -> None:
+    job = a_job().with_learners(1, 2).with_pool(max=2).with_gpu_pool(max=1)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0")).train()
+    fails(stage, "v5p-1", 65)
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Failed", "h100-0": "Training"}
+    assert stage.status["learners"]["desired"] == 2
+    assert stage.condition("Degraded")["reason"] == "EnoughLearners"
+
+
+def test_job_without_free_hardware_is_not_said_to_have_lost_a_learner() -> None:
+    stage = a_stage(3, 2)
+    assert stage.status["learners"]["desired"] == 3
+    assert stage.condition("Degraded")["reason"] == "EnoughLearners"
