@@ -82,7 +82,7 @@ async def kept(size: Size) -> int:
     """Bytes."""
     inventory = Inventory(signals())
     caches = Caches(cast("Client", _Server(size)), rng=lambda: 0.0)
-    OtherPods(caches, inventory, lambda: None)
+    OtherPods(caches, inventory, lambda: None, lambda _: None)
     gc.collect()
     tracemalloc.start()
     try:

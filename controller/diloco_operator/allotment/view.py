@@ -9,6 +9,7 @@ from diloco_operator.fleet.inventory import Inventory
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape, Slice, SliceCounts
+from diloco_operator.fleet.use import PodUse
 
 
 class AllottedFleet:
@@ -46,6 +47,9 @@ class AllottedFleet:
 
     def counts(self, shape: Shape) -> SliceCounts:
         return self._fleet.counts(shape)
+
+    def uses(self, node: str) -> tuple[PodUse, ...]:
+        return self._fleet.uses(node)
 
     def node(self, name: str) -> NodeView | None:
         return self._fleet.node(name)

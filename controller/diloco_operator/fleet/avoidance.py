@@ -12,6 +12,7 @@ from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Fleet, Shape, Slice, SliceCounts
+from diloco_operator.fleet.use import PodUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,10 @@ class FleetWithout:
     def counts(self, shape: Shape) -> SliceCounts:
         """See `Fleet.counts`."""
         return self.fleet.counts(shape)
+
+    def uses(self, node: str) -> tuple[PodUse, ...]:
+        """See `Fleet.uses`."""
+        return self.fleet.uses(node)
 
     def node(self, name: str) -> NodeView | None:
         """See `Fleet.node`."""

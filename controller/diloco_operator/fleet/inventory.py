@@ -315,7 +315,7 @@ class Inventory:
 
     def _note_use(self, entry: _Entry, node: str) -> None:
         resource = CATALOGUE[entry.kind.accelerator].resource
-        count = sum(amount_of(use.requests, resource) > 0 for use in self._uses.get(node, ())) if resource else 0
+        count = sum(_takes(use, resource) for use in self._uses.get(node, ()))
         if count:
             entry.used[node] = count
         else:
@@ -497,7 +497,7 @@ class Inventory:
     def _first_user(self, entry: _Entry) -> str:
         """The first of the pods that use the accelerators of this slice."""
         resource = CATALOGUE[entry.kind.accelerator].resource
-        return min(str(use) for use in self._uses[min(entry.used)] if amount_of(use.requests, resource))
+        return min(str(use) for use in self._uses[min(entry.used)] if _takes(use, resource))
 
     def states(self) -> dict[tuple[SliceKind, SliceState], int]:
         """Slices of each kind by state."""
@@ -549,6 +549,11 @@ def _capacity(node: NodeView) -> CapacityType:
     if node.labels.get(names.NODE_SPOT) == "true":
         return CapacityType.SPOT
     return CapacityType.RESERVED if node.labels.get(names.NODE_RESERVATION) else CapacityType.ON_DEMAND
+
+
+def _takes(use: PodUse, resource: str) -> bool:
+    """Whether no unit may run beside this pod: it uses accelerators of the host, or is a learner of another operator."""
+    return use.learner is not None or (resource != "" and amount_of(use.requests, resource) > 0)
 
 
 def _foreign_taints(node: NodeView, kind: SliceKind) -> tuple[Taint, ...]:

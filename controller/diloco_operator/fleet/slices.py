@@ -12,6 +12,7 @@ from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Host, NodeView, Taint
 from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.use import PodUse
 
 
 class CapacityType(enum.StrEnum):
@@ -156,6 +157,10 @@ class Fleet(Protocol):
 
     def counts(self, shape: Shape) -> SliceCounts:
         """Slices of this shape, by state."""
+        ...
+
+    def uses(self, node: str) -> tuple[PodUse, ...]:
+        """The pods on this node that are not units of this operator."""
         ...
 
     def node(self, name: str) -> NodeView | None:

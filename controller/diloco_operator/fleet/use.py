@@ -20,6 +20,8 @@ class PodUse:
     name: str
     node: str
     requests: Resources
+    learner: tuple[float, str] | None = None
+    """Of a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -15,7 +15,7 @@ from diloco_operator.certificates.view import CertificateSecret, project_certifi
 from diloco_operator.fleet import NodeView, PodUse, project_node
 from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Client, Obj, Resource
-from diloco_operator.kube.fields import fields, needed_string, whole_number
+from diloco_operator.kube.fields import fields, moment, needed_string, string, whole_number
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.reflector import Cache, CachedObject, Handler, Indexer, Projection, Reflector
 from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
@@ -247,6 +247,11 @@ class Caches:
         job = self.jobs.get(pod.namespace, pod.job)
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by == names.MANAGER
 
+    def is_of_other_operator(self, pod: PodView) -> bool:
+        """Whether a job owns the pod that another operator runs."""
+        job = self.jobs.get(pod.namespace, pod.job)
+        return job is not None and job.uid == pod.owner and job.value.bare.managed_by != names.MANAGER
+
     def pod_count(self, key: JobKey) -> int:
         """Number of pods with the job's label."""
         return self._pods.cache.count(_BY_JOB, key)
@@ -324,7 +329,11 @@ def _project_use(obj: Obj, previous: PodUse | None) -> PodUse:
     if previous is not None and previous.node == node and previous.requests == requests:
         return previous
     namespace, name = needed_string(meta, "namespace", "metadata"), needed_string(meta, "name", "metadata")
-    return PodUse(sys.intern(namespace), name, sys.intern(node), requests)
+    labels = fields(meta, "labels", "metadata")
+    if names.LABEL_JOB not in labels or labels.get(names.LABEL_COMPONENT) != names.COMPONENT_LEARNER:
+        return PodUse(sys.intern(namespace), name, sys.intern(node), requests)
+    learner = (moment(meta, "creationTimestamp", "metadata") or 0.0, string(meta, "uid", "metadata"))
+    return PodUse(sys.intern(namespace), name, sys.intern(node), requests, learner)
 
 
 def _project_priority(obj: Obj) -> PriorityClass:

@@ -15,12 +15,14 @@ from diloco_operator.reconcile import PodView
 
 
 class OtherPods:
-    """Keeps the inventory's account of other pods. `freed` is called when a free slice has more room than before."""
+    """Keeps the inventory's account of other pods. `freed` is called when a free slice has more room than before, `met` with a node's name
+    when a learner of another operator came there."""
 
-    def __init__(self, caches: Caches, inventory: Inventory, freed: Callable[[], None]) -> None:
+    def __init__(self, caches: Caches, inventory: Inventory, freed: Callable[[], None], met: Callable[[str], None]) -> None:
         self._caches = caches
         self._inventory = inventory
         self._freed = freed
+        self._met = met
         self._labelled: dict[ObjectKey, PodUse] = {}
         """Of pods with the label of a job, those that count."""
         caches.on_use_change(self._replace)
@@ -35,6 +37,8 @@ class OtherPods:
     def _replace(self, old: PodUse | None, new: PodUse | None) -> None:
         if self._inventory.replace_use(old, new):
             self._freed()
+        if new is not None and new is not old and new.learner is not None:
+            self._met(new.node)
 
     def _count_again(self, job: JobKey) -> None:
         for held in self._caches.labelled_pods(job):
@@ -51,6 +55,7 @@ class OtherPods:
         """A unit's slice is reserved as a whole, so its pods are no use. The syncer is: it may be on a node that a unit could have."""
         if pod.uses is None or (pod.component == names.COMPONENT_LEARNER and self._caches.is_ours(pod)):
             return None
-        if before is not None and (before.node, before.requests) == (pod.node, pod.uses):
+        learner = pod.component == names.COMPONENT_LEARNER and self._caches.is_of_other_operator(pod)
+        if before is not None and (before.node, before.requests, before.learner is not None) == (pod.node, pod.uses, learner):
             return before
-        return PodUse(pod.namespace, pod.name, pod.node, pod.uses)
+        return PodUse(pod.namespace, pod.name, pod.node, pod.uses, (pod.created, pod.uid) if learner else None)

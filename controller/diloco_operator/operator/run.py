@@ -154,7 +154,7 @@ class Operator:
         self.caches.on_job_change(self._on_job)
         self.caches.on_node_change(self._on_node)
         telemetry.on_change(self._on_job)
-        OtherPods(self.caches, self.inventory, self._on_room)
+        OtherPods(self.caches, self.inventory, self._on_room, self._on_other_learner)
 
     @property
     def idle(self) -> bool:
@@ -259,6 +259,11 @@ class Operator:
         """Another pod made room on a slice: reconcile one of the jobs that wait for slices."""
         if self._started:
             self._capacity.slices_freed()
+
+    def _on_other_learner(self, node: str) -> None:
+        """A learner of another operator came to the node: one of the two must leave."""
+        for key in self._reconciler.jobs_on(node):
+            self._queue.add(key)
 
     async def _stop(self, workers: list[asyncio.Task[None]], others: Sequence[asyncio.Future[None]]) -> None:
         self._stopping = True

@@ -19,7 +19,7 @@ from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, all_bound, all_run, starting, timed_out
-from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, nodes_to_avoid
+from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.report import UnitPhase, UnitReport
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
@@ -155,7 +155,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     )
     timeout = Timeout()
     if end is None:
-        timeout = timed_out(context, record, current)
+        taken = node_taken(context, record, current)
+        timeout = Timeout(no_place=taken) if taken is not None else timed_out(context, record, current)
         deadlines += [timeout.due] if timeout.due is not None else []
         end = timeout.end
     if timeout.no_place is not None:

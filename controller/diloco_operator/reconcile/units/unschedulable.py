@@ -7,21 +7,44 @@ See docs/decisions/0131-four-time-outs.md.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diloco.protocol.backoff import exponential
 
 from diloco_operator.api.job import MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.use import PodUse
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.timeouts import NoPlace
 
 GAVE_UP = frozenset({UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN})
 """Reasons of units that gave their slice up."""
+
+
+def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
+    """Of an attempt that does not train yet: whether it shares a node with a learner of another operator that was created first.
+
+    Two operators that choose one host in the same moment both get it if both pods fit. Both apply this rule, so one of them leaves.
+    """
+    if record.state not in (UnitState.STARTING, UnitState.JOINING):
+        return None
+    for pod in pods:
+        if pod.startup is not None and pod.startup.bound_at is None:
+            continue
+        first = min((use for use in context.observed.fleet.uses(pod.node) if use.learner is not None), key=_created, default=None)
+        if first is not None and _created(first) < (pod.created, pod.uid):
+            message = f"{first}, a learner of another operator, was created before {pod.name} and is on its node {pod.node}"
+            return NoPlace(UnitReason.NODE_TAKEN, pod.node, message)
+    return None
+
+
+def _created(use: PodUse) -> tuple[float, str]:
+    return use.learner or (0.0, "")
 
 
 def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPlace) -> UnitStatusRecord:
