@@ -37,6 +37,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "slice-flip": Benchmark("benchmarks.slice_flip", ("slice-flip",)),
     "strangers-memory": Benchmark("benchmarks.strangers_memory", ("strangers-memory",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
+    "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
     "survivor-gap": Benchmark("benchmarks.survivor_gap", ("survivor-gap",)),

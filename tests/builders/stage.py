@@ -65,6 +65,7 @@ class Stage:
             self.inventory.update_node(project_node(node))
         self.pods: dict[str, dict[str, Any]] = {}
         self.children: dict[str, dict[str, Any]] = {}
+        self.host_lists: dict[str, dict[str, Any]] = {}
         self.secrets: dict[str, dict[str, Any]] = {}
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
@@ -94,7 +95,8 @@ class Stage:
         found = {name: project_certificates(obj) for name, obj in self.secrets.items()}
         authority = found.pop(f"{self.job['metadata']['name']}-ca", None)
         others = {_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}
-        return Children(**others, authority=authority, certificates=found)
+        lists = {name: project_child(obj) for name, obj in self.host_lists.items()}
+        return Children(**others, authority=authority, certificates=found, host_lists=lists)
 
     def reconcile_only(self) -> Plan:
         """One reconcile, nothing carried out."""
@@ -180,6 +182,9 @@ class Stage:
             assert create.obj["metadata"]["name"] not in self.secrets, "the plan was made from what there is"
             self.secrets[create.obj["metadata"]["name"]] = obj
             return
+        if "diloco.dev/unit" in obj["metadata"]["labels"] and create.resource.kind == "ConfigMap":
+            self.host_lists.setdefault(obj["metadata"]["name"], obj)
+            return
         if create.resource.kind in _CHILDREN:
             self.children.setdefault(create.resource.kind, obj)
             return
@@ -199,6 +204,8 @@ class Stage:
             assert self.secrets.pop(delete.name)["metadata"]["uid"] == delete.uid
         elif delete.resource.kind == "DiLoCoJob":
             self.job_gone = True
+        elif delete.name in self.host_lists:
+            assert self.host_lists.pop(delete.name)["metadata"]["uid"] == delete.uid
         elif delete.resource.kind in _CHILDREN:
             assert self.children[delete.resource.kind]["metadata"]["uid"] == delete.uid
             del self.children[delete.resource.kind]

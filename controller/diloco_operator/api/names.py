@@ -74,7 +74,9 @@ COMPONENT_SYNCER = "syncer"
 
 # Annotations.
 ANNOTATION_SLICE = f"{GROUP}/slice"
-"""On a learner pod: the slice that placement chose."""
+"""On a learner pod: the slice that placement chose; of a group of many hosts only on the first `HOSTS_WITH_SLICE` pods."""
+HOSTS_WITH_SLICE = 16
+"""So many pods of a unit name all hosts of a group. In each pod the list would grow with the square of the hosts."""
 ANNOTATION_NODE = f"{GROUP}/node"
 """On a learner pod: the name of the node that it is pinned to."""
 ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
@@ -125,6 +127,26 @@ def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
         return job + ending
     mark = hashlib.sha256(job.encode()).hexdigest()[:6]
     return f"{job[: MAX_DNS_LABEL - len(ending) - len(mark) - 1].rstrip('-')}-{mark}{ending}"
+
+
+_LONGEST_LIST = 120 * 1024
+"""Characters of a list of hosts: Linux takes 128 KiB in one variable of a program."""
+_PORT_DIGITS = 6
+
+
+def host_names(job: str, unit: str, attempt: int, hosts: int) -> list[str]:
+    """What the pods of an attempt call themselves: their names in the job's Service, in the order of their index. The name of the pod, as
+    long as a list of all of them fits into one variable; a short name else."""
+    last = learner_pod_name(job, unit, attempt, hosts - 1)
+    if hosts * (len(last) + len(service_name(job)) + _PORT_DIGITS + 1) <= _LONGEST_LIST:
+        return [learner_pod_name(job, unit, attempt, host) for host in range(hosts)]
+    mark = hashlib.sha256(f"{unit}/{attempt}".encode()).hexdigest()[:7]
+    return [f"h{mark}-{host}" for host in range(hosts)]
+
+
+def host_list_name(job: str, unit: str, attempt: int, hosts: int) -> str:
+    """The ConfigMap with the host names of an attempt. Its name says all that its content depends on."""
+    return f"{job}-{unit}-a{attempt}-hosts-{hosts}"
 
 
 def syncer_pod_name(job: str) -> str:

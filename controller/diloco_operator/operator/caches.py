@@ -140,7 +140,8 @@ class Caches:
         self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj), ours=False)
         self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: _project_priority(obj), ours=False)
         self._objects = {
-            resource: reflect(resource, _project_object) for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
+            resource: reflect(resource, _project_object, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
+            for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
         self._secrets = reflect(names.SECRETS, _project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
         self._other_pods = tuple(
@@ -268,12 +269,15 @@ class Caches:
     def children(self, key: JobKey) -> Children:
         """The objects that exist under the names that the job uses."""
         secrets = {held.name: held.value.certificates for held in self._secrets.cache.by_index(_BY_JOB, key)}
+        config_maps = {held.name: held.value.child for held in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
+        config_maps.pop(names.config_map_name(key[1]), None)
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
             service=self._child(names.SERVICES, key, names.service_name),
             volume_claim=self._child(names.VOLUME_CLAIMS, key, names.volume_claim_name),
             authority=secrets.pop(names.authority_secret_name(key[1]), None),
             certificates=secrets,
+            host_lists={name: child for name, child in config_maps.items() if child.unit},
         )
 
     def priority(self, name: str) -> int:

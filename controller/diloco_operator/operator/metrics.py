@@ -259,7 +259,8 @@ def capacity_waits(before: Mapping[str, Any], after: Mapping[str, Any], now: flo
     short = {pool["name"]: parse_timestamp(pool["waitingSince"]) for pool in before.get("pools") or () if "waitingSince" in pool}
     for unit in after.get("units") or ():
         old = units.get(unit["name"], {})
-        if not unit.get("slice") or unit["slice"] == old.get("slice"):
+        kept = old.get("slice") and (unit.get("slice") == old["slice"] or unit.get("attempt") == old.get("attempt"))
+        if not unit.get("slice") or kept:  # status may shorten the name of a slice, so the attempt tells as well
             continue
         began = short.get(unit["pool"], now)
         if "since" in old:

@@ -11,7 +11,7 @@ from diloco_operator.placement import Solver, place
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
-from diloco_operator.reconcile.children.learners import LearnerPods, missing_pods
+from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
 from diloco_operator.reconcile.children.syncer import start_blocked_by, syncer_changes
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.observe.state import ObservedState
@@ -67,9 +67,11 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     records = preempt(context, leave_removed_pools(context, replace_outdated(context, units.records)))
     pods = LearnerPods(context)
     scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
-    learners = [*scaling.creates, *missing_pods(context, pods, scaling.records, units.adopted)]
+    begun = [*missing_pods(context, pods, scaling.records, units.adopted), *missing_host_lists(context, pods, units.records, units.adopted)]
+    learners = [*scaling.creates, *begun]
     to_issue = certificates_to_issue(context, learners)
     cleanup = prune_pods(context, scaling.records)
+    lists = outdated_host_lists(context, scaling.records)
 
     active = contributing_units(context, scaling.records, syncer_down=bool(syncer.down))
     statements = conditions.running(
@@ -98,7 +100,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         creates=(*configuration.creates, *syncer.creates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
-        deletes=(*configuration.deletes, *certificates.deletes, *syncer.deletes, *cleanup.deletes),
+        deletes=(*configuration.deletes, *certificates.deletes, *syncer.deletes, *cleanup.deletes, *lists),
         events=write.events,
         requeue_after=_requeue_after(context, deadlines),
         reservations=reserved_nodes(context, scaling.records),
@@ -120,7 +122,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     write = write_units(context, status, scaling.records)
     return Plan(
         status=write.apply,
-        deletes=(*cleanup.deletes, *stop),
+        deletes=(*cleanup.deletes, *stop, *outdated_host_lists(context, scaling.records)),
         events=write.events,
         requeue_after=_requeue_after(context, (*units.deadlines, *context.hosts.deadlines, *cleanup.deadlines, write.due)),
         reservations=reserved_nodes(context, scaling.records),
@@ -146,7 +148,7 @@ def _clean_up(context: ReconcileContext) -> Plan:
     cleanup = remaining_pods(context, "the job is over")
     delete, due = time_to_live(context)
     return Plan(
-        deletes=(*cleanup.deletes, *([delete] if delete is not None else [])),
+        deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due)),
         reservations=pod_nodes(context.observed.pods),
     )

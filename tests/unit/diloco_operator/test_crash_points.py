@@ -197,9 +197,10 @@ def attempts(status: Obj) -> dict[str, int]:
     return {unit["name"]: unit["attempt"] for unit in status["units"]}
 
 
-def what_counts(status: Obj, pods: list[Obj]) -> dict[str, Any]:
+def what_counts(status: Obj, pods: list[Obj], config_maps: list[Obj]) -> dict[str, Any]:
     """The end as a user sees it: without times."""
     return {
+        "configMaps": sorted(each["metadata"]["name"] for each in config_maps),
         "units": {u["name"]: (u["state"], u["attempt"], u.get("restarts", 0), len(u.get("failures", ()))) for u in status["units"]},
         "conditions": {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]},
         "pods": sorted((pod["metadata"]["name"], pod["status"]["phase"]) for pod in pods),
@@ -227,7 +228,7 @@ def live(lives: int | None) -> tuple[dict[str, Any], Scene]:
                 if operating.done():
                     operating.result()
                 await playing
-                return what_counts(await scene.status(), cluster.pods(KEY)), scene
+                return what_counts(await scene.status(), cluster.pods(KEY), (await api.list(names.CONFIG_MAPS, KEY[0])).items), scene
             finally:
                 operating.cancel()
                 await asyncio.gather(operating, return_exceptions=True)
@@ -252,6 +253,7 @@ def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[s
     # one crash and one lost node, each of one unit; a suspension is neither
     assert {name: restarts for name, (_, _, restarts, _) in end["units"].items()} == {"v5p-0": 1, "v6e-0": 1, "v6e-1": 0, "v6e-2": 0}
     assert end["pods"] == []
+    assert end["configMaps"] == ["lm-job"]  # no list of hosts is left
 
 
 # With coverage a life takes more than twice as long, and a quarter of them covers the same code.

@@ -1,4 +1,7 @@
-"""The creates of learner pods: whole attempts, and what is missing of one that an operator began before it died. Pure."""
+"""The creates of learner pods: whole attempts, and what is missing of one that an operator began before it died. Pure.
+
+See docs/decisions/0137-host-names-of-a-unit.md.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.fleet.node import Host
-from diloco_operator.plan import WAVE_LEARNERS, Create
-from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
+from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
+from diloco_operator.reconcile.children.pods import PodTemplateBase, host_list, learner_pods, learner_template_base
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 
@@ -21,7 +25,7 @@ class LearnerPods:
         self._bases: dict[str, PodTemplateBase] = {}
 
     def of_attempt(self, record: UnitStatusRecord, hosts: Sequence[Host]) -> list[Create]:
-        """All pods of the record's attempt; none is created before its certificate is written."""
+        """All pods of the record's attempt, and before them the list of their hosts; none is created before its certificate is written."""
         job = self._context.observed.job
         secret = names.learner_secret_name(job.name, record.pool, record.name)
         pods = learner_pods(
@@ -32,7 +36,13 @@ class LearnerPods:
             hosts=hosts,
             template_hash=record.template_hash,
         )
-        return [Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods]
+        return [*self.host_list(record, len(hosts)), *(Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods)]
+
+    def host_list(self, record: UnitStatusRecord, hosts: int) -> list[Create]:
+        """The list of the hosts of the record's attempt, if its pods need one and it is not there."""
+        job, there = self._context.observed.job, self._context.observed.children.host_lists
+        obj = host_list(job, self._context.pools[record.pool], record.name, record.attempt, hosts)
+        return [Create(names.CONFIG_MAPS, obj)] if obj is not None and obj["metadata"]["name"] not in there else []
 
     def _base(self, pool: str) -> PodTemplateBase:
         if pool not in self._bases:
@@ -56,3 +66,35 @@ def missing_pods(
         if len(hosts) == shape.hosts and len(there) < len(hosts):
             creates += [create for create in pods.of_attempt(record, hosts) if create.obj["metadata"]["name"] not in there]
     return creates
+
+
+def missing_host_lists(
+    context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord], adopted: Iterable[str]
+) -> list[Create]:
+    """Lists that somebody deleted while pods that need them have not started. Those of `adopted` units come with their pods."""
+    creates: list[Create] = []
+    for name in context.learners.keys() - set(adopted):
+        record = records[name]
+        shape = context.shapes.get(record.pool)
+        if shape is not None and record.state is UnitState.STARTING and context.up_to_date(record):
+            creates += pods.host_list(record, shape.hosts)
+    return context.without_rejected(creates)[0]
+
+
+def outdated_host_lists(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Delete]:
+    """Lists of attempts that have ended, or never began, given the records as they will be once this plan's status is written."""
+    job = context.observed.job
+    return [
+        Delete(names.CONFIG_MAPS, job.namespace, child.name, child.uid, why=f"no pod of {child.unit} needs it")
+        for child in context.observed.children.host_lists.values()
+        if child.owner == job.uid and not child.deleting and not _is_needed(context, child, records.get(child.unit))
+    ]
+
+
+def _is_needed(context: ReconcileContext, host_list: Child, record: UnitStatusRecord | None) -> bool:
+    if record is None or not record.running or record.attempt != host_list.attempt:
+        return False
+    if not context.up_to_date(record):
+        return True  # how many hosts the attempt has follows from a template that is gone
+    hosts = context.shapes[record.pool].hosts
+    return host_list.name == names.host_list_name(context.observed.job.name, record.name, record.attempt, hosts)

@@ -5,6 +5,7 @@ volumes and environment stay; identity, mounts, restart policy, host and acceler
 would break the contract never comes here: `template` rejects it.
 
 See docs/decisions/0040-learner-pods.md.
+See docs/decisions/0137-host-names-of-a-unit.md.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.affinity import REQUIRED
 from diloco_operator.fleet.node import Host
+from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.state import Job
 
 TPU_PROCESS_PORT = 8476
+_HOST_NAMES, _PROCESS_ADDRESSES = "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"
+"""The variables with a list of all hosts, and their keys in the ConfigMap."""
 _IDENTITY = (
     contract.ENV_UNIT,
     contract.ENV_ATTEMPT,
@@ -100,8 +104,8 @@ def learner_pods(
     """One pod for every host of one attempt, in the order of the hosts."""
     job, pool = template_base.job, template_base.pool
     metadata = pool.template.metadata
-    peers = [names.learner_pod_name(job.name, unit, attempt, index) for index in range(len(hosts))]
-    peer_env = _peer_env(job, pool, peers)
+    peers = names.host_names(job.name, unit, attempt, len(hosts))
+    peer_env = _peer_env(job, pool, peers, names.host_list_name(job.name, unit, attempt, len(hosts)))
     certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
     volumes = [*_volumes(job, *certificate), *template_base.volumes]
     labels = {
@@ -112,23 +116,49 @@ def learner_pods(
         names.LABEL_POOL: pool.name,
         names.LABEL_ATTEMPT: str(attempt),
     }
-    annotations = {**metadata.annotations, names.ANNOTATION_SLICE: slice_name, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    annotations = {**metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
     shared = (unit, str(attempt), pool.name, str(len(hosts)), syncer_address(job))
     made = []
-    for index, (name, host) in enumerate(zip(peers, hosts, strict=True)):
+    for index, (peer, host) in enumerate(zip(peers, hosts, strict=True)):
+        name = names.learner_pod_name(job.name, unit, attempt, index)
         before, after = template_base.env
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
         ranks = [each for each in (*peer_env, *_rank_env(pool, len(peers), index)) if each["name"] not in template_base.chosen]
         learner = {**template_base.learner, "env": [*before, *identity, *ranks, *after]}
         spec = {
             **template_base.spec,
-            "hostname": name,
+            "hostname": peer,
             "affinity": pinned(template_base.spec.get("affinity") or {}, host.node),
             "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
-        made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, names.ANNOTATION_NODE: host.node}, spec))
+        placed = {names.ANNOTATION_NODE: host.node}
+        if everywhere or index < names.HOSTS_WITH_SLICE:
+            placed[names.ANNOTATION_SLICE] = slice_name
+        made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, **placed}, spec))
     return made
+
+
+def host_list(job: Job, pool: Pool, unit: str, attempt: int, hosts: int) -> Obj | None:
+    """The ConfigMap from which the pods of an attempt take the names of all hosts, so that not each of them carries the list; None: they
+    need none. It never changes: a later attempt has a list of its own."""
+    if hosts == 1 or CATALOGUE[pool.accelerator].family is not Family.TPU:
+        return None
+    peers = [f"{peer}.{names.service_name(job.name)}" for peer in names.host_names(job.name, unit, attempt, hosts)]
+    labels = {names.LABEL_UNIT: unit, names.LABEL_POOL: pool.name, names.LABEL_ATTEMPT: str(attempt)}
+    return {
+        "apiVersion": names.CONFIG_MAPS.api_version,
+        "kind": names.CONFIG_MAPS.kind,
+        "metadata": {
+            "name": names.host_list_name(job.name, unit, attempt, hosts),
+            "namespace": job.namespace,
+            "labels": {names.LABEL_JOB: job.name, **labels},
+            "ownerReferences": [owner_reference(job)],
+        },
+        "immutable": True,
+        "data": {_HOST_NAMES: ",".join(peers), _PROCESS_ADDRESSES: ",".join(f"{peer}:{TPU_PROCESS_PORT}" for peer in peers)},
+    }
 
 
 def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
@@ -143,10 +173,11 @@ def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
     return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {**required, "nodeSelectorTerms": alternatives}}}
 
 
-def _peer_env(job: Job, pool: Pool, peers: Sequence[str]) -> list[Obj]:
+def _peer_env(job: Job, pool: Pool, peers: Sequence[str], list_name: str) -> list[Obj]:
     """How the hosts of one unit find each other; empty for a unit of one host. Never MEGASCALE_*, which would fuse the slices.
 
-    The lists hold `pod.subdomain`, which a pod's search domains complete: the names of two thousand hosts must fit into one variable.
+    The lists are in the ConfigMap `list_name`. They hold `hostname.subdomain`, which a pod's search domains complete: the names of two
+    thousand hosts must fit into one variable.
     """
     if len(peers) == 1:
         return []
@@ -160,10 +191,11 @@ def _peer_env(job: Job, pool: Pool, peers: Sequence[str]) -> list[Obj]:
         _value("JAX_NUM_PROCESSES", str(len(peers))),
     ]
     if CATALOGUE[pool.accelerator].family is Family.TPU:
-        hosts = [f"{peer}.{names.service_name(job.name)}" for peer in peers]
         env += [
-            _value("TPU_WORKER_HOSTNAMES", ",".join(hosts)),
-            _value("TPU_PROCESS_ADDRESSES", ",".join(f"{host}:{TPU_PROCESS_PORT}" for host in hosts)),
+            *(
+                {"name": key, "valueFrom": {"configMapKeyRef": {"name": list_name, "key": key}}}
+                for key in (_HOST_NAMES, _PROCESS_ADDRESSES)
+            ),
             _value("TPU_PROCESS_PORT", str(TPU_PROCESS_PORT)),
         ]
     return env

@@ -20,7 +20,8 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.config import OperatorConfig
 
 type WriteKey = tuple[str, str]
-"""Kind and name of the object; ("Unit", unit) for every pod of a learner unit: all pods of an attempt are created, or none."""
+"""Kind and name of the object; ("Unit", unit) for every pod of a learner unit and the list of its hosts: all of an attempt are created, or
+none."""
 
 UNIT = "Unit"
 _SERVER_ERRORS = 3
@@ -46,7 +47,7 @@ class RejectedWrite:
 
 def write_key(resource: Resource, obj: Obj) -> WriteKey:
     unit = (obj["metadata"].get("labels") or {}).get(names.LABEL_UNIT)
-    return (UNIT, unit) if resource == names.PODS and unit else (resource.kind, obj["metadata"]["name"])
+    return (UNIT, unit) if resource in (names.PODS, names.CONFIG_MAPS) and unit else (resource.kind, obj["metadata"]["name"])
 
 
 def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:

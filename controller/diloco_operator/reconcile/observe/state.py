@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco import contract
+
 from diloco_operator.api import names
 from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT, InvalidJob, Spec, load
 from diloco_operator.certificates.view import CertificateSecret
@@ -313,16 +315,21 @@ class Child:
     uid: str
     owner: str
     job_file: str
-    """Digest of what the job file in its data says; "" for kinds without data."""
+    """Digest of what the job file in its data says; "" without one."""
     data: str
-    """Digest of its data as it is; "" for kinds without."""
+    """Digest of its data as it is; "" without a job file."""
     deleting: bool
+    unit: str = ""
+    attempt: int = 0
+    """Of the list of the hosts of an attempt; others have neither."""
 
 
 def project_child(obj: Obj) -> Child:
     """From the raw object. Raises `MalformedField`."""
     meta = fields(obj, "metadata")
+    labels = fields(meta, "labels", "metadata")
     data = fields(obj, "data")
+    data = data if contract.JOB_FILE_KEY in data else {}
     return Child(
         name=needed_string(meta, "name", "metadata"),
         uid=string(meta, "uid", "metadata"),
@@ -330,6 +337,8 @@ def project_child(obj: Obj) -> Child:
         job_file=job_file_digest(data) if data else "",
         data=digest(data) if data else "",
         deleting=bool(meta.get("deletionTimestamp")),
+        unit=string(labels, names.LABEL_UNIT, "metadata.labels"),
+        attempt=_number(string(labels, names.LABEL_ATTEMPT, "metadata.labels")),
     )
 
 
@@ -343,6 +352,8 @@ class Children:
     authority: CertificateSecret | None = None
     certificates: Mapping[str, CertificateSecret] = field(default_factory=dict)
     """By name: every other Secret with the job's label."""
+    host_lists: Mapping[str, Child] = field(default_factory=dict)
+    """By name: every ConfigMap with the labels of the job and of a unit."""
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------

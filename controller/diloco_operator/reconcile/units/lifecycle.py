@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
@@ -107,7 +109,9 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     if not record.running:
         return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
-    slices = {pod.slice for pod in current if pod.slice}
+    slices = _slices(current)
+    if adopted and not slices:
+        return UnitObservation(_without_slice(context, record), adopted)
     if len(slices) == 1 and record.slice:  # the pods are pinned, so their slice is the right one
         record = record._replace(slice=next(iter(slices)))
     if record.state is UnitState.DRAINING:
@@ -123,15 +127,33 @@ def _adopt(
     """The record of an attempt whose pods were created by an operator that died before it wrote status. The failures of earlier ones are
     added to `failures`."""
     record = _account_older(context, record, pods, newest, failures)
-    first = next(pod for pod in pods if pod.attempt == newest)
+    mine = [pod for pod in pods if pod.attempt == newest]
+    first = mine[0]
     return record._replace(
         state=UnitState.STARTING,
         attempt=newest,
-        slice=first.slice,
+        slice=next((pod.slice for pod in mine if pod.slice), ""),
         since=first.created,
         not_before=None,
         template_hash=first.template_hash,
     )
+
+
+def _slices(pods: Sequence[PodView]) -> set[str]:
+    """The slices of these pods. Of a group of many hosts only the first pods name it; each of the others must be on its own host of it."""
+    found = {pod.slice for pod in pods if pod.slice}
+    if len(found) == 1 and GROUP_SEPARATOR in (group := next(iter(found))):
+        nodes = group.split(GROUP_SEPARATOR)
+        elsewhere = (pod.node for pod in pods if not pod.slice and pod.node and nodes[pod.host : pod.host + 1] != [pod.node])
+        found.update(itertools.islice(elsewhere, 1))
+    return found
+
+
+def _without_slice(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+    """An operator died before it had created any of the pods that name the group, so the rest of the attempt cannot be created."""
+    message = f"attempt {record.attempt} was created in part, and none of its pods names its slice; it is created again"
+    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
+    return after_end(record, record.attempt, never, context.spec.learners.restart, context.now)
 
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:

@@ -246,11 +246,12 @@ def test_a_wait_is_counted_once_however_often_the_operator_is_replaced() -> None
 
 
 def test_a_unit_waits_from_when_it_was_wanted_again() -> None:
-    def status(slice: str, since: str, **pool: str) -> Obj:
-        return {"units": [{"name": "v5p-0", "pool": "v5p", "slice": slice, "since": since}], "pools": [{"name": "v5p", **pool}]}
+    def status(slice: str, since: str, attempt: int = 1, **pool: str) -> Obj:
+        unit = {"name": "v5p-0", "pool": "v5p", "slice": slice, "since": since, "attempt": attempt}
+        return {"units": [unit], "pools": [{"name": "v5p", **pool}]}
 
     now, noon = 1_763_640_060.0, "2025-11-20T12:00:00Z"  # a minute after noon
-    placed = status("np-a", "2025-11-20T12:01:00Z")
+    placed = status("np-a", "2025-11-20T12:01:00Z", 2)
     assert list(capacity_waits(status("", noon, waitingSince=noon), placed, now)) == [("v5p", 60.0)]
     # it has been Pending for an hour, because the job was suspended, and its pool has been short for a minute
     assert list(capacity_waits(status("", "2025-11-20T11:00:00Z", waitingSince=noon), placed, now)) == [("v5p", 60.0)]
@@ -259,6 +260,8 @@ def test_a_unit_waits_from_when_it_was_wanted_again() -> None:
     assert list(capacity_waits(status("", noon), placed, now)) == [("v5p", 0.0)]
     assert list(capacity_waits({}, placed, now)) == [("v5p", 0.0)]
     assert list(capacity_waits(placed, placed, now)) == []
+    shortened = status("np-…", "2025-11-20T12:01:00Z", 2)
+    assert list(capacity_waits(placed, shortened, now)) == []
 
 
 def test_no_metric_uses_a_label_that_prometheus_gives() -> None:
@@ -309,7 +312,7 @@ def test_reconciles_and_their_queue() -> None:
 
         def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
             nonlocal rejected
-            if verb == "create" and resource == names.CONFIG_MAPS and rejected:
+            if verb == "create" and (resource, name) == (names.CONFIG_MAPS, "lm-job") and rejected:
                 rejected -= 1
                 raise ApiError(403, "Forbidden", "exceeded quota")
 

@@ -95,13 +95,28 @@ def test_pool_with_rejected_pods_does_not_delay_the_other_and_starts_when_it_may
         await until(api, lambda s: units(s).get("v5p-0", {}).get("reason") == "PodsRefused")
         begun = len(guarded.tried)
         await asyncio.sleep(3600)
-        # Two pods for each try, with pauses of 5, 10, … 160 s and then 300 s: at most 6 + 12 tries in an hour.
-        assert len(guarded.tried) - begun <= 2 * 18
+        # Two pods and their list for each try, with pauses of 5, 10, … 160 s and then 300 s: at most 6 + 12 tries in an hour.
+        assert len(guarded.tried) - begun <= 3 * 18
         found = units((await api.get(names.DILOCO_JOBS, "default", "lm"))["status"])
         assert (found["v6e-0"]["state"], found["v6e-0"]["attempt"]) == ("Training", 1)
         assert found["v5p-0"]["restarts"] == 0
         guarded.rejects = lambda _: ""
         await until(api, lambda s: units(s)["v5p-0"]["state"] == "Training")
+
+    play(scenario)
+
+
+def test_unit_whose_list_of_hosts_is_rejected_does_not_delay_the_other_and_starts_when_it_may() -> None:
+    async def scenario(api: MemoryApi, guarded: Guarded) -> None:
+        guarded.rejects = lambda obj: "exceeded quota: configmaps" if "-hosts-" in obj["metadata"]["name"] else ""
+        await api.create(names.DILOCO_JOBS, the_job())
+        await until(api, lambda s: units(s).get("v6e-0", {}).get("state") == "Training")
+        await until(api, lambda s: units(s).get("v5p-0", {}).get("reason") == "PodsRefused")
+        assert "exceeded quota: configmaps" in units((await api.get(names.DILOCO_JOBS, "default", "lm"))["status"])["v5p-0"]["message"]
+        guarded.rejects = lambda _: ""
+        await until(api, lambda s: units(s)["v5p-0"]["state"] == "Training")
+        lists = [each["metadata"]["name"] for each in (await api.list(names.CONFIG_MAPS, "default")).items]
+        assert sorted(lists) == ["lm-job", "lm-v5p-0-a1-hosts-2"]
 
     play(scenario)
 

@@ -265,7 +265,7 @@ def test_all_hosts_of_a_unit_go_when_one_fails() -> None:
     stage = Stage(a_job().with_restarts(3, "30s").with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
     stage.learner_exits("v5p-0", 1, 1, host=1)
     plan = stage.step()
-    assert {d.name for d in plan.deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-0-a1-1"}
+    assert {d.name for d in plan.deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-0-a1-1", "bytes-lm-v5p-0-a1-hosts-2"}
     assert len(stage.unit("v5p-0")["failures"]) == 1
 
 

@@ -15,8 +15,9 @@ from diloco import contract
 from diloco_operator.accelerators import ACCELERATOR_LABELS
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
+from diloco_operator.local.environment import Sources, declared_environment
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.reconcile.children.pods import learner_pods, learner_template_base
+from diloco_operator.reconcile.children.pods import host_list, learner_pods, learner_template_base
 
 
 def learner(stage: Stage, unit: str = "v5p-0", host: int = 0) -> dict[str, Any]:
@@ -31,6 +32,12 @@ def main(pod: dict[str, Any]) -> dict[str, Any]:
 
 def env(pod: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in main(pod)["env"]}
+
+
+def in_container(stage: Stage, pod: dict[str, Any]) -> dict[str, str]:
+    """The environment that a kubelet makes of it."""
+    texts = {name: {key: text.encode() for key, text in obj["data"].items()} for name, obj in stage.host_lists.items()}
+    return declared_environment(pod, main(pod), Sources(texts, {}))
 
 
 def with_template(**spec: Any) -> Stage:
@@ -147,7 +154,7 @@ def test_making_pods_leaves_the_template_alone() -> None:
 
 def test_hosts_of_a_unit_get_the_addresses_of_each_other() -> None:
     stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
-    first, second = env(learner(stage)), env(learner(stage, host=1))
+    first, second = (in_container(stage, learner(stage, host=host)) for host in (0, 1))
     hosts = ["bytes-lm-v5p-0-a1-0.bytes-lm", "bytes-lm-v5p-0-a1-1.bytes-lm"]
     assert first["TPU_WORKER_HOSTNAMES"] == ",".join(hosts)
     assert first["TPU_PROCESS_ADDRESSES"] == ",".join(f"{host}:8476" for host in hosts)
@@ -239,17 +246,39 @@ def test_volume_has_the_size_and_class_that_the_job_asks_for() -> None:
     assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == ("50Gi", "ssd")
 
 
-def test_slice_of_two_thousand_hosts_fits_into_environment_variables() -> None:
+@pytest.mark.parametrize("job_name", ["bytes-lm", "j" * 32])
+def test_slice_of_two_thousand_hosts_fits_into_environment_variables(job_name: str) -> None:
     # 2,304 hosts: the largest slice of the catalogue, tpu7x 16x24x24 with 4 chips a host. Linux takes 128 KiB in one variable.
-    job = Stage(a_job("j" * 10).with_pool(max=1, accelerator="tpu7x", topology="16x24x24")).observed().job
+    pool = "p" * 15
+    job = Stage(a_job(job_name).with_pool(pool, max=1, accelerator="tpu7x", topology="16x24x24")).observed().job
     assert job.spec is not None
     hosts = [Host(f"host-{index}") for index in range(2304)]
     base = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
-    pods = learner_pods(base, unit="v5p-0", attempt=1, slice_name="np-0", hosts=hosts, template_hash="")
-    variables = env(pods[-1])
-    assert len(variables["TPU_WORKER_HOSTNAMES"].split(",")) == 2304
-    assert variables["TPU_WORKER_ID"] == "2303"
-    assert max(len(value) for value in variables.values() if isinstance(value, str)) < 128 * 1024
+    pods = learner_pods(base, unit=f"{pool}-0", attempt=1000, slice_name="np-0", hosts=hosts, template_hash="")
+    made = host_list(job, job.spec.pools[0], f"{pool}-0", 1000, len(hosts))
+    assert made is not None
+    found = made["data"]["TPU_WORKER_HOSTNAMES"].split(",")
+    assert found == [f"{pod['spec']['hostname']}.{job_name}" for pod in pods]
+    assert len(set(found)) == 2304
+    assert all(len(name.partition(".")[0]) <= 63 for name in found)
+    assert env(pods[-1])["TPU_WORKER_ID"] == "2303"
+    assert max(len(f"{key}={value}") for key, value in made["data"].items()) < 128 * 1024
+    assert len(json.dumps(pods[-1])) < 6000  # no pod holds the list
+
+
+def test_units_of_one_host_and_of_gpus_need_no_list() -> None:
+    job = a_job().with_pool(max=1).with_gpu_pool(hosts=2, max=1)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_gpu_node("gpu-0"), a_gpu_node("gpu-1"))
+    stage.settle()
+    assert len(stage.learner_pods()) == 3
+    assert stage.host_lists == {}
+
+
+def test_variable_that_the_template_sets_is_not_taken_from_the_list() -> None:
+    container = {"name": "learner", "image": "trainer:1", "env": [{"name": "TPU_WORKER_HOSTNAMES", "value": "mine"}]}
+    job = a_job().with_pool(max=1, topology="2x2x2", template={"spec": {"containers": [container]}})
+    stage = Stage(job, *a_tpu_slice("np-0", 2))
+    assert in_container(stage, learner(stage))["TPU_WORKER_HOSTNAMES"] == "mine"
 
 
 def security(pod: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
