@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,8 +21,10 @@ from diloco.contract import SYNCER_PORT, operator_identity
 from diloco.protocol import diloco_pb2
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
+from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.report import Report, UnitPhase, UnitReport
 from diloco_operator.timeouts import TelemetryTimeouts
 
@@ -164,7 +167,7 @@ class SyncerWatcher:
             except TimeoutError:
                 why = f"no report for {self._timeouts.read:.0f} s"
             except grpc.aio.AioRpcError as error:
-                why = f"{error.code().name}: {error.details()}"
+                why = f"{error.code().name}: {clip(error.details() or '')}"
             except UnreadableReport as error:
                 why = str(error)
             except Exception as error:  # a defect that shows in one job: the stream must not end for good without a word
@@ -233,47 +236,68 @@ _PHASES = {
 
 
 def report_of(wire: diloco_pb2.Report, received_at: float) -> Report:
-    """A report from the wire as plain data. Raises `UnreadableReport`."""
+    """A report from the wire as plain data, bounded: the syncer's image may be any program's. Raises `UnreadableReport`."""
+    if len(wire.units) > _MOST_UNITS:
+        raise UnreadableReport(f"the syncer reports {len(wire.units)} units; a job has {_MOST_UNITS} at most")
     return Report(
         received_at=received_at,
-        t=wire.t,
-        steps=wire.steps,
-        tokens=wire.tokens,
-        tokens_per_second=wire.tokens_per_second,
-        loss=wire.loss if wire.HasField("loss") else None,
-        held_out_loss=wire.held_out_loss if wire.HasField("held_out_loss") else None,
-        step_seconds=wire.step_seconds,
+        t=_count(wire.t),
+        steps=_count(wire.steps),
+        tokens=_count(wire.tokens),
+        tokens_per_second=_figure(wire.tokens_per_second),
+        loss=_loss(wire.loss) if wire.HasField("loss") else None,
+        held_out_loss=_loss(wire.held_out_loss) if wire.HasField("held_out_loss") else None,
+        step_seconds=_figure(wire.step_seconds),
         seeded=wire.seeded,
         done=wire.done,
         snapshot_t=wire.snapshot_t,
-        snapshot_error=wire.snapshot_error,
-        message=wire.message,
+        snapshot_error=clip(wire.snapshot_error),
+        message=clip(wire.message),
         draining=wire.draining,
         units={unit.unit: _unit_of(unit) for unit in wire.units},
     )
+
+
+_MOST_UNITS = MAX_POOLS * MAX_LEARNERS
+"""Units that a job can ever have."""
+_MOST_REASONS = 32
+_REASON_LIMIT = 64
+
+
+def _count(value: int) -> int:
+    return min(max(value, 0), MOST_COUNT)
+
+
+def _figure(value: float) -> float:
+    """Speeds, shares and durations: 0 for what is none."""
+    return value if 0 <= value < math.inf else 0.0
+
+
+def _loss(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
     phase = _PHASES.get(wire.state)
     if phase is None:
         raise UnreadableReport(
-            f"the syncer reports state {wire.state} of unit {wire.unit}, which this operator does not know; update the operator"
+            f"the syncer reports state {wire.state} of unit {clip(wire.unit, 64)}, which this operator does not know; update the operator"
         )
     return UnitReport(
         unit=wire.unit,
         attempt=wire.attempt,
         phase=phase,
-        steps=wire.steps,
-        tokens=wire.tokens,
-        tokens_per_second=wire.tokens_per_second,
-        weight=wire.weight,
-        staleness=wire.staleness,
-        contributions=wire.contributions,
-        seconds_since_heard=wire.seconds_since_heard,
-        loss=wire.loss if wire.HasField("loss") else None,
-        refused=dict(wire.refused),
-        message=wire.message,
-        local_step=wire.local_step,
-        step_seconds=wire.step_seconds,
-        recover_seconds=wire.recover_seconds,
+        steps=_count(wire.steps),
+        tokens=_count(wire.tokens),
+        tokens_per_second=_figure(wire.tokens_per_second),
+        weight=_figure(wire.weight),
+        staleness=_count(wire.staleness),
+        contributions=_count(wire.contributions),
+        seconds_since_heard=_figure(wire.seconds_since_heard),
+        loss=_loss(wire.loss) if wire.HasField("loss") else None,
+        refused={clip(reason, _REASON_LIMIT): _count(wire.refused[reason]) for reason in sorted(wire.refused)[:_MOST_REASONS]},
+        message=clip(wire.message),
+        local_step=_count(wire.local_step),
+        step_seconds=_figure(wire.step_seconds),
+        recover_seconds=_figure(wire.recover_seconds),
     )

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from diloco_operator.kube.fields import ERROR_LIMIT, clip
+
 type Obj = dict[str, Any]
 """A Kubernetes object as JSON. What a client returns is the caller's own copy."""
 
@@ -63,12 +65,15 @@ class Cause:
 
 @dataclass
 class ApiError(Exception):
-    """What the API server answered, as in a Kubernetes Status object."""
+    """What the API server answered, as in a Kubernetes Status object. Its message is clipped: it quotes objects and admission webhooks."""
 
     code: int
     reason: str
     message: str
     causes: list[Cause] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.message = clip(self.message, ERROR_LIMIT)
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.code}): {self.message}"

@@ -21,8 +21,14 @@ TEXT_LIMIT = 1024
 """Characters of a text that somebody else wrote, such as a kubelet's message."""
 STRING_LIMIT = 1024
 """Characters of a name, label or other string that is compared. Those of Kubernetes have 316 at most."""
+MOST_COUNT = 2**63 - 1
+"""Largest number in an int64, the type of counts in the API."""
 MOST = 2**31 - 1
 """Largest number in an int32, the type of most numbers in the API."""
+
+
+ERROR_LIMIT = 4096
+"""Characters of an API server's error: its end may say what to do."""
 
 
 class MalformedField(ValueError):

@@ -30,8 +30,9 @@ def parse_timestamp(text: str) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def format_timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC, to the millisecond; whole seconds as Kubernetes writes them, without a fraction."""
-    milliseconds = round(seconds * 1000)
+    """RFC 3339 in UTC, to the millisecond; whole seconds as Kubernetes writes them, without a fraction. Times before 1970 and after 9998
+    become the nearest time between."""
+    milliseconds = round(min(max(seconds, 0.0), _LATEST) * 1000)
     whole, fraction = divmod(milliseconds, 1000)
     text = datetime.datetime.fromtimestamp(whole, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{fraction:03d}Z" if fraction else f"{text}Z"

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
+from diloco_operator.kube.fields import clip
 from diloco_operator.operator.event_aggregator import EventAggregator
 from diloco_operator.plan import Event
 from diloco_operator.timeouts import RECONCILE, REQUESTS
@@ -168,7 +169,7 @@ class EventRecorder:
 
     def _object(self, job: Subject, event: Event) -> Obj:
         moment = self._now().astimezone(UTC)
-        message = event.message[:MESSAGE_LIMIT]
+        message = clip(event.message, MESSAGE_LIMIT)
         kind = (job.uid, event.type, event.reason)
         if self._aggregator.aggregates(kind, message, moment.timestamp()):
             content = "\0".join((*kind, "similar"))

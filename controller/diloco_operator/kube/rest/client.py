@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,10 +25,13 @@ from diloco_operator.kube.client import (
 from diloco_operator.kube.rest.config import ClientConfig
 from diloco_operator.kube.rest.errors import error_of_status
 from diloco_operator.kube.rest.line_splitter import LineSplitter
+from diloco_operator.kube.rest.nesting import loads
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
 from diloco_operator.kube.rest.send_guard import BeforeSend
 from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
 from diloco_operator.timeouts import REQUESTS
+
+log = logging.getLogger(__name__)
 
 USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
@@ -86,11 +90,13 @@ class RestClient:
             "continue": continue_token,
         }
         found = await self._get("GET", collection_path(resource, namespace), {name: value for name, value in query.items() if value})
-        items: list[Obj] = found.get("items") or []
+        items, meta = found.get("items") or [], found.get("metadata")
+        if not isinstance(items, list) or not isinstance(meta, dict):
+            raise Unavailable(502, "BadGateway", f"the list of {resource.plural} has no items or no metadata")
         for item in items:  # the items of built-in kinds come without apiVersion and kind
-            item["apiVersion"], item["kind"] = resource.api_version, resource.kind
-        meta = found["metadata"]
-        return ObjList(items, meta.get("resourceVersion", ""), meta.get("continue", ""))
+            if isinstance(item, dict):
+                item["apiVersion"], item["kind"] = resource.api_version, resource.kind
+        return ObjList(items, str(meta.get("resourceVersion") or ""), str(meta.get("continue") or ""))
 
     async def watch(
         self,
@@ -119,7 +125,8 @@ class RestClient:
         ) as response:
             async for piece in response.content.iter_any():
                 for line in _split(lines, piece, resource):
-                    yield _event(line, resource)
+                    if (event := _event(line, resource)) is not None:
+                        yield event
             if lines.rest.strip():
                 raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} ended inside an event")
 
@@ -231,17 +238,23 @@ class RestClient:
             return _decoded(await response.read(), f"{method} {path}")
 
 
-def _event(line: bytes, resource: Resource) -> WatchEvent:
-    """Raises the error of an ERROR event, such as `Gone` for a compacted version."""
+def _event(line: bytes, resource: Resource) -> WatchEvent | None:
+    """None for one that says nothing. Raises the error of an ERROR event, such as `Gone` for a compacted version."""
     event = _decoded(line, f"the watch of {resource.plural}")
-    obj: Obj = event["object"]
-    if event["type"] == "ERROR":
-        raise error_of_status(obj)
-    kind = EventType(event["type"])
-    if kind is EventType.BOOKMARK:
-        meta = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-        obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
-    return WatchEvent(kind, obj)
+    obj, kind = event.get("object"), event.get("type")
+    if kind == "ERROR":
+        raise error_of_status(obj if isinstance(obj, dict) else {})
+    if kind not in _EVENT_TYPES:
+        log.warning("the watch of %s sent an event of an unknown type, which is ignored", resource.plural)
+        return None
+    if kind == EventType.BOOKMARK:
+        meta = obj.get("metadata") if isinstance(obj, dict) else None
+        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {"resourceVersion": version}}
+    return WatchEvent(EventType(kind), obj)  # type: ignore[arg-type]  # whoever reads it checks what it is
+
+
+_EVENT_TYPES = tuple(each.value for each in EventType)
 
 
 def _split(lines: LineSplitter, piece: bytes, resource: Resource) -> list[bytes]:
@@ -254,7 +267,7 @@ def _split(lines: LineSplitter, piece: bytes, resource: Resource) -> list[bytes]
 def _decoded(body: bytes, what: str) -> Obj:
     """From JSON. An API server sends nothing else."""
     try:
-        found: Any = json.loads(body)
+        found: Any = loads(body)
     except ValueError as error:
         raise Unavailable(502, "BadGateway", f"{what}: the answer is not JSON: {body[:100]!r}") from error
     if not isinstance(found, dict):

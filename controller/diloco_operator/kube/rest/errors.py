@@ -20,8 +20,11 @@ from diloco_operator.kube.client import (
     Obj,
     Unavailable,
 )
+from diloco_operator.kube.fields import ERROR_LIMIT, clip
 
 _EXCERPT = 300
+_CAUSES = 100
+"""So many causes of an error are kept."""
 _BY_CODE: dict[int, type[ApiError]] = {
     400: BadRequest,
     403: Forbidden,
@@ -38,23 +41,30 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
 
     A server error becomes `Unavailable`, except for a resourceVersion from the future: a retry would not help there.
     """
-    code = status.get("code") or code or 500
-    reason: str = status.get("reason") or _standard_reason(code)
-    details = status.get("details") or {}
-    causes = details.get("causes") or ()
+    said = status.get("code")
+    code = said if isinstance(said, int) and 400 <= said <= 599 else code or 500
+    reason = _text(status.get("reason")) or _standard_reason(code)
+    details = status.get("details")
+    listed = details.get("causes") if isinstance(details, dict) else None
+    causes = [cause for cause in listed[:_CAUSES] if isinstance(cause, dict)] if isinstance(listed, list) else []
     kind = _BY_CODE.get(code, Unavailable if code >= 500 else ApiError)
     if code == 409 and reason == "AlreadyExists":
         kind = AlreadyExists
     if any(cause.get("reason") == _TOO_NEW for cause in causes):
         kind = ApiError
-    message: str = status.get("message") or reason
-    return kind(code, reason, message, [Cause(cause.get("field", ""), cause.get("message", "")) for cause in causes])
+    message = _text(status.get("message")) or reason
+    return kind(code, reason, message, [Cause(_text(cause.get("field")), _text(cause.get("message"))) for cause in causes])
+
+
+def _text(value: object) -> str:
+    """Admission webhooks and proxies may answer anything."""
+    return clip(value, ERROR_LIMIT) if isinstance(value, str) else ""
 
 
 def error_of_answer(code: int, body: bytes) -> ApiError:
     """The error for an answer with status 400 or more. It may come from a proxy instead of an API server."""
     status: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         status = json.loads(body)
     if isinstance(status, dict) and status.get("kind") == "Status":
         return error_of_status(status, code)

@@ -20,7 +20,19 @@ from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj
-from diloco_operator.kube.fields import Fields, clip, controller_uid, fields, moment, needed_string, objects, string, text, whole_number
+from diloco_operator.kube.fields import (
+    Fields,
+    MalformedField,
+    clip,
+    controller_uid,
+    fields,
+    moment,
+    needed_string,
+    objects,
+    string,
+    text,
+    whole_number,
+)
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive
@@ -68,7 +80,7 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
     spec: Spec | None
     problems: tuple[Cause, ...]
     derived: Derived | None
-    beside = stored_bytes({key: value for key, value in obj.items() if key != "status"})
+    beside = _bytes_beside_status(obj)
     name, namespace = needed_string(meta, "name", "metadata"), string(meta, "namespace", "metadata") or "default"
     if previous is not None and (previous.uid, previous.generation) == (uid, generation):
         spec, problems, derived = previous.spec, previous.problems, previous.derived
@@ -90,6 +102,13 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         derived=derived,
         bytes_beside_status=beside,
     )
+
+
+def _bytes_beside_status(obj: Obj) -> int:
+    try:
+        return stored_bytes({key: value for key, value in obj.items() if key != "status"})
+    except RecursionError:
+        raise MalformedField("spec", "is nested too deep") from None
 
 
 def _managed_by(spec: object) -> str:

@@ -9,7 +9,7 @@ See docs/decisions/0099-pod-security-and-templates.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from diloco import contract
@@ -174,6 +174,8 @@ _CONTAINER_LISTS = {"env": ("name",), "volumeMounts": ("name", "mountPath")}
 
 def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
     """Of the parts that pods are made from. A template is stored as it came: only its pods are checked by the API server."""
+    if _deeper_than(_LEVELS, pod):
+        yield Cause(at, f"must not be nested deeper than {_LEVELS} levels")
     for field in _MAPS:
         yield from _is_map(f"{at}.{field}", pod.get(field))
     for key, value in (pod.get("nodeSelector") or {}).items() if isinstance(pod.get("nodeSelector"), dict) else ():
@@ -188,6 +190,21 @@ def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
     for field in ("containers", "initContainers"):
         for index, container in _objects(pod.get(field)):
             yield from _malformed_container(f"{at}.{field}[{index}]", container)
+
+
+_LEVELS = 64
+"""No PodSpec has 20. Copying something of a thousand would end a reconcile."""
+
+
+def _deeper_than(levels: int, value: object) -> bool:
+    layer: list[Any] = [value]
+    for _ in range(levels):
+        layer = [item for each in layer for item in _items(each) if isinstance(item, dict | list)]
+    return bool(layer)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import CompleteReason, FailedReason, UnitReason
+from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext
@@ -63,7 +65,7 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
         return JobEnd(CompleteReason.STEPS_REACHED, _summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
-    detail = f": {end.message.strip()[:1000]}" if end.message.strip() else ""
+    detail = f": {clip(end.message.strip())}" if end.message.strip() else ""
     if end.exit_code == Exit.BAD_STATE:
         message = (
             f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
@@ -76,10 +78,14 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
 
 
 def _result(message: str) -> Result | None:
+    """None: there is none that can be read, or its figures are none that a status can have. The syncer's image may be any program's."""
     try:
-        return Result.model_validate_json(message)
+        result = Result.model_validate_json(message)
     except ValidationError:
         return None
+    counts = (result.step, result.steps, result.tokens)
+    losses = (loss for loss in (result.loss, result.held_out_loss) if loss is not None)
+    return result if all(0 <= count <= MOST_COUNT for count in counts) and all(map(math.isfinite, losses)) else None
 
 
 def _summary(result: Result) -> str:
@@ -88,7 +94,7 @@ def _summary(result: Result) -> str:
         text += f", training loss {result.loss:.4f}"
     if result.held_out_loss is not None:
         text += f", held-out loss {result.held_out_loss:.4f}"
-    return f"{text}. {result.message}" if result.message else text
+    return f"{text}. {clip(result.message)}" if result.message else text
 
 
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:

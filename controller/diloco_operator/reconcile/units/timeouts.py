@@ -16,6 +16,7 @@ from typing import NamedTuple
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.kube.fields import clip
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.state import PodView
@@ -230,7 +231,7 @@ def _between(earliest: float, moment: float | None, latest: float, now: float) -
 
 
 def _clip(words: str) -> str:
-    return words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
+    return clip(words, _WORDS)
 
 
 # --- once they run ----------------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from builders.hostile_cluster import (
 )
 from builders.jobs import with_field
 from builders.operator_run import running
-from builders.virtual_time import run_virtual
+from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.kube.client import Obj, PatchType, Resource
+from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
 
 
 def among_strangers(act: Callable[[HostileCluster], Coroutine[Any, Any, None]], *, defects: bool = False) -> None:
@@ -207,5 +207,114 @@ def test_an_operator_starts_beside_malformed_objects_of_every_kind() -> None:
             assert [world.malformed(each) for each in (names.CONFIG_MAPS, names.SECRETS, names.SERVICES, names.PODS, names.NODES)] == [
                 1
             ] * 5
+
+    among_strangers(act)
+
+
+# --- texts of others --------------------------------------------------------------------------------------------------
+LONG = "\x1b[2J\u202ebad news\n\t" * 5_000
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in texts(each)]
+    return [text for each in value for text in texts(each)] if isinstance(value, list) else []
+
+
+async def check_texts(world: HostileCluster) -> None:
+    """Nothing that people read is longer than the CRD allows, or does something to a terminal."""
+    events = (await world.api.list(names.EVENTS, NS)).items
+    jobs = (await world.api.list(names.DILOCO_JOBS, NS)).items
+    for text in [*texts(events), *texts([job.get("status") for job in jobs]), *world.lines]:
+        assert len(text) <= 4096 + 100
+        assert text.isprintable()
+
+
+async def patch_status(world: HostileCluster, resource: Resource, name: str, status: Obj) -> None:
+    namespace = NS if resource.namespaced else ""
+    await world.api.patch(resource, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+
+
+def waiting(message: str) -> Obj:
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": message}}
+    container = {"name": "learner", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    return {"phase": "Pending", "containerStatuses": [container]}
+
+
+def ended(message: str) -> Obj:
+    state = {"terminated": {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2025-11-20T21:00:00Z"}}
+    container = {"name": "learner", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    return {"phase": "Failed", "reason": message, "message": message, "containerStatuses": [container]}
+
+
+def disrupted(message: str) -> Obj:
+    return {"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": message, "message": message}]}
+
+
+async def shown(world: HostileCluster) -> None:
+    """Job lm's status quotes the bad news, in the next moments."""
+    for _ in range(20):
+        job = await world.api.get(names.DILOCO_JOBS, NS, "lm")
+        if any("bad news" in text for text in texts(job["status"])):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("status never said it")
+
+
+@pytest.mark.parametrize("status", [waiting(LONG), ended(LONG), disrupted(LONG)], ids=["waiting", "ended", "disrupted"])
+def test_long_texts_of_a_kubelet_are_clipped_and_status_is_written(status: Obj) -> None:
+    async def act(world: HostileCluster) -> None:
+        before = world.operator.counters.failed
+        pod = "lm-v6e-0-a1-0"
+        if status["phase"] == "Pending":
+            await world.api.delete(names.PODS, NS, pod, grace_seconds=0)
+            pod = "lm-v6e-0-a2-0"
+            await until(lambda: pod in [each["metadata"]["name"] for each in world.cluster.pods((NS, "lm"))])
+        await patch_status(world, names.PODS, pod, status)
+        await shown(world)
+        await check_texts(world)
+        await world.settle(60)
+        assert world.operator.counters.failed == before
+        await world.trains("lm")
+
+    among_strangers(act)
+
+
+def test_a_nodes_long_message_is_clipped_where_pools_quote_it() -> None:
+    async def act(world: HostileCluster) -> None:
+        for name in ("np-c-0", "np-d-0"):
+            ready = {"type": "Ready", "status": "False", "message": LONG, "lastTransitionTime": "2025-11-20T21:00:00Z"}
+            await patch_status(world, names.NODES, name, {"conditions": [ready]})
+        lm = await world.api.get(names.DILOCO_JOBS, NS, "lm")
+        more = with_field(with_field(lm, "spec.learners.max", 4), "spec.pools[0].learners.max", 4)
+        await world.api.update(names.DILOCO_JOBS, more)
+        await world.settle(20)
+        await shown(world)
+        await check_texts(world)
+        for name in ("np-c-0", "np-d-0"):
+            ready = {"type": "Ready", "status": "True", "message": "", "lastTransitionTime": "2025-11-20T21:00:00Z"}
+            await patch_status(world, names.NODES, name, {"conditions": [ready]})
+        await world.api.update(names.DILOCO_JOBS, {**lm, "metadata": (await world.api.get(names.DILOCO_JOBS, NS, "lm"))["metadata"]})
+        await world.settle(20)
+
+    among_strangers(act)
+
+
+def test_the_long_message_of_a_rejected_write_is_clipped() -> None:
+    async def act(world: HostileCluster) -> None:
+        def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
+            if verb == "create" and resource == names.PODS and name.startswith("lm-"):
+                raise ApiError(403, "Forbidden", f"admission webhook said: {LONG}")
+
+        world.api.before = reject
+        await world.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
+        await world.settle(20)
+        await shown(world)
+        await check_texts(world)
+        world.api.before = lambda *_: None
+        await world.settle(60)
+        await world.trains("lm")
 
     among_strangers(act)
