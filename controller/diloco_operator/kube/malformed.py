@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from diloco_operator.kube.client import Resource
@@ -99,12 +99,6 @@ class MalformedObjects:
         del same[(resource, *key)]
         if not same:
             del self._by_label[(old.namespace, old.label)]
-
-    def keep(self, resource: Resource, namespace: str, keys: Collection[tuple[str, str]]) -> None:
-        """Of `resource` in `namespace` ("": everywhere) only these are left."""
-        for held in self:
-            if held.resource == resource and namespace in ("", held.namespace) and held.key not in keys:
-                self.remove(resource, held.key)
 
     def _log(self, found: MalformedObject) -> None:
         now = asyncio.get_running_loop().time()

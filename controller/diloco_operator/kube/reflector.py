@@ -175,6 +175,8 @@ class Reflector[T]:
         self._timeouts = timeouts or WatchTimeouts()
         self._malformed = malformed if malformed is not None else MalformedObjects()
         self._problem = problem
+        self._named: set[ObjectKey] = set()
+        """The malformed objects among its own: another reflector may follow others of the same resource."""
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._version: str | None = None
@@ -242,7 +244,8 @@ class Reflector[T]:
         self._hear()
         for held in self.cache:
             self._end(held.key, held)
-        self._malformed.keep(self.resource, self._namespace, ())
+        for key in list(self._named):
+            self._mended(key)
         self._synced.set()
 
     def _version_known(self) -> str:
@@ -282,9 +285,10 @@ class Reflector[T]:
         for old in self.cache:
             if old.key not in listed and self._namespace in ("", old.namespace):
                 self._end(old.key, old)
-        self._malformed.keep(self.resource, self._namespace, malformed.keys() | listed.keys())
+        for key in self._named - malformed.keys() - listed.keys():
+            self._mended(key)
         for found in malformed.values():
-            self._malformed.add(found)
+            self._name(found)
         for held in listed.values():
             self._take_in(held)
         self._version = page.resource_version
@@ -321,7 +325,7 @@ class Reflector[T]:
         if event.type is not EventType.BOOKMARK:
             held = self._hold(event.object)
             if event.type is EventType.DELETED:
-                self._malformed.remove(self.resource, held.key)
+                self._mended(held.key)
                 self._end(held.key, held if isinstance(held, CachedObject) else None)
             elif isinstance(held, MalformedObject):
                 self._leave_out(held)
@@ -378,9 +382,9 @@ class Reflector[T]:
         if failed is not None:
             self._leave_out(self._of_held(held, f"its change cannot be handled: {type(failed).__name__}", failed))
         elif problem := self._problem(held.value):
-            self._malformed.add(self._of_held(held, problem))
+            self._name(self._of_held(held, problem))
         else:
-            self._malformed.remove(self.resource, held.key)
+            self._mended(held.key)
 
     def _take_out(self, key: ObjectKey, last: CachedObject[T] | None = None) -> Exception | None:
         """The object is gone; `last` is what it was at last, if that is known. Returns what a handler raised."""
@@ -395,7 +399,17 @@ class Reflector[T]:
     def _leave_out(self, found: MalformedObject) -> None:
         """An object that cannot be used counts as one that is not there."""
         self._take_out(found.key)
+        self._name(found)
+
+    def _name(self, found: MalformedObject) -> None:
+        self._named.add(found.key)
         self._malformed.add(found)
+
+    def _mended(self, key: ObjectKey) -> None:
+        """The object is gone, or nothing is wrong with it any more."""
+        if key in self._named:
+            self._named.remove(key)
+            self._malformed.remove(self.resource, key)
 
     def _notify(self, old: CachedObject[T] | None, new: CachedObject[T] | None) -> Exception | None:
         """Call every handler. Returns what one of them raised."""

@@ -154,6 +154,7 @@ class Caches:
                 field_selector=selected,
                 without=_WITHOUT_OTHER_PODS,
                 timeouts=timeouts,
+                malformed=self.malformed,
             )
             for label, selected in _other_pods(namespaces if other_pods else None)
         )

@@ -244,7 +244,7 @@ def waiting(message: str) -> Obj:
 
 
 def ended(message: str) -> Obj:
-    state = {"terminated": {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2025-11-20T21:00:00Z"}}
+    state = {"terminated": {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2025-11-20T22:00:00Z"}}
     container = {"name": "learner", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
     return {"phase": "Failed", "reason": message, "message": message, "containerStatuses": [container]}
 
@@ -254,13 +254,14 @@ def disrupted(message: str) -> Obj:
 
 
 async def shown(world: HostileCluster) -> None:
-    """Job lm's status quotes the bad news, in the next moments."""
+    """Job lm's status or an event about it quotes the bad news, in the next moments."""
     for _ in range(20):
         job = await world.api.get(names.DILOCO_JOBS, NS, "lm")
-        if any("bad news" in text for text in texts(job["status"])):
+        events = (await world.api.list(names.EVENTS, NS)).items
+        if any("bad news" in text for text in texts([job["status"], events])):
             return
         await asyncio.sleep(0.05)
-    raise AssertionError("status never said it")
+    raise AssertionError("nothing said it")
 
 
 @pytest.mark.parametrize("status", [waiting(LONG), ended(LONG), disrupted(LONG)], ids=["waiting", "ended", "disrupted"])
