@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import Condition, UnitState, UnitStatus
+from diloco_operator.api.job import Condition, HostStatus, UnitState, UnitStatus
 from diloco_operator.api.reasons import SuspendedReason
 from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration
@@ -26,6 +26,7 @@ def as_json(view: JobView) -> dict[str, Any]:
         "suspend": view.suspend,
         "learners": status.learners.model_dump(mode="json", by_alias=True),
         "pools": [pool.model_dump(mode="json", by_alias=True) for pool in status.pools],
+        "hosts": [host.model_dump(mode="json", by_alias=True) for host in status.hosts],
     }
 
 
@@ -40,6 +41,8 @@ def status_text(view: JobView, now: float) -> str:
     lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
     pools = [(pool.name, str(pool.contributing), str(pool.placed), _reason_and_message(pool.reason, pool.message)) for pool in status.pools]
     lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "WHY NOT MORE"), pools)]
+    if status.hosts:
+        lines += ["", *table(("HOST", "FAILURES", "LAST", "AVOIDED FOR", "LAST FAILURE"), (_host(host, now) for host in status.hosts))]
     return "\n".join(lines)
 
 
@@ -101,6 +104,13 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
     since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
     row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
     return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))
+
+
+def _host(host: HostStatus, now: float) -> tuple[str, ...]:
+    last = max((failure.at for failure in host.failures), default=now)
+    until = host.avoided_until
+    avoided = duration(until - now) if until is not None and until > now else "-"
+    return host.node, str(len(host.failures)), duration(max(0.0, now - last)), avoided, host.message
 
 
 def _reason_and_message(reason: str, message: str) -> str:

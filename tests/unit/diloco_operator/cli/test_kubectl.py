@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -158,7 +158,14 @@ class Flaky:
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
-def a_view(*units: Obj, suspend: bool = False, progress: Obj | None = None, pools: list[Obj] | None = None, **status: str) -> JobView:
+def a_view(
+    *units: Obj,
+    suspend: bool = False,
+    progress: Obj | None = None,
+    pools: list[Obj] | None = None,
+    hosts: Sequence[Obj] = (),
+    **status: str,
+) -> JobView:
     learners = {"contributing": 1, "placed": 2, "desired": 3, "min": 2, "max": 6}
     body = {
         "conditions": conditions(**status),
@@ -166,6 +173,7 @@ def a_view(*units: Obj, suspend: bool = False, progress: Obj | None = None, pool
         "progress": progress or {},
         "learners": learners,
         "pools": pools or [],
+        "hosts": list(hosts),
     }
     return JobView.of({"metadata": {"name": "bytes-lm", "namespace": "team"}, "spec": {"suspend": suspend}, "status": body})
 
@@ -200,6 +208,23 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "POOL   CONTRIBUTE   PLACED   WHY NOT MORE\n"
         "h100   0            0        NoFreeSlice: 2 of 2 slices are in use"
     )
+
+
+def test_status_names_the_hosts_on_which_attempts_failed_and_those_that_are_avoided() -> None:
+    def a_host(node: str, *at: str, message: str, **fields: Any) -> Obj:
+        failures = [{"unit": "v5p-0", "attempt": number, "at": each, "reason": "Crashed"} for number, each in enumerate(at, start=1)]
+        return {"node": node, "failures": failures, "message": message, **fields}
+
+    bad = a_host("tpu-3", SINCE, "2026-11-20T21:00:30Z", message="v5p-0, attempt 2: exit 1", avoidedUntil="2026-11-20T21:11:00Z")
+    was_bad = a_host("tpu-4", SINCE, message="v5p-1, attempt 1: exit 1", avoidedUntil="2026-11-20T21:00:59Z")
+    view = a_view(hosts=[bad, was_bad, a_host("tpu-5", SINCE, message="v5p-2, attempt 1: exit 1")], Training="True")
+    assert status_text(view, NOW).split("\n\n")[-1] == (
+        "HOST    FAILURES   LAST    AVOIDED FOR   LAST FAILURE\n"
+        "tpu-3   2          30s     10m00s        v5p-0, attempt 2: exit 1\n"
+        "tpu-4   1          1m00s   -             v5p-1, attempt 1: exit 1\n"
+        "tpu-5   1          1m00s   -             v5p-2, attempt 1: exit 1"
+    )
+    assert [host["node"] for host in as_json(view)["hosts"]] == ["tpu-3", "tpu-4", "tpu-5"]
 
 
 def test_job_without_status_may_be_in_a_namespace_that_no_operator_watches() -> None:
