@@ -14,9 +14,11 @@ from builders.operator_run import an_api, an_operator, running
 from builders.pods import a_pod
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
+from diloco_operator.fleet import SliceState
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
+from diloco_operator.operator.metrics import Metrics
 
 EPOCH = 1_763_672_400.0
 TPU = "google.com/tpu"
@@ -35,7 +37,17 @@ class Scene:
         self.cluster = cluster
 
     def operator(self, run: RunConfig = OPERATOR) -> Any:
-        return running(an_operator(self.api, FakeTelemetry(self.cluster), now=wall_clock, run=run))
+        self.metrics = Metrics()
+        return running(an_operator(self.api, FakeTelemetry(self.cluster), now=wall_clock, run=run, metrics=self.metrics))
+
+    def slice_states(self) -> dict[str, float | None]:
+        """As the newest operator's /metrics reports them."""
+        kind = {"accelerator": "tpu-v6e", "topology": "2x2"}
+        return {state: self.metrics.registry.get_sample_value("diloco_fleet_slices", {**kind, "state": state}) for state in SliceState}
+
+    @property
+    def sees_other_pods(self) -> float | None:
+        return self.metrics.registry.get_sample_value("diloco_operator_sees_other_pods")
 
     async def slices(self, count: int) -> None:
         for index in range(count):

@@ -38,7 +38,7 @@ CLUSTER: Rules = {
     ("apiextensions.k8s.io", "customresourcedefinitions", "dilocojobs.diloco.dev"): "get",
 }
 OTHER_PODS: Rules = {("", "pods"): "list watch"}
-"""Cluster-wide with watchNamespaces, unless config.watchOtherPods is false."""
+"""Cluster-wide without watchAnyNamespace, unless config.watchOtherPods is false."""
 LEASES: Rules = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
 
 
@@ -137,8 +137,8 @@ def rights(cluster: ControlPlane) -> Iterator[Any]:
 def test_by_default_no_secret_outside_the_releases_namespace_can_be_read(cluster: ControlPlane, rights: Any) -> None:
     rights({})
     who = f"{NAMESPACE}/{RELEASE}"
-    assert granted(review(cluster, who, NAMESPACE)) == expected(NAMESPACED, CLUSTER, LEASES)
-    assert granted(review(cluster, who, "rights-a")) == expected(CLUSTER)
+    assert granted(review(cluster, who, NAMESPACE)) == expected(OTHER_PODS, NAMESPACED, CLUSTER, LEASES)
+    assert granted(review(cluster, who, "rights-a")) == expected(OTHER_PODS, CLUSTER)
     account = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
     assert may(cluster, "list", "secrets", who=account, namespace=NAMESPACE)
     for verb in ("get", "list", "watch", "create", "patch", "delete"):

@@ -20,6 +20,7 @@ from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.caches import JobKey
+from diloco_operator.operator.fleet_metrics import FleetMetrics
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
 from diloco_operator.reconcile.observe.host_status import read_hosts
@@ -85,6 +86,7 @@ class Metrics:
             "diloco_operator_malformed_objects_found", "Times that an object came that cannot be used", ("resource",), registry=registry
         )
         self.jobs = JobMetrics(registry)
+        self.fleet = FleetMetrics(registry)
         for result in ("success", "error", "requeue_after"):
             self._reconciles.labels(CONTROLLER, result)
         self._errors.labels(CONTROLLER)

@@ -26,6 +26,8 @@ def test_units_take_the_slices_that_others_leave_and_fail_on_none() -> None:
             await scene.train("lm", 10)
             await scene.until_training("lm", *all_of(10, 0, 1))
             assert {unit["attempt"] for unit in (await scene.status("lm"))["units"]} == {1}
+            assert scene.slice_states() == {"Free": 0, "Used": 2, "Reserved": 8, "Unusable": 0}
+            assert scene.sees_other_pods == 1
             await scene.until_said("lm", "8 of this job; 2 of 10 slices are used by other pods: team-a/train-0 and 1 more")
             await scene.free("train-0", "train-1")
             await scene.until_training("lm", *all_of(10))
@@ -155,10 +157,12 @@ def test_operator_that_may_not_see_other_pods_says_so_and_works_on(namespaces: t
             await scene.until_training("lm", "np-0-0")
             assert "Without this right the operator does not see which nodes other pods use" in caplog.text
             assert caplog.text.count("Without this right") == (2 if namespaces else 1)  # once for each watch, not at each try
+            assert scene.sees_other_pods == 0
             forbidden = False
             await asyncio.sleep(300)
             await scene.train("next", 3)
             await scene.until_training("next", "np-2-0", "np-3-0")
+            assert scene.sees_other_pods == 1
 
     play(scenario)
 
