@@ -31,7 +31,7 @@ def objects_of(job: JobBuilder, *nodes: dict[str, Any], namespace: str) -> list[
     stage = Stage(job, *nodes)
     stage.job["metadata"]["namespace"] = namespace
     stage.settle()
-    found = copy.deepcopy([*stage.children.values(), *stage.pods.values()])
+    found = copy.deepcopy([*stage.children.values(), *stage.host_lists.values(), *stage.pods.values()])
     for obj in found:
         del obj["metadata"]["uid"]
         obj["metadata"].pop("creationTimestamp", None)
@@ -53,6 +53,7 @@ def test_every_pod_passes_the_restricted_profile_with_names_at_their_limits(cont
     job.with_pool("c" * 15, accelerator="cpu", max=1)
     objects = objects_of(job, *a_tpu_slice("np-0", 2), a_gpu_node("gpu-0"), namespace=restricted)
     assert sum(obj["kind"] == "Pod" for obj in objects) == 5  # syncer, two hosts of the TPU, a GPU, a cpu
+    assert sum(obj["kind"] == "ConfigMap" for obj in objects) == 2  # the job file, and the list of the TPU's hosts
     # No warning either: kubectl prints those where it prints errors.
     assert dry_run(control_plane, objects) == ""
 

@@ -14,6 +14,8 @@ from diloco_operator.local.nodes import BadNode
 from diloco_operator.local.state_dir import StateDirBusy
 from diloco_operator.reconcile import OperatorConfig
 
+_TPU_LABELS = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice", "cloud.google.com/gke-tpu-topology": "2x2x2"}
+
 
 def sleeping(name: str = "sleeps", max: int = 1, backoff: str = "1ms", **fields: Any) -> Obj:
     pool = cpu_pool(max=max)
@@ -84,6 +86,21 @@ async def test_node_with_unknown_devices_runs_only_units_whose_template_requests
         await cluster.apply(wanted)
         await cluster.unit("npu", "cpu-0", in_state("Joining"))
         assert await cluster.node_of("npu", "cpu-0") == "npu-node"
+
+
+async def test_programs_of_a_slice_read_the_names_of_all_its_hosts(tmp_path: Path) -> None:
+    slice_ = [a_fleet_node(f"tpu-{host}", labels={**_TPU_LABELS, "cloud.google.com/gke-nodepool": "np"}, tpu=4) for host in range(2)]
+    wanted = sleeping("lm", backoff="1h")
+    pool = tpu_pool(max=1)
+    say = 'echo "$TPU_WORKER_HOSTNAMES $TPU_PROCESS_ADDRESSES" > /dev/termination-log; exit 1'
+    pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", say]
+    wanted["spec"]["pools"] = [pool]
+    wanted["spec"]["learners"]["restart"]["backoff"]["max"] = "1h"
+    async with local_control_plane(tmp_path, [a_fleet_node("cpu"), *slice_]) as cluster:
+        await cluster.apply(wanted)
+        unit = await cluster.unit("lm", "v5p-0", in_state("BackingOff"))
+    hosts = ["lm-v5p-0-a1-0.lm", "lm-v5p-0-a1-1.lm"]
+    assert f"{','.join(hosts)} {','.join(f'{host}:8476' for host in hosts)}" in unit["message"]
 
 
 async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path) -> None:
