@@ -50,6 +50,12 @@ class AcceptedReason(ConditionReason):
         Severity.WARNING,
         "The CRD of another version accepted this spec, but this operator cannot use it; the message lists the fields.",
     )
+    RIGHTS_MISSING = (
+        "RightsMissing",
+        FALSE,
+        Severity.WARNING,
+        "The operator may not read something in the job's namespace; what runs is left alone. The message names the right.",
+    )
 
 
 class PlacedReason(ConditionReason):

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -53,17 +53,25 @@ class CertificateSecret:
     """The authority, if this Secret contains it; None if it cannot sign."""
 
 
-def project_certificates(obj: Obj) -> CertificateSecret:
-    """From the raw Secret. Raises `MalformedField`."""
-    meta, raw = fields(obj, "metadata"), fields(obj, "data")
-    data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
-    certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := _certificate(text)) is not None}
+def project_foreign(obj: Obj) -> CertificateSecret:
+    """Of a Secret that is not the job's: its name, which is taken, and nothing of its content. Raises `MalformedField`."""
+    meta = fields(obj, "metadata")
     return CertificateSecret(
         name=needed_string(meta, "name", "metadata"),
         uid=string(meta, "uid", "metadata"),
         owner=controller_uid(meta),
         deleting=bool(meta.get("deletionTimestamp")),
         version=string(meta, "resourceVersion", "metadata"),
+    )
+
+
+def project_certificates(obj: Obj) -> CertificateSecret:
+    """From the raw Secret. Raises `MalformedField`."""
+    raw = fields(obj, "data")
+    data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
+    certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := _certificate(text)) is not None}
+    return replace(
+        project_foreign(obj),
         roots=_roots(data.get(TLS_ROOTS_FILE, "")),
         certificates=certificates,
         authority=_authority(data),

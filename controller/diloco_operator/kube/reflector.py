@@ -177,14 +177,31 @@ class Reflector[T]:
         self._problem = problem
         self._named: set[ObjectKey] = set()
         """The malformed objects among its own: another reflector may follow others of the same resource."""
+        self.forbidden = ""
+        """Why the server does not let the program read these objects; "": it does. The cache stays as it was when it still did."""
+        self._refused_list = False
         self._handlers: list[Handler[T]] = []
+        self._rights_handlers: list[Callable[[], None]] = []
         self._synced = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._again = False
+        """Everything must be listed again, although nothing is wrong with the version."""
+        self._silence: asyncio.Timeout | None = None
         self._version: str | None = None
         """The version up to which the cache is right; None: everything must be listed."""
 
     def on_change(self, handler: Handler[T]) -> None:
         """Call `handler` at every change from now on. An exception in a handler is a defect: the cache then leaves the object out."""
         self._handlers.append(handler)
+
+    def on_rights_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when `forbidden` begins or ends to say something."""
+        self._rights_handlers.append(handler)
+
+    @property
+    def namespace(self) -> str:
+        """Where the objects are; "" is everywhere."""
+        return self._namespace
 
     @property
     def synced(self) -> bool:
@@ -196,13 +213,24 @@ class Reflector[T]:
         """Returns when the first list is complete, or was refused to an optional reflector."""
         await self._synced.wait()
 
+    async def wait_answered(self) -> None:
+        """Returns when the first list is complete, or when the server has said that it is forbidden."""
+        await self._answered.wait()
+
+    def list_again(self) -> None:
+        """Have every object listed and projected again soon: something that projections depend on has changed."""
+        self._again = True
+        if self._silence is not None:
+            self._silence.reschedule(asyncio.get_running_loop().time())
+
     async def run(self) -> None:
         """Follow the server until cancelled."""
         failures = 0
         while True:
             heard = False
             try:
-                if self._version is None:
+                if self._version is None or self._again:
+                    self._again = False
                     await self._list()
                     failures = 0
                 heard = await self._watch(self._version_known())
@@ -215,7 +243,6 @@ class Reflector[T]:
             except (Unavailable, OSError) as error:
                 log.warning("%s: %s", self.what, error)
             except Forbidden as error:
-                self._version = None
                 self._refuse(error)
             except ApiError as error:
                 if error.code == 429:  # the server is too busy: a list would cost it more than a watch
@@ -235,18 +262,32 @@ class Reflector[T]:
         return f"watching {self.resource.plural}{where}{which}"
 
     def _refuse(self, error: Forbidden) -> None:
-        if not self._without:
-            log.warning("%s: %s", self.what, error)
-            return
-        if not self.refused:
-            log.warning("%s: %s. Without this right %s", self.what, error, self._without)
-        self.refused = True
-        self._hear()
-        for held in self.cache:
-            self._end(held.key, held)
-        for key in list(self._named):
-            self._mended(key)
-        self._synced.set()
+        """The server forbids to read the objects: of an optional reflector the cache becomes empty, of another it stays as it was."""
+        self._refused_list, self._version = self._version is None, None
+        if self._without:
+            if not self.refused:
+                log.warning("%s: %s. Without this right %s", self.what, error, self._without)
+            self.refused = True
+            self._hear()
+            for held in self.cache:
+                self._end(held.key, held)
+            for key in list(self._named):
+                self._mended(key)
+            self._synced.set()
+        elif not self.forbidden:
+            log.error("%s is forbidden: %s; this is tried again", self.what, error.message)
+            self.forbidden = error.message
+            self._rights_changed()
+        self._answered.set()
+
+    def _allow(self) -> None:
+        log.info("%s is allowed now", self.what)
+        self.forbidden = ""
+        self._rights_changed()
+
+    def _rights_changed(self) -> None:
+        for handler in self._rights_handlers:
+            handler()
 
     def _version_known(self) -> str:
         assert self._version is not None
@@ -296,6 +337,9 @@ class Reflector[T]:
             log.info("%s: allowed now", self.what)
         self.refused = False
         self._synced.set()
+        self._answered.set()
+        if self.forbidden and self._refused_list:
+            self._allow()
 
     async def _watch(self, version: str) -> bool:
         """Follow changes after `version` until the watch ends. Returns whether the watch worked."""
@@ -313,13 +357,19 @@ class Reflector[T]:
         )
         try:
             async with asyncio.timeout(self._timeouts.read) as silence:
+                self._silence = silence
                 async for event in stream:
-                    silence.reschedule(self._hear() + self._timeouts.read)
+                    if not self._again:
+                        silence.reschedule(self._hear() + self._timeouts.read)
                     self._apply(event)
                     heard = True
         except TimeoutError:  # no failure: if nothing changes, a server may have nothing to send, not even a bookmark
             log.debug("%s: silent for %.0f s, asking again", self.what, self._timeouts.read)
-        return heard or loop.time() - started >= self._timeouts.short
+        finally:
+            self._silence = None
+        if self.forbidden:
+            self._allow()
+        return heard or self._again or loop.time() - started >= self._timeouts.short
 
     def _apply(self, event: WatchEvent) -> None:
         if event.type is not EventType.BOOKMARK:
@@ -376,7 +426,7 @@ class Reflector[T]:
         except Exception as error:  # noqa: BLE001 - a defect of an indexer, reported; the cache is as it was
             self._leave_out(self._of_held(held, f"it cannot be indexed: {type(error).__name__}", error))
             return
-        if old is not None and old.version == held.version:
+        if old is not None and old.version == held.version and old.value == held.value:
             return
         failed = self._notify(old, held)
         if failed is not None:

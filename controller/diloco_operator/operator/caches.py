@@ -11,11 +11,11 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.certificates.authority import Authority
-from diloco_operator.certificates.view import CertificateSecret, project_certificates
+from diloco_operator.certificates.view import CertificateSecret, project_certificates, project_foreign
 from diloco_operator.fleet import NodeView, PodUse, project_node
 from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Client, Obj, Resource
-from diloco_operator.kube.fields import fields, moment, needed_string, string, whole_number
+from diloco_operator.kube.fields import controller_uid, fields, moment, needed_string, string, whole_number
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.reflector import Cache, CachedObject, Handler, Indexer, Projection, Reflector
 from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
@@ -50,6 +50,8 @@ class JobSecret:
     job: str
     """Name of the job, by the label."""
     certificates: CertificateSecret
+    read: bool
+    """False: no known job owned it when it came, so nothing of its content was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class Caches:
             resource: reflect(resource, _project_object, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
             for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
-        self._secrets = reflect(names.SECRETS, _project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
+        self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
+        self._jobs.on_change(self._read_secrets_of_new_job)
         self._other_pods = tuple(
             Reflector(
                 client,
@@ -191,9 +194,33 @@ class Caches:
         return self._nodes.cache
 
     async def wait_synced(self) -> None:
-        """Returns when every resource was listed once. Nothing may be decided before."""
+        """Returns when every resource was listed once, or may not be listed in a namespace. Nothing may be decided before."""
         for reflector in self.reflectors:
-            await reflector.wait_synced()
+            if reflector.resource.namespaced:
+                await reflector.wait_answered()
+            else:
+                await reflector.wait_synced()
+
+    @property
+    def missing_rights(self) -> list[str]:
+        """What the API server forbids, a sentence for each resource and namespace."""
+        return [_forbidden(reflector) for reflector in self.reflectors if reflector.forbidden]
+
+    def missing_rights_in(self, namespace: str) -> list[str]:
+        """The same for the jobs of one namespace: without these rights nothing can be decided there."""
+        concerned = (reflector for followed in self._all for reflector in followed.reflectors)
+        return [_forbidden(each) for each in concerned if each.forbidden and each.namespace in ("", namespace)]
+
+    def on_rights_change(self, handler: Callable[[JobKey], None]) -> None:
+        """Call `handler` with every job of a namespace in which rights came or went."""
+
+        def changed(where: str) -> None:
+            for held in self.jobs:
+                if where in ("", held.namespace):
+                    handler(held.key)
+
+        for reflector in self.reflectors:
+            reflector.on_rights_change(functools.partial(changed, reflector.namespace))
 
     def on_job_change(self, handler: Callable[[JobKey], None]) -> None:
         """Call `handler` with the job's key at every change of the job or of its objects."""
@@ -269,7 +296,13 @@ class Caches:
 
     def children(self, key: JobKey) -> Children:
         """The objects that exist under the names that the job uses."""
-        secrets = {held.name: held.value.certificates for held in self._secrets.cache.by_index(_BY_JOB, key)}
+        job = self.jobs.get(*key)
+        secrets = {
+            held.name: held.value.certificates
+            for held in self._secrets.cache.by_index(_BY_JOB, key)
+            # Its own, not read yet: it is listed again. Until then it is not there, so that nothing is replaced that is right.
+            if held.value.read or job is None or held.value.certificates.owner != job.uid
+        }
         config_maps = {held.name: held.value.child for held in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
         config_maps.pop(names.config_map_name(key[1]), None)
         return Children(
@@ -301,6 +334,22 @@ class Caches:
     def secret(self, namespace: str, name: str) -> CachedObject[JobSecret] | None:
         """The Secret as the cache has it, or None."""
         return self._secrets.cache.get(namespace, name)
+
+    def _project_secret(self, obj: Obj, _previous: JobSecret | None) -> JobSecret:
+        """The content of a Secret is read only if its owner is the job that its label names."""
+        label, meta = _label_job(obj), fields(obj, "metadata")
+        job = self.jobs.get(string(meta, "namespace", "metadata"), label)
+        ours = job is not None and job.uid == controller_uid(meta)
+        return JobSecret(label, project_certificates(obj) if ours else project_foreign(obj), ours)
+
+    def _read_secrets_of_new_job(self, old: CachedObject[CachedJob] | None, new: CachedObject[CachedJob] | None) -> None:
+        """Its Secrets may have come before it: those of another replica, or while the jobs were not listed yet."""
+        if new is None or (old is not None and old.uid == new.uid):
+            return
+        if any(not held.value.read and held.value.certificates.owner == new.uid for held in self._secrets.cache.by_index(_BY_JOB, new.key)):
+            for reflector in self._secrets.reflectors:
+                if reflector.namespace in ("", new.namespace):
+                    reflector.list_again()
 
     def _child(self, resource: Resource, key: JobKey, name: Callable[[str], str]) -> Child | None:
         held = self._objects[resource].cache.get(key[0], name(key[1]))
@@ -349,8 +398,9 @@ def _project_object(obj: Obj, _previous: JobObject | None) -> JobObject:
     return JobObject(_label_job(obj), project_child(obj))
 
 
-def _project_secret(obj: Obj, _previous: JobSecret | None) -> JobSecret:
-    return JobSecret(_label_job(obj), project_certificates(obj))
+def _forbidden(reflector: Reflector[Any]) -> str:
+    where = f"namespace {reflector.namespace}" if reflector.namespace else "the cluster"
+    return f"the operator may not read {reflector.resource.plural} in {where}: {reflector.forbidden}"
 
 
 def _label_job(obj: Obj) -> str:

@@ -199,10 +199,11 @@ class OperatorProcess:
         problems = [self._crd.problem] if self._crd.problem else []
         if self._operator is None:
             return problems or ["starting"]
-        if not self._operator.caches.synced:
-            missing = {reflector.resource.plural for reflector in self._operator.caches.reflectors if not reflector.synced}
+        caches = self._operator.caches
+        missing = {reflector.resource.plural for reflector in caches.reflectors if not reflector.synced and not reflector.forbidden}
+        if missing:
             problems.append(f"not listed yet: {', '.join(sorted(missing))}")
-        return problems
+        return [*problems, *caches.missing_rights]
 
     def _make_elector(self, client: RestClient, options: ElectionOptions) -> Elector:
         return Elector(

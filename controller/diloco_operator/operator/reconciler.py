@@ -224,6 +224,7 @@ class Reconciler:
             pods=pods,
             children=self._caches.children(key),
             rejected_writes=self._rejected_writes.of(key),
+            missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             priority=self._priority(cached.bare),
             reclaims=self._preemption.reclaims(key),
             report=self._telemetry.latest(key),

@@ -152,6 +152,7 @@ class Operator:
         self._malformed_events = MalformedObjectEvents(self.caches, self._events)
         self.caches.on_object_change(self._on_object)
         self.caches.on_job_change(self._on_job)
+        self.caches.on_rights_change(self._on_job)
         self.caches.on_node_change(self._on_node)
         telemetry.on_change(self._on_job)
         OtherPods(self.caches, self.inventory, self._on_room, self._on_other_learner)

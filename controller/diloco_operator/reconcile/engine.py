@@ -37,7 +37,9 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
     if job.managed_by != names.MANAGER or (job.deleting and job.spec is None):
         return Plan(reservations=pod_nodes(observed.pods))
     if job.spec is None:
-        return _report_invalid_spec(observed, now.timestamp())
+        return _leave_alone(observed, conditions.invalid_spec(job.problems), now.timestamp())
+    if observed.missing_rights and not job.deleting and not finished(job.status):
+        return _leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
     context = build_context(observed, job.spec, now.timestamp())
     if job.deleting:
         return _force_pods_of_deleted_job(context)
@@ -160,10 +162,10 @@ def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     return Plan(deletes=tuple(deletes), requeue_after=_earliest(context.now, deadlines), reservations=pod_nodes(context.observed.pods))
 
 
-def _report_invalid_spec(observed: ObservedState, now: float) -> Plan:
-    """Whatever runs is left alone until the spec is corrected."""
+def _leave_alone(observed: ObservedState, statements: conditions.Statements, now: float) -> Plan:
+    """Whatever runs is left alone until a person has corrected what the statements say."""
     job = observed.job
-    write = write_status(observed, with_conditions(job, conditions.invalid_spec(job.problems), now), now)
+    write = write_status(observed, with_conditions(job, statements, now), now)
     return Plan(
         status=write.apply,
         events=write.events,

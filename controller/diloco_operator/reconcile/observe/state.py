@@ -389,6 +389,8 @@ class ObservedState:
     children: Children = field(default_factory=Children)
     rejected_writes: Mapping[WriteKey, RejectedWrite] = field(default_factory=dict)
     """Objects of the job whose last creation or change the API server rejected."""
+    missing_rights: tuple[str, ...] = ()
+    """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
     priority: int = 0
     """The value of the job's PriorityClass."""
     reclaims: Mapping[SliceRequirements, int] = field(default_factory=dict)

@@ -81,6 +81,14 @@ def invalid_spec(problems: Sequence[Cause]) -> Statements:
     return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is fixed")}
 
 
+def rights_missing(missing: Sequence[str]) -> Statements:
+    """The operator does not see what there is; everything else stays as it was."""
+    text = (
+        f"{'; '.join(missing[:_NAMED])}. Give its service account the rights that docs/install.md lists; what runs is left alone until then"
+    )
+    return {ConditionType.ACCEPTED: Statement(AcceptedReason.RIGHTS_MISSING, text)}
+
+
 def running(
     context: ReconcileContext,
     scaling: Scaling,
