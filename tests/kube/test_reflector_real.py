@@ -63,10 +63,12 @@ class Followed:
 
 
 @contextlib.asynccontextmanager
-async def _following(kubeconfig: Path, timeouts: WatchTimeouts) -> AsyncIterator[Followed]:
+async def _following(kubeconfig: Path, timeouts: WatchTimeouts, *, without: str = "") -> AsyncIterator[Followed]:
     requests: list[str] = []
     async with RestClient.connect(load_config(kubeconfig), on_request=lambda method, code, host: requests.append(code)) as client:
-        reflector: Reflector[Obj] = Reflector(client, CONFIG_MAPS, as_it_is, rng=lambda: 0.0, namespace=_NAMESPACE, timeouts=timeouts)
+        reflector: Reflector[Obj] = Reflector(
+            client, CONFIG_MAPS, as_it_is, rng=lambda: 0.0, namespace=_NAMESPACE, timeouts=timeouts, without=without
+        )
         followed = Followed(reflector, requests)
         running = asyncio.create_task(reflector.run())
         try:
@@ -198,3 +200,18 @@ def _through(plane: ControlPlane, port: int) -> Path:
     path = plane.folder / f"link-{port}.kubeconfig"
     path.write_text(json.dumps(content))
     return path
+
+
+async def test_optional_reflector_without_the_right_is_empty_and_fills_as_soon_as_it_is_granted(
+    plane: ControlPlane, client: RestClient
+) -> None:
+    """As with RBAC a person grants it: while the operator runs."""
+    await client.create(CONFIG_MAPS, config_map(_NAMESPACE, "there", x="1"))
+    plane.kubectl("create", "serviceaccount", "reader", "-n", _NAMESPACE)
+    plane.kubectl("create", "clusterrole", "config-reader", "--verb=list,watch", "--resource=configmaps")
+    kubeconfig = plane.kubeconfig_for(plane.token(_NAMESPACE, "reader"), "reader")
+    async with _following(kubeconfig, WatchTimeouts(backoff=_QUICK), without="nothing is known") as followed:
+        assert (followed.reflector.refused, followed.data) == (True, {})
+        plane.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=config-reader", f"--serviceaccount={_NAMESPACE}:reader")
+        await _converged(followed, client)
+        assert (followed.reflector.refused, followed.data["there"]) == (False, "1")

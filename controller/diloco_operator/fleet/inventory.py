@@ -11,9 +11,9 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
@@ -42,7 +42,7 @@ class _Entry:
     key: _Key
     kinds: dict[str, SliceKind] = field(default_factory=dict)
     """Node -> its kind."""
-    of_kind: Counter[SliceKind] = field(default_factory=Counter)
+    of_kind: dict[SliceKind, int] = field(default_factory=dict)
     """Nodes of each kind."""
     broken: str = ""
     """Why these hosts are no slice."""
@@ -74,10 +74,14 @@ class _Entry:
 
     def copy(self) -> _Entry:
         """For a reader: without what only a change of nodes needs."""
-        unusable, used = dict(self.unusable), dict(self.used)
+        unusable, used = dict(self.unusable) if self.unusable else _NONE, dict(self.used) if self.used else _NONE
         return _Entry(
-            self.kind, self.key, {}, Counter(), self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed
+            self.kind, self.key, _NONE, _NONE, self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed
         )
+
+
+_NONE: dict[Any, Any] = {}
+"""In copies, which do not change it."""
 
 
 @dataclass(slots=True)
@@ -243,7 +247,7 @@ class Inventory:
         if node.name not in entry.kinds:
             self._locations[node.name] = entry
             entry.kinds[node.name] = kind
-            entry.of_kind[kind] += 1
+            entry.of_kind[kind] = entry.of_kind.get(kind, 0) + 1
             entry.reserved += node.name in self._reserved_by
             self._note_use(entry, node.name)
         entry.slice_ = None
