@@ -14,15 +14,13 @@ The stages run in this order, and every action may be repeated:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
-from diloco_operator.fleet.slices import Slice
 from diloco_operator.kube.client import Obj, Resource
-from diloco_operator.placement.matching import SliceRequirements
 
 WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
 """The authority belongs to the configuration wave: it must be stored before it signs anything."""
@@ -135,10 +133,8 @@ class Plan:
     """Units that gave their slice up by the status of this plan, which is no failure, and why."""
     requeue_after: float | None = None
     """Seconds until the job must be reconciled again although nothing changed; None: only when something changes."""
-    demand: Mapping[SliceRequirements, int] = field(default_factory=dict)
-    """Slices that units of the job need and did not find. Scavenged pools of other jobs should give them back."""
-    reclaimable: tuple[Slice, ...] = ()
-    """Slices that units of Scavenged pools use, including those that they are leaving."""
+    request: AllotmentRequest | None = None
+    """What the job has and wants now, for the allotment between jobs. None: it keeps what it reserves, and wants nothing."""
     reservations: frozenset[str] = frozenset()
     """Names of the nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
     after the decision and before it awaits anything, so that two jobs never choose the same host."""

@@ -70,7 +70,15 @@ class SimpleJob:
             held = [HeldUnit(u.name, tuple(h.node for s in self.units[u.name] for h in s.hosts)) for u in asked.units if u.slice]
             wanted = len(asked.units) - len(held)
             pools.append(
-                PoolDemand(slice_requirements(asked), asked.min, pool.max, wanted, pool.scavenged, tuple(held), others=asked.reserved)
+                PoolDemand(
+                    slice_requirements(asked),
+                    asked.min,
+                    pool.max,
+                    wanted,
+                    scavenged=pool.scavenged,
+                    units=tuple(held),
+                    others=asked.reserved,
+                )
             )
         return AllotmentRequest(self.name, self.priority, self.created, self.min, self.max, tuple(pools))
 

@@ -22,7 +22,6 @@ from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
-from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.plan import Create, Delete, Patch, Plan
 from diloco_operator.reconcile import (
     Children,
@@ -70,7 +69,7 @@ class Stage:
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
         self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
-        self.reclaims: dict[SliceRequirements, int] = {}
+        self.revoked: dict[str, str] = {}
         self.job_gone = False
         self._unsure = False
         self.plans: list[Plan] = []
@@ -88,7 +87,7 @@ class Stage:
             children=self._children(),
             report=self.report,
             rejected_writes=self.rejected_writes,
-            reclaims=self.reclaims,
+            revoked=self.revoked,
         )
 
     def _children(self) -> Children:

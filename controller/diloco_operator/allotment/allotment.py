@@ -16,7 +16,8 @@ from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotte
 from diloco_operator.allotment.solve import Applicant, allot
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.fleet.inventory import Inventory, Location
-from diloco_operator.fleet.slices import Shape, Slice
+from diloco_operator.fleet.slices import Slice
+from diloco_operator.placement.matching import SliceRequirements
 
 
 class Allotment:
@@ -52,14 +53,14 @@ class Allotment:
             return
         self._take_changes()
         self._requests[request.job] = request
-        for pool in request.pools:
-            self._classes.use(pool.requirements)
-        for pool in old.pools if old is not None else ():
-            self._classes.drop(pool.requirements)
+        for requirements in _requirements(request):
+            self._classes.use(requirements)
+        for requirements in _requirements(old) if old is not None else ():
+            self._stale |= self._classes.drop(requirements)
         self._stale |= self._masks.get(request.job, 0)
         self._masks[request.job] = mask = self._mask(request)
         self._stale |= mask
-        if mask and (any(pool.wanted for pool in request.pools) or _may_give(request)):
+        if mask and (any(pool.wanted or pool.moving for pool in request.pools) or _may_give(request)):
             self._active[request.job] = None
         else:
             self._active.pop(request.job, None)
@@ -90,28 +91,25 @@ class Allotment:
         """What the job gets and gives, as of the last refresh."""
         return self._results.get(job, NOTHING)
 
-    def view(self, job: str, fleet: Inventory | None = None) -> AllottedFleet:
-        """The fleet as this job may use it; `fleet`: a copy to read instead of the fleet itself. Slices that the job's request names
-        already, but that it has not reserved yet, are its own."""
+    def view(self, job: str) -> AllottedFleet:
+        """The fleet as this job may use it. Slices that the job's request names already, but that it has not reserved yet, are its own."""
         granted = dict(self.of(job).granted)
         request = self._requests.get(job)
         for pool in request.pools if request is not None else ():
-            own = [slice_ for unit in pool.units for slice_ in self._unreserved(pool.requirements.shape, unit)]
+            own = [slice_ for unit in pool.units for slice_ in self._slices(unit)]
             if own:
                 granted[pool.requirements.shape] = (*own, *granted.get(pool.requirements.shape, ()))
-        return AllottedFleet(fleet if fleet is not None else self._fleet, granted, self._kept)
+        return AllottedFleet(self._fleet, granted, self._kept)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
-    def _unreserved(self, shape: Shape, unit: HeldUnit) -> Iterable[Slice]:
-        for location in self._locations(unit.nodes):
-            slice_ = self._fleet.slice_at(location)
-            if slice_ is not None and self._fleet.is_free(slice_):
-                yield slice_
+    def _slices(self, unit: HeldUnit) -> Iterable[Slice]:
+        found = (self._fleet.slice_at(location) for location in self._locations(unit.nodes))
+        return (slice_ for slice_ in found if slice_ is not None)
 
     def _mask(self, request: AllotmentRequest) -> int:
         mask = 0
-        for pool in request.pools:
-            mask |= 1 << self._classes.number(pool.requirements)
+        for requirements in _requirements(request):
+            mask |= 1 << self._classes.number(requirements)
         return mask
 
     def _hold(self, job: str, before: frozenset[str], now: frozenset[str]) -> None:
@@ -178,11 +176,17 @@ class Allotment:
 
     def _applicant(self, job: str) -> Applicant:
         request = self._requests[job]
-        return Applicant(request, [self._classes.number(pool.requirements) for pool in request.pools], self._classes_of)
+        numbers = [self._classes.number(pool.requirements) for pool in request.pools]
+        preferred = [self._classes.number(pool.preferred or pool.requirements) for pool in request.pools]
+        return Applicant(request, numbers, preferred, self._classes_of)
 
     def _classes_of(self, unit: HeldUnit) -> list[SliceClass]:
         found = (self._classes.class_of(location) for location in self._locations(unit.nodes))
         return [class_ for class_ in found if class_ is not None]
+
+
+def _requirements(request: AllotmentRequest) -> list[SliceRequirements]:
+    return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
 
 
 def _nodes(request: AllotmentRequest) -> frozenset[str]:

@@ -65,18 +65,22 @@ class SliceClasses:
                     domain = _domain(requirements, slice_)
                     self._move(location, class_.mask | 1 << number, {**class_.domains, **({number: domain} if domain is not None else {})})
 
-    def drop(self, requirements: SliceRequirements) -> None:
-        """One pool less has these requirements."""
+    def drop(self, requirements: SliceRequirements) -> int:
+        """One pool less has these requirements. Returns the bits of others that slices meet too that met these."""
+        number = self._ids[requirements]
+        concerned = 0
+        for class_ in self._fitting[number]:
+            concerned |= class_.mask
         self._uses[requirements] -= 1
         if self._uses[requirements]:
-            return
+            return concerned
         del self._uses[requirements]
-        number = self._ids[requirements]
         for class_ in list(self._fitting[number]):
             domains = {each: domain for each, domain in class_.domains.items() if each != number}
             for location in list(class_.members):
                 self._move(location, class_.mask & ~(1 << number), domains)
         del self._ids[requirements], self._requirements[number], self._fitting[number]
+        return concerned & ~(1 << number)
 
     def number(self, requirements: SliceRequirements) -> int:
         """The number of requirements that are in use; `1 << number` is its bit in masks."""
@@ -90,22 +94,30 @@ class SliceClasses:
     def put(self, location: Location, slice_: Slice, *, free: bool, leaving: bool) -> int:
         """A usable slice is new, or changed. Returns the masks of its classes before and after."""
         old = self._class_of.get(location)
+        before, class_ = 0, old
         if old is None or old.members[location] != slice_:
-            before = self.remove(location)
-            mask, domains = 0, {}
-            for number, requirements in self._requirements.items():
-                if requirements.suits(slice_):
-                    mask |= 1 << number
-                    if (domain := _domain(requirements, slice_)) is not None:
-                        domains[number] = domain
-            class_ = self._join(location, slice_, mask, domains)
-        elif (location in old.free, location in old.leaving) == (free, leaving):
+            mask, domains = self._test(slice_)
+            if old is not None and (old.kind, old.mask, old.domains) == (slice_.kind, mask, domains):
+                old.members[location] = slice_  # nobody can tell the difference
+            else:
+                before = self.remove(location)
+                class_ = self._join(location, slice_, mask, domains)
+        assert class_ is not None
+        if class_ is old and (location in class_.free, location in class_.leaving) == (free, leaving):
             return 0
-        else:
-            before, class_ = 0, old
         (class_.free.add if free else class_.free.discard)(location)
         (class_.leaving.add if leaving else class_.leaving.discard)(location)
         return before | class_.mask
+
+    def _test(self, slice_: Slice) -> tuple[int, dict[int, Hashable]]:
+        """The bits of the requirements that the slice meets, and its domains."""
+        mask, domains = 0, {}
+        for number, requirements in self._requirements.items():
+            if requirements.suits(slice_):
+                mask |= 1 << number
+                if (domain := _domain(requirements, slice_)) is not None:
+                    domains[number] = domain
+        return mask, domains
 
     def remove(self, location: Location) -> int:
         """The slice is gone or unusable. Returns the mask of its class."""

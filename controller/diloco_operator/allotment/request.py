@@ -29,6 +29,10 @@ class PoolDemand:
     max: int
     wanted: int
     """Units that could start now if they had slices."""
+    preferred: SliceRequirements | None = None
+    """Of slices to try first, because others may not work."""
+    moving: int = 0
+    """Of `units`, those that would leave their slices for others if some are left over."""
     scavenged: bool = False
     """It takes what nobody else wants, and is no part of any minimum."""
     units: tuple[HeldUnit, ...] = ()

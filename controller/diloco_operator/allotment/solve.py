@@ -3,6 +3,7 @@
 1. Minima of all jobs, the highest priority first, among equals the oldest job. Pool minima are part of a job's minimum.
 2. Surplus, the highest priority first; jobs of equal priority get equal shares, counted in slices.
 3. Scavenged pools, by the rule of surplus.
+4. Slices for units that would leave theirs, from what is left over.
 
 A unit that finds no slice left may have one on which a unit of a later step runs: that unit is revoked. Within surplus of equal priority
 this happens only if the shares become strictly more equal, so no two jobs take a slice from each other in turns. Units of a minimum are
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ class Applicant(NamedTuple):
     request: AllotmentRequest
     numbers: Sequence[int]
     """Of the requirements of its pools."""
+    preferred: Sequence[int]
+    """Of the slices that its pools prefer; the same number: of none."""
     classes_of: Callable[[HeldUnit], list[SliceClass]]
     """Of the usable slices that a unit has."""
 
@@ -54,6 +57,7 @@ class _Rank(NamedTuple):
 class _Pool:
     demand: PoolDemand
     number: int
+    preferred: int
     wanted: int
     room: int
     counted: int
@@ -93,7 +97,7 @@ class _Job:
     def __init__(self, applicant: Applicant) -> None:
         self.request = request = applicant.request
         self.classes_of = applicant.classes_of
-        self.pools = [_pool(demand, number) for demand, number in zip(request.pools, applicant.numbers, strict=True)]
+        self.pools = [_pool(*each) for each in zip(request.pools, applicant.numbers, applicant.preferred, strict=True)]
         self.room = request.max - sum(len(pool.demand.units) + pool.demand.others for pool in self.pools)
         self.surplus = {band: self._surplus(band) for band in (_FIRM, _SCAVENGED)}
         self.revoked: dict[str, str] = {}
@@ -158,10 +162,10 @@ class _Job:
         del self.revoked[unit.name]
 
 
-def _pool(demand: PoolDemand, number: int) -> _Pool:
+def _pool(demand: PoolDemand, number: int, preferred: int) -> _Pool:
     held = len(demand.units)
     counted = held + demand.lasting
-    return _Pool(demand, number, demand.wanted, demand.max - held - demand.others, counted, counted)
+    return _Pool(demand, number, preferred, demand.wanted, demand.max - held - demand.others, counted, counted)
 
 
 def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass]) -> dict[str, Allotted]:
@@ -172,6 +176,8 @@ def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass]) -> dic
     for band in (_FIRM, _SCAVENGED):
         for priority in sorted({job.request.priority for job in round_.jobs}, reverse=True):
             round_.share_out(band, priority)
+    for job in round_.jobs:
+        round_.replace_slices(job)
     return round_.result()
 
 
@@ -239,10 +245,8 @@ class _Round:
         if pool.wanted <= 0 or pool.room <= 0 or job.room <= 0:
             return False
         shape = pool.demand.requirements.shape
-        domains: Sequence[Hashable] = (None,) if shape.slots == 1 else self.supply.domains(pool.number, shape.slots)
         for take in (self._take_left, self._take_from_others):
-            for domain in domains:
-                want = (pool.number, domain)
+            for want in self._wants(pool, shape.slots):
                 if take(job, want, shape.slots, rank):
                     self.grants.append(_Grant(job.key, shape, want))
                     pool.wanted -= 1
@@ -251,6 +255,22 @@ class _Round:
                     job.room -= 1
                     return True
         return False
+
+    def _wants(self, pool: _Pool, slots: int) -> Iterator[Want]:
+        """What a unit of the pool may take, the best first."""
+        for number in dict.fromkeys((pool.preferred, pool.number)):
+            domains: Sequence[Hashable] = (None,) if slots == 1 else self.supply.domains(number, slots)
+            yield from ((number, domain) for domain in domains)
+
+    def replace_slices(self, job: _Job) -> None:
+        """For units that would leave their slices."""
+        for pool in job.pools:
+            shape = pool.demand.requirements.shape
+            for _ in range(pool.demand.moving):
+                want = next((want for want in self._wants(pool, shape.slots) if self.supply.take(want, shape.slots)), None)
+                if want is None:
+                    break
+                self.grants.append(_Grant(job.key, shape, want))
 
     def _take_left(self, _job: _Job, want: Want, slots: int, _rank: _Rank) -> bool:
         return self.supply.take(want, slots)

@@ -21,6 +21,10 @@ class AllottedFleet:
         self._granted = granted
         self._kept = kept
 
+    def over(self, fleet: Inventory) -> AllottedFleet:
+        """The same on another inventory: a copy."""
+        return AllottedFleet(fleet, self._granted, self._kept)
+
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`: those granted for this shape, as long as they are free."""
         return (slice_ for slice_ in self._granted.get(shape, ()) if self._fleet.is_free(slice_))

@@ -272,7 +272,7 @@ class UnitReason(enum.StrEnum):
         "BackingOff: its restart budget is used up, but by failures on one host, which is avoided; it starts again on another.",
     )
     SCALED_DOWN = "ScaledDown", "The job asks for fewer learners."
-    GAVE_WAY = "GaveWay", "The pool's capacity is Scavenged, and a unit of another job needed the slice."
+    GAVE_WAY = "GaveWay", "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share of what is left."
     SUSPENDED = "Suspended", "The job is suspended."
     TEMPLATE_CHANGED = "TemplateChanged", "The pool's template changed; the unit is replaced by one from the new template."
 

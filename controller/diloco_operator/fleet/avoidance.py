@@ -34,6 +34,10 @@ class FleetWithout:
         if self.last:
             yield from avoided
 
+    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
+        """See `Fleet.kept`."""
+        return self.fleet.kept(shape)
+
     def slices(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.slices`."""
         return self.fleet.slices(shape)

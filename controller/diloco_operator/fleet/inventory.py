@@ -456,6 +456,10 @@ class Inventory:
             for entry in self._indexes[kind].entries.values():
                 yield self._slice(entry)
 
+    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
+        """Nothing: the inventory offers all."""
+        return iter(())
+
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         found: list[Slice] = []
         for member in name.split(GROUP_SEPARATOR):

@@ -143,6 +143,10 @@ class Fleet(Protocol):
         """All slices of this shape in whatever state, lazily."""
         ...
 
+    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
+        """Slices that are free and not offered to this job, each with the key of the job that it is kept for; "": for none."""
+        ...
+
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
         """The slices that `group_name` named, in whatever state they are; None when one of them is no longer in the fleet."""
         ...

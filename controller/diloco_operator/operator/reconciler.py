@@ -1,5 +1,8 @@
 """One reconcile of one job: caches → observed state → plan → writes.
 
+The allotment grants each job the free slices that only this job may take. A decision shows what the job wants; if that grants it more
+slices than the decision saw, it decides again at once.
+
 A plan must reserve its nodes before another job's plan is decided. For most jobs the whole decision is made between two awaits. The
 decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
@@ -10,32 +13,30 @@ See docs/decisions/0091-fairness-between-jobs.md.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from diloco.contract import syncer_host_name
 
+from diloco_operator.allotment import Allotment, AllotmentRequest, Allotted
 from diloco_operator.api import names
-from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.fleet import Inventory, Shape
-from diloco_operator.fleet.slice_kinds import shape_of
+from diloco_operator.fleet import Inventory
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import CachedJob, Caches, JobKey
-from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
-from diloco_operator.operator.preemption import Preemption
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
 from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
-from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, reconcile, reservations
+from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, first_request, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
 from diloco_operator.timeouts import RECONCILE
 
@@ -49,6 +50,11 @@ _MANY_PODS = 50
 _MANY_CERTIFICATES = 8
 """To make so many certificates takes 1 ms or more."""
 
+
+_REFRESH_DELAY = 0.01
+"""Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
+_DECISIONS = 3
+"""Decisions in one reconcile: each shows what the job wants, and may be granted more."""
 
 type Decide = Callable[[ObservedState, datetime], Plan]
 """What decides: `reconcile`, or something simpler in a test of the operator alone."""
@@ -85,7 +91,6 @@ class Reconciler:
         self,
         caches: Caches,
         inventory: Inventory,
-        capacity: CapacityQueue,
         expectations: Expectations[JobKey],
         executor: Executor,
         events: EventRecorder,
@@ -102,7 +107,7 @@ class Reconciler:
     ) -> None:
         self._caches = caches
         self._inventory = inventory
-        self._capacity = capacity
+        self._allotment = Allotment(inventory)
         self._expectations = expectations
         self._executor = executor
         self._events = events
@@ -118,7 +123,11 @@ class Reconciler:
         """On the loop's clock. An offloaded decision slows down the writes of earlier ones, so a pause of the same length follows it."""
         self._jobs = jobs
         self._due = due
-        self._preemption = Preemption(inventory, wake)
+        self._wake = wake
+        self._registered: dict[JobKey, str] = {}
+        """Jobs that the allotment knows, with the keys that it knows them by."""
+        self._refresh: asyncio.TimerHandle | None = None
+        """Set while the allotment must be refreshed and the jobs that it concerns woken."""
         self._rejected_writes = RejectedWrites()
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
@@ -129,14 +138,22 @@ class Reconciler:
         self._holders: dict[str, JobKey] = {}
         """The same the other way round. The inventory's keys are never taken apart: a uid is whatever somebody wrote."""
 
-    def restore_reservations(self) -> None:
-        """Before the first reconcile: reserve what every job has already. Otherwise the first job could get the nodes of the next."""
+    async def restore(self) -> None:
+        """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
+        the slices of the next."""
         keys = {cached.key for cached in self._caches.jobs} | self._caches.jobs_with_pods()
         for key in keys:
             try:
                 self._restore_reservations(key)
             except Exception:  # a defect that shows in one job must not stop the others; its reconciles report it too
                 log.exception("the reservations of job %s/%s cannot be restored: this is a defect, please report it", *key)
+        for key in sorted(keys):
+            if (cached := self._caches.jobs.get(*key)) is not None:
+                try:
+                    self._register(key, cached.value.whole())
+                except Exception:  # as above
+                    log.exception("job %s/%s cannot be registered for slices: this is a defect, please report it", *key)
+                await asyncio.sleep(0)  # each new requirement is tested against every slice
 
     def _restore_reservations(self, key: JobKey) -> None:
         job = self._caches.job(key)
@@ -144,6 +161,14 @@ class Reconciler:
         self._release_deleted_jobs(key, job, pods)
         if job is not None:
             self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
+
+    def _register(self, key: JobKey, job: Job) -> None:
+        """A job that the allotment does not know yet."""
+        self._registered[key] = job.key
+        request = None
+        if job.managed_by == names.MANAGER:
+            request = first_request(self._observed(key, job), datetime.fromtimestamp(self._now(), tz=UTC))
+        self._allotment.update(request or AllotmentRequest(job.key, occupied=reservations(job, self._caches.pods(key), self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
         """The jobs that have reserved this node: those that a change of it concerns."""
@@ -160,7 +185,10 @@ class Reconciler:
             return ReconcileResult()
         if bare.managed_by != names.MANAGER:
             self._forget(key)
-            self._set_reservations(key, bare.key, _nodes_of(pods, bare.uid))
+            nodes = _nodes_of(pods, bare.uid)
+            self._registered[key] = bare.key
+            self._allotment.update(AllotmentRequest(bare.key, occupied=nodes))
+            self._set_reservations(key, bare.key, nodes)
             return ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
         if (wait := self._expectations.expires_in(key)) is not None:
@@ -190,53 +218,90 @@ class Reconciler:
     async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
         """The job, its plan, and the seconds that the decision took. On return the plan's nodes are reserved."""
         loop = asyncio.get_running_loop()
-        if (offload := self._offload) is None or not self._takes_long(key, cached.bare):
-            begun = loop.time()
-            job, plan = self._decision(key, cached)(self._inventory)
-        else:
-            async with self._decision_lock:  # the state is read only once it is this job's turn
+        offload = self._offload if self._takes_long(key, cached.bare) else None
+        job_key = cached.bare.key
+        async with self._decision_lock if offload is not None else nullcontext():  # the state is read only once it is this job's turn
+            if offload is not None:
                 await asyncio.sleep(self._next_offload - loop.time())
-                begun = loop.time()
-                decide, fleet = self._decision(key, cached), self._inventory.copy()
-                job, plan = await offload(lambda: decide(fleet))
+            begun = loop.time()
+            for _ in range(_DECISIONS):
+                decide, seen = self._decision(key, cached)
+                if offload is None:
+                    job, plan = decide(self._inventory)
+                else:
+                    fleet = self._inventory.copy()
+                    job, plan = await offload(functools.partial(decide, fleet))
+                    if any(self._inventory.reserved_by(node) - {job_key} - fleet.reserved_by(node) for node in plan.reservations):
+                        continue  # another job reserved one of its nodes
+                if not self._allots_more(job, plan, seen):
+                    break
+            else:  # things change faster than a thread decides: decide at once
+                decide, seen = self._decision(key, cached)
+                job, plan = decide(self._inventory)
+                if self._allots_more(job, plan, seen):
+                    self._wake(key)
+            if offload is not None:
                 self._next_offload = 2 * loop.time() - begun
-            if any(self._inventory.reserved_by(node) - {job.key} - fleet.reserved_by(node) for node in plan.reservations):
-                job, plan = self._decision(key, cached)(self._inventory)  # another job reserved one of its nodes: decide again, at once
-        decision_seconds = loop.time() - begun
-        self._set_reservations(key, job.key, plan.reservations)
-        status = plan.status.status if plan.status is not None else job.status
-        priority = self._priority(job)
-        self._capacity.set_demand(key, job.created, shapes_in_demand(job, status), priority=priority)
-        self._preemption.set(key, priority=priority, created=job.created, demand=plan.demand, reclaimable=plan.reclaimable)
-        self._capacity.reconciled(key)
-        return job, plan, decision_seconds
+        self._set_reservations(key, job_key, plan.reservations)
+        return job, plan, loop.time() - begun
 
-    def _decision(self, key: JobKey, cached: CachedJob) -> Callable[[Inventory], tuple[Job, Plan]]:
-        """A function that decides from the state of now. It can be called later and in another thread, on the fleet that it is given."""
-        now = self._now()
-        self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
-        pods = self._caches.pods(key)
-        unsure = key in self._unsure
-        observed = ObservedState(
-            job=cached.bare,
-            fleet=self._inventory,
+    def _allots_more(self, job: Job, plan: Plan, seen: Allotted) -> bool:
+        """Register what the job has and wants after this plan. True if the allotment then grants it slices, or revokes units, that the
+        decision did not see."""
+        self._allotment.update(plan.request or AllotmentRequest(job.key, occupied=plan.reservations))
+        self._refresh_allotment(job.key)
+        now = self._allotment.of(job.key)
+        return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys())
+
+    def fleet_changed(self) -> None:
+        """Slices came, went, or became free. The jobs that get or give some are woken in a moment."""
+        if self._refresh is None:
+            self._refresh = asyncio.get_running_loop().call_later(_REFRESH_DELAY, self._refresh_allotment)
+
+    def _refresh_allotment(self, deciding: str = "") -> None:
+        """Wake the jobs whose allotment changed; `deciding`: the job that is being decided on."""
+        if self._refresh is not None:
+            self._refresh.cancel()
+            self._refresh = None
+        for job in self._allotment.refresh() - {deciding}:
+            namespace, name, _ = job.split("/", 2)
+            self._wake((namespace, name))
+
+    def _observed(self, key: JobKey, job: Job) -> ObservedState:
+        allotted = self._allotment.of(job.key)
+        return ObservedState(
+            job=job,
+            fleet=self._allotment.view(job.key),
             config=self._config,
-            pods=pods,
+            pods=self._caches.pods(key),
             children=self._caches.children(key),
             rejected_writes=self._rejected_writes.of(key),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
-            priority=self._priority(cached.bare),
-            reclaims=self._preemption.reclaims(key),
+            priority=self._priority(job),
+            revoked=allotted.revoked,
             report=self._telemetry.latest(key),
         )
+
+    def _decision(self, key: JobKey, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
+        """A function that decides from the state of now, and what the allotment says now. The function can be called later and in another
+        thread, on the fleet that it is given."""
+        now = self._now()
+        self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
+        job_key = cached.bare.key
+        if not self._allotment.knows(job_key):
+            self._register(key, cached.whole())
+        self._refresh_allotment(job_key)
+        unsure = key in self._unsure
+        observed, allotted = self._observed(key, cached.bare), self._allotment.of(job_key)
+        view = self._allotment.view(job_key)
 
         def decide(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
             if unsure:  # the reservations of a plan that was not carried out belong to this job: decide anew what it needs
-                fleet.set_reservations(job.key, reservations(job, pods, fleet))
-            return job, self._reconcile(replace(observed, job=job, fleet=fleet), datetime.fromtimestamp(now, tz=UTC))
+                fleet.set_reservations(job.key, reservations(job, observed.pods, fleet))
+            return job, self._reconcile(replace(observed, job=job, fleet=view.over(fleet)), datetime.fromtimestamp(now, tz=UTC))
 
-        return decide
+        return decide, allotted
 
     def _priority(self, job: Job) -> int:
         return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0
@@ -329,13 +394,15 @@ class Reconciler:
         self._postponement.reset(key)
         self._telemetry.forget(key)
         self._expectations.forget(key)
-        self._preemption.set(key, priority=0, created=0.0, demand={}, reclaimable=())
-        self._capacity.set_demand(key, 0.0, ())
-        self._capacity.reconciled(key)
 
     def _release_deleted_jobs(self, key: JobKey, job: Job | None, pods: tuple[PodView, ...]) -> None:
         """Deleted jobs of this name keep the nodes of their last pods reserved, and nothing else."""
         alive = job.uid if job is not None else None
+        registered = self._registered.get(key)
+        if registered is not None and (job is None or registered != job.key):
+            del self._registered[key]
+            self._allotment.remove(registered)
+            self.fleet_changed()
         gone = {f"{key[0]}/{key[1]}/{pod.owner}": pod.owner for pod in pods if pod.owner != alive}
         for holder in self._reserving.get(key, set()) - gone.keys():
             if job is None or holder != job.key:
@@ -354,15 +421,7 @@ class Reconciler:
             if not reserving:
                 del self._reserving[key]
         if self._inventory.set_reservations(holder, nodes):
-            self._capacity.slices_freed()
-
-
-def shapes_in_demand(job: Job, status: Mapping[str, Any]) -> frozenset[Shape]:
-    """The shapes of which the job would take more slices, according to the pools in its status."""
-    if job.spec is None:
-        return frozenset()
-    short = {pool["name"] for pool in status.get("pools", ()) if pool.get("reason") in SHORT_OF_SLICES}
-    return frozenset(shape_of(pool) for pool in job.spec.pools if pool.name in short)
+            self.fleet_changed()
 
 
 def _nodes_of(pods: tuple[PodView, ...], owner: str) -> frozenset[str]:

@@ -21,7 +21,6 @@ from diloco_operator.kube.expectations import Expectations
 from diloco_operator.kube.reflector import CachedObject
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
-from diloco_operator.operator.capacity import CapacityQueue
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
 from diloco_operator.operator.logs import about_job
@@ -122,7 +121,6 @@ class Operator:
         )
         self.inventory = Inventory(config.disruption_signals)
         self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, rng, observer=metrics.queue if metrics else None)
-        self._capacity = CapacityQueue(self.inventory, self._queue.add)
         self._expectations: Expectations[JobKey] = Expectations(
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
@@ -130,7 +128,6 @@ class Operator:
         self._reconciler = Reconciler(
             self.caches,
             self.inventory,
-            self._capacity,
             self._expectations,
             Executor(client, events, concurrency=self._run.concurrency, per_job=self._run.job_concurrency),
             events,
@@ -179,7 +176,7 @@ class Operator:
             if lead is not None:
                 leading.append(asyncio.ensure_future(lead()))
                 await _first_end([*following, *leading])
-            self._reconciler.restore_reservations()
+            await self._reconciler.restore()
             self._started = True
             self._malformed_events.start()
             self._connect_metrics()
@@ -248,19 +245,19 @@ class Operator:
         self._queue.add_debounced(key, quiet if quiet >= _SHORTEST_DEBOUNCE else 0.0, _DEBOUNCE_LIMIT * quiet)
 
     def _on_node(self, node: NodeView | None, name: str) -> None:
-        """Reconcile the jobs that use the node, and one that waits for slices like it."""
+        """Reconcile the jobs that use the node, and those that get it."""
         changed = self.inventory.update_node(node) if node is not None else self.inventory.remove_node(name)
         if not changed:
             return
         for key in self._reconciler.jobs_on(name):
             self._queue.add(key)
         if self._started:
-            self._capacity.slices_freed()
+            self._reconciler.fleet_changed()
 
     def _on_room(self) -> None:
-        """Another pod made room on a slice: reconcile one of the jobs that wait for slices."""
+        """Another pod made room on a slice: reconcile the job that gets it."""
         if self._started:
-            self._capacity.slices_freed()
+            self._reconciler.fleet_changed()
 
     def _on_other_learner(self, node: str) -> None:
         """A learner of another operator came to the node: one of the two must leave."""

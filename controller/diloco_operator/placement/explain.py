@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from diloco_operator.api.job import Locality
@@ -15,7 +16,7 @@ from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
 _MAX_NAMED = 3
-"""Zones, network blocks or hosts that a message names one by one."""
+"""Zones, network blocks, hosts or jobs that a message names one by one."""
 _MAX_CHECKED = 1000
 """Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
 
@@ -64,30 +65,49 @@ def pool_outcome(
         verb = "is" if counts.used == 1 else "are"
         by = first_and_more(counts.used_by, counts.used_by_count)
         parts.append(f"{counts.used} of {counts.total} slices {verb} used by other pods: {by}")
-    parts += _unfit(pool, fleet, requirements)
-    if left:
-        parts.append(_too_few_together(pool, left))
+    parts += _free_elsewhere(pool, fleet, requirements)
+    if pool.shape.slots > 1 and (together := _with_ungranted(fleet, requirements, left)):
+        parts.append(_too_few_together(pool, together))
     return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
 
 
-def _unfit(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements) -> list[str]:
-    """Free slices that the pool cannot use."""
+def _free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements) -> list[str]:
+    """Free slices that the pool cannot use, or that are kept for other jobs."""
     possible = requirements._replace(avoided=frozenset())
     avoided: list[Slice] = []
     unwanted, small, example = 0, 0, ""
-    for slice_ in itertools.islice(fleet.free(pool.shape), _MAX_CHECKED):
+    kept: Counter[str] = Counter()
+    offered = ((slice_, "") for slice_ in fleet.free(pool.shape))
+    for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape)), _MAX_CHECKED):
         if requirements.fits(slice_):
-            continue
-        if pool.avoided and possible.fits(slice_):
+            kept[winner] += bool(winner)
+        elif pool.avoided and possible.fits(slice_):
             avoided.append(slice_)
         elif not possible.admits(slice_):
             unwanted += 1
         else:
             small += 1
             example = example or fleet.shortage(slice_, requirements.needs)
-    found = [_avoided(pool, avoided)] if avoided else []
+    found = [f"{kept.total()} free, but kept for {_jobs(kept)}"] if kept.total() else []
+    found += [_avoided(pool, avoided)] if avoided else []
     found += [f"{unwanted} free, but not fitting: {_requirements(pool, requirements)}"] if unwanted else []
     return [*found, f"{small} free, but too small: {example}"] if small else found
+
+
+def _jobs(kept: Counter[str]) -> str:
+    """Jobs (keys) and how many slices are kept for each."""
+    found = [(f"{'/'.join(job.split('/')[:2])} ({count})") for job, count in kept.most_common() if count]
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f"{'job' if len(found) == 1 else 'jobs'} {', '.join(found[:_MAX_NAMED])}{more}"
+
+
+def _with_ungranted(fleet: Fleet, requirements: SliceRequirements, left: Mapping[Domain, int]) -> Mapping[Domain, int]:
+    """`left`, and the slices that are free and kept for nobody, because they are too few for one unit; the domain with most first."""
+    found = Counter(left)
+    for slice_, winner in itertools.islice(fleet.kept(requirements.shape), _MAX_CHECKED):
+        if not winner and requirements.fits(slice_):
+            found[requirements.domain(slice_)] += 1
+    return dict(found.most_common())
 
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:

@@ -4,15 +4,16 @@
 `status` (conditions, status, Events); `context` is the job at one moment.
 
 
-The operator calls it like this, with nothing awaited between the three lines:
+The operator calls it like this, with nothing awaited between the lines:
 
     plan = reconcile(observed, now)
+    allotment.update(plan.request)  # if that grants the job more, decide again
     inventory.set_reservations(observed.job.key, plan.reservations)
     queue the plan for the executor
 """
 
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.engine import reconcile
+from diloco_operator.reconcile.engine import first_request, reconcile
 from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child, project_pod
 from diloco_operator.reconcile.units.reservations import reservations
 
@@ -23,6 +24,7 @@ __all__ = [
     "ObservedState",
     "OperatorConfig",
     "PodView",
+    "first_request",
     "parse_job",
     "project_child",
     "project_pod",

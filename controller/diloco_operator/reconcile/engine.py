@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.placement import Solver, place
 from diloco_operator.plan import Plan
@@ -24,10 +25,10 @@ from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, p
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
-from diloco_operator.reconcile.units.preemption import preempt, reclaimable
 from diloco_operator.reconcile.units.reservations import pod_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import restarted
-from diloco_operator.reconcile.units.scaling import Scaling, scale
+from diloco_operator.reconcile.units.revocations import leave_revoked
+from diloco_operator.reconcile.units.scaling import Scaling, request_on_record, scale
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
@@ -58,6 +59,17 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
     return replace(plan, restarts=restarted(context.before, units.records), slices_given_up=slices_given_up(context.before, units.records))
 
 
+def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | None:
+    """What a job has and wants by its spec, status and pods, for the allotment before the job's first reconcile. None: it keeps what it
+    has and wants nothing."""
+    job = observed.job
+    if job.managed_by != names.MANAGER or job.spec is None:
+        return None
+    if job.deleting or finished(job.status) or job.spec.suspend:
+        return AllotmentRequest(job.key)
+    return request_on_record(build_context(observed, job.spec, now.timestamp()))
+
+
 def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     """Create what is missing, place and start units, delete what is over, and write what there is to report."""
     configuration = configuration_changes(context)
@@ -66,7 +78,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     syncer = syncer_changes(context, may_create=ready)
     rejected = (*certificates.rejected, *configuration.rejected, *syncer.rejected)
 
-    records = preempt(context, leave_removed_pools(context, replace_outdated(context, units.records)))
+    records = leave_revoked(context, leave_removed_pools(context, replace_outdated(context, units.records)))
     pods = LearnerPods(context)
     scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
     begun = [*missing_pods(context, pods, scaling.records, units.adopted), *missing_host_lists(context, pods, units.records, units.adopted)]
@@ -106,8 +118,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         events=write.events,
         requeue_after=_requeue_after(context, deadlines),
         reservations=reserved_nodes(context, scaling.records),
-        demand=scaling.demand,
-        reclaimable=reclaimable(context, scaling.records),
+        request=scaling.request,
     )
 
 
@@ -128,6 +139,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
         events=write.events,
         requeue_after=_requeue_after(context, (*units.deadlines, *context.hosts.deadlines, *cleanup.deadlines, write.due)),
         reservations=reserved_nodes(context, scaling.records),
+        request=AllotmentRequest(context.observed.job.key),
     )
 
 
@@ -142,6 +154,7 @@ def _record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
         events=write.events,
         requeue_after=_requeue_after(context, (write.due,)),
         reservations=pod_nodes(context.observed.pods),
+        request=AllotmentRequest(context.observed.job.key),
     )
 
 
@@ -153,13 +166,19 @@ def _clean_up(context: ReconcileContext) -> Plan:
         deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due)),
         reservations=pod_nodes(context.observed.pods),
+        request=AllotmentRequest(context.observed.job.key),
     )
 
 
 def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     """Garbage collection ends the pods; those whose end no kubelet will confirm are deleted by force, as for any job."""
     deletes, deadlines = force_deletes(context)
-    return Plan(deletes=tuple(deletes), requeue_after=_earliest(context.now, deadlines), reservations=pod_nodes(context.observed.pods))
+    return Plan(
+        deletes=tuple(deletes),
+        requeue_after=_earliest(context.now, deadlines),
+        reservations=pod_nodes(context.observed.pods),
+        request=AllotmentRequest(context.observed.job.key),
+    )
 
 
 def _leave_alone(observed: ObservedState, statements: conditions.Statements, now: float) -> Plan:

@@ -33,7 +33,6 @@ from diloco_operator.kube.fields import (
     text,
     whole_number,
 )
-from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
@@ -382,7 +381,8 @@ class ObservedState:
 
     job: Job
     fleet: Fleet
-    """The operator's inventory. It does not change during a reconcile; `Plan.reservations` goes into it right after."""
+    """As this job may use it: of the free slices it offers those that the allotment has granted to the job. It does not change during a
+    reconcile; `Plan.reservations` goes into the inventory right after."""
     config: OperatorConfig
     pods: tuple[PodView, ...] = ()
     """All with the label of this job in its namespace."""
@@ -393,9 +393,8 @@ class ObservedState:
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
     priority: int = 0
     """The value of the job's PriorityClass."""
-    reclaims: Mapping[SliceRequirements, int] = field(default_factory=dict)
-    """What units of other jobs found no slice for, and how many slices this job's Scavenged pools are to give back for it; 0: others do,
-    but none may be taken away from under them."""
+    revoked: Mapping[str, str] = field(default_factory=dict)
+    """Units that must leave their slices -> the key of the job that gets these."""
     report: Report | None = None
     """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not reported yet."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import UnitReason
@@ -17,12 +18,12 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
-from diloco_operator.reconcile.units.preemption import fits, is_reclaimed
 from diloco_operator.reconcile.units.requirements import hardware_request
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 
-_ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST})
+_ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST, UnitReason.GAVE_WAY})
 """Why an attempt ended that did not fail."""
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
@@ -51,8 +52,8 @@ class Scaling:
     """Units that have hardware."""
     rejected: int = 0
     """Units that have a slice, but whose pods the API server rejected."""
-    demand: dict[SliceRequirements, int] = field(default_factory=dict)
-    """Slices that units need and did not find; Scavenged pools have no demand."""
+    request: AllotmentRequest | None = None
+    """What the job has and wants now; None: it keeps what it has."""
     deadlines: list[float] = field(default_factory=list)
     avoid: Mapping[str, float] = field(default_factory=dict)
     """Nodes that units avoid, because no scheduler bound a pod there lately -> since when."""
@@ -88,7 +89,6 @@ def scale(
     scaling.placed = len(placement.assigned) + draining + completed
     scaling.desired = min(context.spec.learners.max, sum(pool.learners.max for pool in context.spec.pools))
     scaling.possible = possible_units(context, records)
-    scaling.demand = _demand(context, request, placement, scaling.possible - scaling.placed)
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
@@ -96,6 +96,9 @@ def scale(
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
     if any(left.reason is UnitReason.NO_CAPACITY for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
+    unwanted = {left.unit for left in placement.unplaced if left.reason is not UnitReason.NO_CAPACITY}
+    refused = {unit for unit, record in scaling.records.items() if record.reason == UnitReason.PODS_REFUSED}
+    scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid)
     _show_missing(context, scaling, placement)
     _forget_unneeded(scaling, placement)
     return scaling
@@ -111,6 +114,12 @@ def _place(context: ReconcileContext, request: JobRequest, solver: Solver, avoid
     return solver(PlacementRequest((request,), fleet))
 
 
+def request_on_record(context: ReconcileContext) -> AllotmentRequest:
+    """What the job has and wants by its status."""
+    records = {name: record for name, record in context.before.items() if record.pool in context.pools}
+    return allotment_request(context, _job_request(context, records), records)
+
+
 # --- the request -----------------------------------------------------------------------------------------------------------
 def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobRequest:
     by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
@@ -120,13 +129,15 @@ def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     occupancy = {name: _occupancy(mine) for name, mine in by_pool.items()}
     taken = sum(occupancy.taken for occupancy in occupancy.values())
     most_new = _most_new(context, records)
+    # Scavenged pools come last, as in the allotment: they take what nobody else wants.
+    pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
     return JobRequest(
         key=context.observed.job.key,
         min=learners.min,
         max=learners.max,
         reserved=taken,
         priority=context.observed.priority,
-        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new) for pool in context.spec.pools),
+        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new) for pool in pools),
     )
 
 
@@ -155,7 +166,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
     most = max(0, pool.learners.max - occupancy.failed)
     request = replace(
         hardware_request(context, pool),
-        min=min(most, max(0, pool.learners.min - occupancy.failed)),
+        min=0 if pool.capacity is Capacity.SCAVENGED else min(most, max(0, pool.learners.min - occupancy.failed)),
         max=most,
         reserved=occupancy.taken,
         given_up=occupancy.failed,
@@ -164,26 +175,12 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
     requirements = slice_requirements(request)
     spare = SpareSlices(context.observed.fleet, requirements)
     units = [_unit_request(context, requirements, record, spare) for record in candidates]
-    reclaimed = is_reclaimed(context, pool)
-    if reclaimed:
-        units = [unit for unit in units if unit.slice]
-    if occupancy.grows and not context.finishing and not reclaimed:
+    if occupancy.grows and not context.finishing:
         used = {record.number for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
         new = max(0, min(most - occupancy.taken, context.spec.learners.max) - len(units))
         units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
     return replace(request, units=tuple(units))
-
-
-def _demand(context: ReconcileContext, job: JobRequest, placement: Placement, room: int) -> dict[SliceRequirements, int]:
-    """`room`: units that the job may still get."""
-    found: dict[SliceRequirements, int] = {}
-    for pool in job.pools:
-        missing = sum(left.pool == pool.name and left.reason == UnitReason.NO_CAPACITY for left in placement.unplaced)
-        if (count := min(missing, room)) > 0 and context.pools[pool.name].capacity is not Capacity.SCAVENGED:
-            requirements = slice_requirements(pool)
-            found[requirements] = found.get(requirements, 0) + count * pool.shape.slots
-    return found
 
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
@@ -194,7 +191,7 @@ def _unit_request(context: ReconcileContext, requirements: SliceRequirements, re
     fleet = context.observed.fleet
     slices = fleet.resolve(requirements.shape, record.slice)
     possible = requirements._replace(avoided=frozenset())
-    if slices is None or not all(fleet.usable(slice_) and fits(possible, slice_) for slice_ in slices):
+    if slices is None or not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
         return UnitRequest(record.name)
     if not requirements.near_enough(slices) or spare.replace(slices):
         return UnitRequest(record.name)

@@ -7,6 +7,7 @@ from builders.allotted_jobs import V5P, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.fleet import Shape, project_node
+from diloco_operator.placement import PlacementRequest, place
 
 PAIR = Shape("nvidia-h100-80gb", "", 8, 2)
 ONE_GPU_HOST = Shape("nvidia-h100-80gb", "", 8, 1)
@@ -202,3 +203,19 @@ def test_slices_without_any_job_that_wants_them_are_granted_to_nobody() -> None:
     world = World(*tpus(2)).job("one", a_pool(max=1)).settle()
     assert list(world.allotment.view("one").free(V5P)) == []
     assert [kept for _, kept in world.allotment.view("one").kept(V5P)] == [""]
+
+
+# --- what users read ---------------------------------------------------------------------------------------------------------
+def test_the_message_of_a_pool_says_for_which_job_free_slices_are_kept() -> None:
+    world = World(a_gpu_node("g-0"), a_gpu_node("g-1")).job("ns/single/1", a_pool(max=1, shape=ONE_GPU_HOST), min=0).settle()
+    world.job("ns/gang/2", a_pool(max=1, shape=PAIR)).job("ns/late/3", a_pool(max=1, shape=ONE_GPU_HOST), min=0)
+    world.allotment.refresh()
+    world.act("ns/single/1")
+    late = PlacementRequest((world.jobs["ns/late/3"].placement_request(),), world.allotment.view("ns/late/3"))
+    assert "1 free, but kept for job ns/gang (1)" in place(late).pools[0].message
+
+
+def test_the_message_of_a_gang_counts_free_hosts_that_are_too_few_for_it() -> None:
+    world = World(a_gpu_node("g-0")).job("gang", a_pool(max=1, shape=PAIR)).settle()
+    gang = PlacementRequest((world.jobs["gang"].placement_request(),), world.allotment.view("gang"))
+    assert "1 free, but a unit needs 2" in place(gang).pools[0].message

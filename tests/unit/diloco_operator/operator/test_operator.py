@@ -15,6 +15,7 @@ from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual, until
+from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.certificates.issuing import Issuer
@@ -23,6 +24,7 @@ from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unav
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
+from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
 from diloco_operator.reconcile import ObservedState
 from diloco_operator.report import Report
@@ -265,16 +267,18 @@ def short_of_slices(observed: ObservedState) -> Plan:
     assert pool is not None
     node = next((part.hosts[0].node for part in observed.fleet.free(shape_of(pool))), None)
     mine = observed.job.status.get("pools", [{}])[0].get("placed") == 1
-    if mine or node is not None:
-        return _status(observed, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}))
-    return _status(observed, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset())
+    units = (HeldUnit("v6e-0", ("np-a-0",)),) if mine or node is not None else ()
+    demand = PoolDemand(SliceRequirements(shape_of(pool), ""), 1, 1, wanted=1 - len(units), units=units)
+    request = AllotmentRequest(observed.job.key, created=observed.job.created, min=1, max=1, pools=(demand,))
+    if units:
+        return _status(observed, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}), request)
+    return _status(observed, {"name": "v6e", "reason": "NoFreeSlice"}, frozenset(), request)
 
 
-def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str]) -> Plan:
+def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str], request: AllotmentRequest) -> Plan:
     job = observed.job
-    if job.status.get("pools") == [pool]:
-        return Plan(reservations=reservations)
-    return Plan(status=ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]}), reservations=reservations)
+    status = ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]})
+    return Plan(status=status if job.status.get("pools") != [pool] else None, reservations=reservations, request=request)
 
 
 def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free() -> None:

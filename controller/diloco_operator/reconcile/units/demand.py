@@ -1,0 +1,96 @@
+"""What a job has and wants, for the allotment between jobs. Pure.
+
+See docs/decisions/0129-allotment.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
+from diloco_operator.api.job import Capacity, UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.slices import Shape
+from diloco_operator.placement import JobRequest, PoolRequest
+from diloco_operator.placement.matching import slice_requirements
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+_LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
+"""How much a job loses with a unit that leaves in this state."""
+_LEAVES_SLICE = (UnitReason.GAVE_WAY, UnitReason.SCALED_DOWN, UnitReason.SUSPENDED)
+"""Why a unit drains that does not come back to its slice."""
+
+
+def allotment_request(
+    context: ReconcileContext,
+    job: JobRequest,
+    records: Mapping[str, UnitStatusRecord],
+    unwanted: Collection[str] = (),
+    avoid: Collection[str] = (),
+) -> AllotmentRequest:
+    """`job`: the request to placement; `records`: its units afterwards; `unwanted`: units without a slice that could not use one now;
+    `avoid`: nodes that units use only if there are no others."""
+    occupied: set[str] = set()
+    lasting: dict[str, int] = {}
+    leaving: dict[str, int] = {}
+    for record in records.values():
+        if record.state not in (UnitState.DRAINING, UnitState.COMPLETED):
+            continue
+        leaving[record.pool] = leaving.get(record.pool, 0) + 1
+        if record.state is UnitState.COMPLETED or record.reason not in _LEAVES_SLICE:
+            lasting[record.pool] = lasting.get(record.pool, 0) + 1
+            if record.slice and record.pool in context.shapes:
+                occupied.update(_nodes(context, context.shapes[record.pool], record))
+    return AllotmentRequest(
+        job=job.key,
+        priority=context.observed.priority,
+        created=context.observed.job.created,
+        min=job.min,
+        max=job.max - sum(count for pool, count in leaving.items() if pool not in context.pools),
+        pools=tuple(
+            _pool_demand(context, pool, records, unwanted, avoid, others=leaving.get(pool.name, 0), lasting=lasting.get(pool.name, 0))
+            for pool in job.pools
+        ),
+        occupied=frozenset(occupied),
+    )
+
+
+def _pool_demand(
+    context: ReconcileContext,
+    pool: PoolRequest,
+    records: Mapping[str, UnitStatusRecord],
+    unwanted: Collection[str],
+    avoid: Collection[str],
+    *,
+    others: int,
+    lasting: int,
+) -> PoolDemand:
+    units: list[HeldUnit] = []
+    wanted = moving = 0
+    for unit in pool.units:
+        record = records.get(unit.name)
+        if record is not None and record.slice and record.state in _LOSS:
+            units.append(HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state]))
+            moving += not record.running and any(node in pool.avoided for node in nodes)
+        elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not context.finishing:
+            wanted += 1
+    scavenged = context.pools[pool.name].capacity is Capacity.SCAVENGED
+    requirements = slice_requirements(pool)
+    return PoolDemand(
+        requirements=requirements,
+        min=pool.min,
+        max=pool.max,
+        wanted=wanted,
+        preferred=requirements._replace(avoided=requirements.avoided.union(avoid)) if avoid else None,
+        moving=moving,
+        scavenged=scavenged,
+        units=tuple(units),
+        others=others,
+        lasting=lasting,
+    )
+
+
+def _nodes(context: ReconcileContext, shape: Shape, record: UnitStatusRecord) -> tuple[str, ...]:
+    slices = context.observed.fleet.resolve(shape, record.slice) or ()
+    return tuple(host.node for slice_ in slices for host in slice_.hosts)

@@ -1,0 +1,28 @@
+"""Units leave their slices for units of other jobs, as the allotment says. Pure.
+
+See docs/decisions/0129-allotment.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+_ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
+
+
+def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
+    """The units, of which those drain that the allotment has revoked. Those without processes leave their slices at once."""
+    found = dict(records)
+    for name, winner in context.observed.revoked.items():
+        record = found.get(name)
+        if record is None or not record.slice or record.state not in _ABLE:
+            continue
+        message = f"it leaves slice {record.slice} to job {'/'.join(winner.split('/')[:2])}"
+        gone = record._replace(reason=UnitReason.GAVE_WAY, message=message, since=context.now)
+        found[name] = gone._replace(state=UnitState.DRAINING) if record.running else gone._replace(slice="")
+    return found

@@ -1,0 +1,153 @@
+"""Several jobs and too few slices, with the operator running: who gets the slices, and whose units leave theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_node, a_tpu_slice
+from builders.operator_run import an_api, an_operator, running
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.memory import MemoryApi
+
+type Scenario = Callable[[MemoryApi, FakeCluster], Awaitable[None]]
+
+EPOCH = 1_763_672_400.0
+
+
+def wall_clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def the_job(name: str, max: int, *, min: int = 1, priority_class: str = "", **pool: str) -> Obj:
+    spec: Obj = {"syncer": {}, **({"priorityClassName": priority_class} if priority_class else {})}
+    pools = [{**tpu_pool("v6e", "tpu-v6e", "2x2", max=max), **pool}]
+    return a_manifest(name, namespace="default", min=min, max=max, pools=pools, spec=spec)
+
+
+async def states(api: MemoryApi, name: str) -> list[str]:
+    found = await api.get(names.DILOCO_JOBS, "default", name)
+    return sorted(unit["state"] for unit in found.get("status", {}).get("units", ()))
+
+
+async def pods(api: MemoryApi) -> set[str]:
+    return {pod["metadata"]["name"] for pod in (await api.list(names.PODS)).items}
+
+
+async def until(api: MemoryApi, name: str, wanted: list[str]) -> None:
+    for _ in range(1000):
+        if await states(api, name) == wanted:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"{name} is {await states(api, name)}, not {wanted}")
+
+
+def test_scavenged_job_gives_one_slice_back_for_one_missing_slice_and_takes_it_again_later() -> None:
+    async def run() -> None:
+        api = await an_api(wall_clock)
+        async with FakeCluster(api, wall_clock) as cluster:
+            await cluster.add([a_node("cpu-0")])
+            for slice_ in ("a", "b", "c"):
+                await cluster.add(a_tpu_slice(f"np-{slice_}", kind="tpu-v6e-slice", topology="2x2"))
+            async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
+                await api.create(names.DILOCO_JOBS, the_job("scavenger", 3, capacity="Scavenged"))
+                await until(api, "scavenger", ["Training"] * 3)
+                await api.create(names.DILOCO_JOBS, the_job("paid", 1))
+                await until(api, "paid", ["Training"])
+                assert await states(api, "scavenger") == ["Pending", "Training", "Training"]
+                await asyncio.sleep(600)
+                assert await states(api, "scavenger") == ["Pending", "Training", "Training"]
+                await api.delete(names.DILOCO_JOBS, "default", "paid")
+                await until(api, "scavenger", ["Training"] * 3)
+
+    run_virtual(run())
+
+
+def with_slices(*slices: str) -> Callable[[Scenario], None]:
+    """Play the scenario on a cluster with these slices, operator included."""
+
+    def play(scenario: Scenario) -> None:
+        async def run() -> None:
+            api = await an_api(wall_clock)
+            async with FakeCluster(api, wall_clock) as cluster:
+                await cluster.add([a_node("cpu-0")])
+                for slice_ in slices:
+                    await cluster.add(a_tpu_slice(slice_, kind="tpu-v6e-slice", topology="2x2"))
+                await scenario(api, cluster)
+
+        run_virtual(run())
+
+    return play
+
+
+async def restarts(api: MemoryApi, name: str) -> int:
+    found = await api.get(names.DILOCO_JOBS, "default", name)
+    return sum(unit.get("restarts", 0) for unit in found["status"]["units"])
+
+
+@pytest.mark.parametrize("priority", [0, 1_000_000])
+def test_a_younger_job_gets_its_minimum_although_an_older_one_takes_every_slice(priority: int) -> None:
+    async def scenario(api: MemoryApi, cluster: FakeCluster) -> None:
+        meta = {"metadata": {"name": "urgent"}, "value": priority}
+        await api.create(names.PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **meta})
+        async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
+            await api.create(names.DILOCO_JOBS, the_job("old", 10))
+            await until(api, "old", ["Training"] * 3)
+            await api.create(names.DILOCO_JOBS, the_job("young", 1, priority_class="urgent"))
+            await until(api, "young", ["Training"])
+            assert (await states(api, "old")).count("Training") == 2
+            assert await restarts(api, "old") == 0
+            await asyncio.sleep(600)
+            assert ((await states(api, "old")).count("Training"), await states(api, "young")) == (2, ["Training"])
+
+    with_slices("a", "b", "c")(scenario)
+
+
+def test_a_new_slice_goes_to_the_job_that_waits_for_its_minimum() -> None:
+    async def scenario(api: MemoryApi, cluster: FakeCluster) -> None:
+        async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
+            await api.create(names.DILOCO_JOBS, the_job("old", 10))
+            await until(api, "old", ["Training"])
+            await api.create(names.DILOCO_JOBS, the_job("young", 1))
+            await until(api, "young", ["Pending"])
+            await cluster.add(a_tpu_slice("b", kind="tpu-v6e-slice", topology="2x2"))
+            await until(api, "young", ["Training"])
+            assert await states(api, "old") == ["Training"]
+
+    with_slices("a")(scenario)
+
+
+def test_jobs_of_equal_priority_share_what_is_beyond_their_minima() -> None:
+    async def scenario(api: MemoryApi, cluster: FakeCluster) -> None:
+        async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
+            await api.create(names.DILOCO_JOBS, the_job("first", 10))
+            await until(api, "first", ["Training"] * 4)
+            await api.create(names.DILOCO_JOBS, the_job("second", 10))
+            await until(api, "second", ["Training"] * 2)
+            assert (await states(api, "first")).count("Training") == 2
+            before = await pods(api)
+            await asyncio.sleep(600)
+            assert await pods(api) == before, "the jobs exchange slices"
+
+    with_slices("a", "b", "c", "d")(scenario)
+
+
+def test_an_operator_that_restarts_keeps_a_slice_for_the_job_that_waits_for_its_minimum() -> None:
+    async def scenario(api: MemoryApi, cluster: FakeCluster) -> None:
+        telemetry = FakeTelemetry(cluster)
+        async with running(an_operator(api, telemetry, now=wall_clock)):
+            await api.create(names.DILOCO_JOBS, the_job("old", 10))
+            await until(api, "old", ["Training"])
+            await api.create(names.DILOCO_JOBS, the_job("young", 1))
+            await until(api, "young", ["Pending"])
+        await cluster.add(a_tpu_slice("b", kind="tpu-v6e-slice", topology="2x2"))
+        async with running(an_operator(api, telemetry, now=wall_clock)):
+            await until(api, "young", ["Training"])
+            assert await states(api, "old") == ["Training"]
+
+    with_slices("a")(scenario)

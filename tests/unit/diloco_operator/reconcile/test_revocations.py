@@ -1,0 +1,93 @@
+"""Units leave their slices for other jobs, and the job says what it has and wants."""
+
+from __future__ import annotations
+
+from builders.jobs import a_job
+from builders.nodes import a_tpu_node
+from builders.stage import Stage
+from diloco_operator.allotment import AllotmentRequest
+
+OTHER = "team/other/uid-2"
+
+
+def a_training_job(count: int = 3, **pool: str) -> Stage:
+    job = a_job().with_learners(1, count).with_pool(max=count, **pool)
+    return Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(count))).train()
+
+
+def request(stage: Stage) -> AllotmentRequest:
+    found = stage.plans[-1].request
+    assert found is not None
+    return found
+
+
+def test_a_revoked_unit_drains_and_leaves_its_slice_and_no_restart_is_counted() -> None:
+    stage = a_training_job()
+    stage.revoked = {"v5p-1": OTHER}
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Training", "v5p-1": "Draining", "v5p-2": "Training"}
+    assert stage.unit("v5p-1")["message"] == "it leaves slice tpu-1 to job team/other"
+    assert [unit.name for unit in request(stage).pools[0].units] == ["v5p-0", "v5p-2"]
+    stage.kubelets_finish_deletions()
+    stage.inventory.set_reservations(OTHER, ["tpu-1"])
+    stage.revoked = {}
+    stage.settle()
+    unit = stage.unit("v5p-1")
+    assert (unit["state"], unit["reason"], unit["slice"], unit["restarts"]) == ("Pending", "NoCapacity", "", 0)
+    assert unit["message"].startswith("it leaves slice tpu-1 to job team/other; pool v5p needs 1 more slice")
+    assert stage.inventory.reservations(stage.observed().job.key) == {"tpu-0", "tpu-2"}
+
+
+def test_a_revoked_unit_without_processes_leaves_its_slice_at_once() -> None:
+    job = a_job().with_learners(1, 2).with_restarts(5, initial="1m").with_pool(max=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    stage.revoked = {"v5p-0": OTHER}
+    stage.reconcile_only()
+    assert "tpu-0" not in [node for unit in request(stage).pools[0].units for node in unit.nodes]
+
+
+def test_units_that_contribute_least_are_the_first_that_may_go() -> None:
+    job = a_job().with_learners(1, 2).with_restarts(5, initial="1m").with_pool(max=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    units = request(stage).pools[0].units
+    assert min(units, key=lambda unit: unit.loss).name == "v5p-0"
+
+
+def test_a_job_says_what_it_wants() -> None:
+    stage = Stage(a_job().with_learners(2, 5).with_pool("a", min=1, max=3).with_pool("b", max=2, capacity="Scavenged"), a_tpu_node("tpu-0"))
+    stage.settle()
+    asked = request(stage)
+    assert (asked.min, asked.max) == (2, 5)
+    assert [(pool.min, pool.max, len(pool.units), pool.wanted, pool.scavenged) for pool in asked.pools] == [
+        (1, 3, 1, 2, False),
+        (0, 2, 0, 2, True),
+    ]
+
+
+def test_scavenged_pools_come_after_all_others_whatever_their_place() -> None:
+    job = a_job().with_learners(1, 2).with_pool("cheap", min=1, max=2, capacity="Scavenged").with_pool("firm", max=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    assert set(stage.states()) == {"firm-0", "firm-1"}
+
+
+def test_a_unit_that_drains_for_a_new_template_keeps_its_slice_and_counts_towards_the_minimum() -> None:
+    stage = a_training_job(1)
+    pool = stage.job["spec"]["pools"][0]
+    pool["template"]["spec"]["containers"][0]["image"] = "registry.example/train:2"
+    stage.edit(pools=[pool])
+    stage.step()
+    assert stage.states() == {"v5p-0": "Draining"}
+    asked = request(stage)
+    assert (asked.pools[0].others, asked.pools[0].lasting, asked.occupied) == (1, 1, frozenset({"tpu-0"}))
+
+
+def test_a_suspended_job_keeps_nothing() -> None:
+    stage = a_training_job()
+    stage.edit(suspend=True)
+    stage.step()
+    assert request(stage) == AllotmentRequest(stage.observed().job.key)
