@@ -10,7 +10,7 @@ from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import PodView
-from diloco_operator.reconcile.observe.template_hash import TemplateHash, first_syncer_hash
+from diloco_operator.reconcile.observe.template_hash import first_syncer_hash
 
 _CREATED = "its pod is being created"
 
@@ -55,7 +55,8 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
         return SyncerChanges(down=_CREATED, taken=[f"Pod {name}"])
     if not may_create:
         return SyncerChanges(down=_CREATED)
-    pod = syncer_pod(job, context.spec, context.observed.config, _syncer_hash(context).current)
+    assert job.derived is not None, "the derived values of a valid spec are there"
+    pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
     creates, rejected = context.without_rejected([Create(names.PODS, pod, wave=WAVE_SYNCER)])
     if rejected:
         return SyncerChanges(down=rejected[0].text, rejected=rejected)
@@ -88,17 +89,18 @@ def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, ma
         return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
     if health.eviction_reason:
         return f"{health.eviction_reason}; it is created again on the same volume"
-    if may_create and not _syncer_hash(context).matches(pod.template_hash):
+    if may_create and not _up_to_date(context, pod):
         return "training or syncer.template changed; it is created again and goes on from its snapshot"
     return ""
 
 
-def _syncer_hash(context: ReconcileContext) -> TemplateHash:
-    """What its pod is judged by."""
+def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
+    """Whether the pod was made from what the user wrote, by this release or an earlier one."""
     derived, config_map = context.observed.job.derived, context.observed.children.config_map
     assert derived is not None, "the derived values of a valid spec are there"
-    older = (first_syncer_hash(context.spec, config_map.data),) if config_map is not None else ()
-    return TemplateHash(derived.syncer_hash, frozenset(older))
+    if pod.template_hash == derived.syncer_hash:
+        return True
+    return config_map is not None and pod.template_hash == first_syncer_hash(context.spec, config_map.data)
 
 
 def _why_down(pod: PodView) -> str:
