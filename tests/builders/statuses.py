@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS, MAX_UNSCHEDULABLE_NODES, UnitState
+from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, MAX_LEARNERS, MAX_POOLS, MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 
 MOMENT = 1763640000.123
@@ -42,6 +43,11 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
     return write_unit(record)
 
 
+def _a_host(message: str) -> dict[str, Any]:
+    failure = HostFailure("fifteen-letters-1000", 999_999, MOMENT, max(UnitReason, key=len))
+    return write_host(HostRecord("n" * 253, "u" * 36, (failure,) * MAX_HOST_FAILURES, message, MOMENT, 999))
+
+
 def a_large_status(
     running: int, idle: int, *, message: str = "m", hosts: int = 1, host: int = 63, limit: int = 9, refused: int = 0, others: str = "m"
 ) -> dict[str, Any]:
@@ -62,6 +68,7 @@ def a_large_status(
             for i, state in enumerate(states)
         ],
         "unschedulableNodes": [{"name": "n" * 253, "since": moment}] * MAX_UNSCHEDULABLE_NODES,
+        "hosts": [_a_host(others[:1024]) for _ in range(MAX_HOSTS)],
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
     }

@@ -255,7 +255,7 @@ type Right = tuple[str, str, str, str]
 def granted(plane: ControlPlane) -> set[Right]:
     """Every right that the chart's roles give the operator."""
     found: set[Right] = set()
-    for roles in (["clusterrole"], ["role", "-n", NAMESPACE]):
+    for roles in (["clusterrole"], ["role", "--all-namespaces"]):
         listed = json.loads(plane.kubectl("get", *roles, "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "json").stdout)["items"]
         for rule in (rule for role in listed if not aggregated(role) for rule in role["rules"]):
             found |= {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.chart import NAMESPACE, of_kind, render
 from builders.control_plane import CRD, ControlPlane, start
 from builders.jobs import a_manifest, cpu_pool
 from builders.operator_process import OperatorReplica, replica, wait_for
@@ -106,6 +107,66 @@ def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> Non
         assert len(complaints) == len(set(complaints))  # each once, however often the job was reconciled
         operator.send(signal.SIGTERM)
         assert operator.wait() == 0
+
+
+def test_a_right_that_is_missing_in_one_namespace_is_named_and_the_other_namespace_goes_on(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """With the chart's own roles, of which a person took the binding in one namespace away."""
+    plane = control_plane
+    plane.install_crd()
+    here, there = (
+        plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "rights-"}})["metadata"]["name"] for _ in range(2)
+    )
+    chosen = {"watchNamespaces": [here, there], "crds": {"enabled": False}, "rbac": {"aggregate": False}}
+    objects = render(chosen, release=here)
+    rights = [
+        obj for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding") for obj in of_kind(objects, kind)
+    ]
+    account = next(obj["metadata"]["name"] for obj in of_kind(objects, "ServiceAccount"))
+    everything = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
+    plane.kubectl("create", "namespace", NAMESPACE, check=False)
+    plane.kubectl("apply", "-f", "-", input=everything)
+    plane.kubectl("delete", "rolebinding", account, "-n", there)
+
+    def accepted(namespace: str) -> dict[str, Any]:
+        found = json.loads(plane.kubectl("get", "dlj", "lm", "-n", namespace, "-o", "json").stdout)
+        conditions: dict[str, dict[str, Any]] = {each["type"]: each for each in found.get("status", {}).get("conditions", ())}
+        return conditions.get("Accepted", {})
+
+    def is_accepted(namespace: str) -> bool:
+        return accepted(namespace).get("status") == "True"
+
+    try:
+        for namespace in (here, there):
+            job = a_manifest("lm", pools=[cpu_pool(max=2)])
+            plane.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job))
+        kubeconfig = plane.kubeconfig_for(plane.token(NAMESPACE, account), here)
+        options = ("--watch-namespace", here, "--watch-namespace", there, "--leader-elect-namespace", NAMESPACE)
+        with replica(tmp_path, "operator", kubeconfig, *options) as operator:
+            operator.wait_said(f"watching secrets in {there} is forbidden: .*cannot list resource .secrets.")
+            wait_for(lambda: is_accepted(here), f"the job in {here}", operator)
+            status, text = operator.get("/readyz")
+            assert status == 503
+            assert f"the operator may not read secrets in namespace {there}" in text
+            assert here not in re.sub(r"system:serviceaccount:\S+", "", text)
+            assert accepted(there) == {}  # nor may it see that job
+            plane.kubectl("apply", "-f", "-", input=everything)
+            wait_for(lambda: is_accepted(there), f"the job in {there}", operator)
+            wait_for(lambda: operator.get("/readyz") == (200, "ok\n"), "the operator to be ready", operator)
+            # Not a word more: one right of several, which the condition then names.
+            role = json.loads(plane.kubectl("get", "role", account, "-n", there, "-o", "json").stdout)
+            less = [rule for rule in role["rules"] if rule["resources"] != ["secrets"]]
+            plane.kubectl("patch", "role", account, "-n", there, "--type=merge", "-p", json.dumps({"rules": less}))
+            operator.send(signal.SIGTERM)
+            assert operator.wait() == 0
+        with replica(tmp_path, "successor", kubeconfig, *options) as successor:
+            wait_for(lambda: accepted(there).get("reason") == "RightsMissing", "the condition to name the right", successor)
+            assert f"may not read secrets in namespace {there}" in accepted(there)["message"]
+            assert is_accepted(here)
+    finally:
+        plane.kubectl("delete", "-f", "-", "--wait=false", "--ignore-not-found", input=everything)
+        plane.kubectl("delete", "namespace", here, there, "--wait=false")
 
 
 def test_a_job_at_rest_costs_no_write(scene: Scene) -> None:

@@ -1,4 +1,7 @@
-"""What the operator knows of the cluster: one reflector for each resource that a reconcile reads."""
+"""What the operator knows of the cluster: one reflector for each resource that a reconcile reads.
+
+See docs/decisions/0134-rights-on-secrets.md.
+"""
 
 from __future__ import annotations
 
