@@ -53,7 +53,10 @@ def _read(raw: Mapping[str, Any]) -> HostRecord:
     return HostRecord(
         raw["node"],
         raw.get("uid", ""),
-        tuple(HostFailure(each["unit"], each["attempt"], parse_timestamp(each["at"]), each.get("reason", "")) for each in raw["failures"]),
+        tuple(
+            HostFailure(each["unit"], each["attempt"], parse_timestamp(each["at"]), each.get("reason", ""))
+            for each in raw.get("failures") or ()
+        ),
         raw.get("message", ""),
         parse_timestamp(until) if until else None,
         raw.get("avoidances", 0),

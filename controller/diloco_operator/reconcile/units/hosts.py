@@ -63,10 +63,11 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     for blamed in failures:
         _add(context, hosts, blamed)
     suspects = _suspects(hosts, context.now)
-    bad = [node for node in suspects if _until(hosts[node]) > context.now and _is_replaceable(context, hosts[node], suspects)]
+    bad = [node for node in suspects if _until(hosts[node]) > context.now]
     program = _blame_program(context, records, hosts, suspects) if bad else ""
     for node in bad:
-        hosts[node] = _acquitted(hosts[node]) if program else _avoided(hosts[node])
+        avoid = not program and _is_replaceable(context, hosts[node], suspects)
+        hosts[node] = _avoided(hosts[node]) if avoid else _acquitted(hosts[node])
     hosts = {record.node: record for record in _most_important(hosts.values(), context.now)}
     avoided = {node: record.avoided_until for node, record in hosts.items() if record.avoided_until and record.avoided(context.now)}
     moments = [_forgotten_at(record, context.spec.learners.restart) for record in hosts.values()]

@@ -289,7 +289,7 @@ def test_only_host_of_a_pool_is_not_avoided() -> None:
 
 def test_large_job_with_a_bad_program_ends_too() -> None:
     """More hosts are suspects than status has room for."""
-    stage = a_stage(40, 60, limit=3)
+    stage = a_stage(18, 24, limit=3)
     for _ in range(6):
         for unit in [name for name, state in stage.states().items() if state == "Training"]:
             stage.advance(1)
@@ -299,6 +299,16 @@ def test_large_job_with_a_bad_program_ends_too() -> None:
         goes_on(stage)
     assert stage.condition("Failed")["reason"] == "RestartsExhausted"
     assert len(hosts(stage)) == 16
+
+
+def test_avoided_host_is_used_again_when_it_is_the_only_one_left() -> None:
+    stage = a_stage(1, 2)
+    fails(stage, "v5p-0")
+    fails(stage, "v5p-0")
+    assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-1", {"tpu-0": (2, True)})
+    stage.lose_node("tpu-1")
+    goes_on(stage)
+    assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-0", {"tpu-0": (2, False)})
 
 
 # --- what units do ------------------------------------------------------------------------------------------------------
