@@ -179,6 +179,45 @@ def test_failure_counts_once_whatever_the_operator_wrote_before_it_died(writes: 
     assert hosts(stage) == {"tpu-0": (1, False)}
 
 
+def on_record(node: str, *units: str, **fields: Any) -> dict[str, Any]:
+    """A host in status on which the first attempt of these units failed at the start of the test."""
+    failures = [{"unit": unit, "attempt": 1, "at": "2026-11-20T12:00:00Z", "reason": "Crashed"} for unit in units]
+    return {"node": node, "uid": f"uid-{node}", "failures": failures, "message": "exit 1", "avoidances": 0, **fields}
+
+
+def test_no_avoidance_is_longer_than_a_day() -> None:
+    stage = a_stage(2, 4)
+    stage.job["status"]["hosts"] = [on_record("tpu-0", "v5p-9", avoidances=20, avoidedUntil="2026-11-20T12:00:30Z")]
+    stage.advance(60)
+    fails(stage, "v5p-0")
+    [host] = stage.status["hosts"]
+    assert (host["avoidances"], host["avoidedUntil"]) == (21, "2026-11-21T12:01:00Z")
+
+
+def test_avoidance_that_a_clock_that_was_ahead_has_written_is_cut_to_a_day() -> None:
+    stage = a_stage(2, 4)
+    stage.job["status"]["hosts"] = [on_record("tpu-3", "v5p-0", avoidances=1, avoidedUntil="2027-11-20T12:00:00Z")]
+    stage.settle()
+    assert stage.status["hosts"][0]["avoidedUntil"] == "2026-11-21T12:00:00Z"
+
+
+def test_failures_that_a_clock_that_was_ahead_has_written_happened_now() -> None:
+    stage = a_stage(2, 4)
+    ahead = on_record("tpu-3", "v5p-0")
+    ahead["failures"][0]["at"] = "2027-11-20T12:00:00Z"
+    stage.job["status"]["hosts"] = [ahead]
+    stage.settle()
+    assert stage.status["hosts"][0]["failures"][0]["at"] == "2026-11-20T12:00:00Z"
+
+
+@pytest.mark.parametrize(("bad", "avoided"), [(12, 12), (13, 0)])
+def test_one_job_avoids_twelve_hosts_at_most(bad: int, avoided: int) -> None:
+    stage = a_stage(40, 60)
+    stage.job["status"]["hosts"] = [on_record(f"tpu-{i}", f"v5p-{i}", f"v5p-{i + 13}") for i in range(bad)]
+    stage.settle()
+    assert sum(each for _, each in hosts(stage).values()) == avoided
+
+
 # --- what does not count ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("code", [64, 65, 68])
 def test_refusals_do_not_count_against_the_host(code: int) -> None:
