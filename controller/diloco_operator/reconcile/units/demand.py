@@ -72,7 +72,7 @@ def _pool_demand(
         record = records.get(unit.name)
         if record is not None and record.slice and record.state in _LOSS:
             units.append(HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state]))
-            moving += not record.running and any(node in pool.avoided for node in nodes)
+            moving += not record.running and any(node in pool.avoided or node in avoid for node in nodes)
         elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not context.finishing:
             wanted += 1
     scavenged = context.pools[pool.name].capacity is Capacity.SCAVENGED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from diloco_operator.allotment import AllotmentRequest
@@ -80,7 +80,7 @@ def scale(
 ) -> Scaling:
     """Place, start and release units. `blocked`: "" or why no pod may be created yet. `avoid`: nodes that units use only if there are no
     others -> since when."""
-    request = _job_request(context, records)
+    request = _job_request(context, records, avoid)
     placement = _place(context, request, solver, avoid)
     scaling = Scaling(dict(records), placement=placement, avoid=avoid)
     busy = _busy_nodes(context, records)
@@ -121,7 +121,7 @@ def request_on_record(context: ReconcileContext) -> AllotmentRequest:
 
 
 # --- the request -----------------------------------------------------------------------------------------------------------
-def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobRequest:
+def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:
     by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
     for record in records.values():
         by_pool.setdefault(record.pool, []).append(record)
@@ -137,7 +137,7 @@ def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusReco
         max=learners.max,
         reserved=taken,
         priority=context.observed.priority,
-        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new) for pool in pools),
+        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new, avoid) for pool in pools),
     )
 
 
@@ -161,7 +161,9 @@ def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
     return room if room >= context.spec.learners.max else room // len(context.pools)
 
 
-def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int) -> PoolRequest:
+def _pool_request(
+    context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
+) -> PoolRequest:
     candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - occupancy.failed)
     request = replace(
@@ -173,7 +175,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
         switched_off=pool.learners.max == 0,
     )
     requirements = slice_requirements(request)
-    spare = SpareSlices(context.observed.fleet, requirements)
+    spare = SpareSlices(context.observed.fleet, requirements._replace(avoided=requirements.avoided.union(avoid)))
     units = [_unit_request(context, requirements, record, spare) for record in candidates]
     if occupancy.grows and not context.finishing:
         used = {record.number for record in mine}
@@ -185,7 +187,7 @@ def _pool_request(context: ReconcileContext, pool: Pool, mine: list[UnitStatusRe
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
     """A unit with processes stays. One without keeps its slice as long as it is usable and fits the pool, which may have been edited, and
-    no other has to take the place of a bad host."""
+    no other can take the place of a bad host, or of a node that was given up."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
