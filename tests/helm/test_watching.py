@@ -45,6 +45,15 @@ def test_every_metric_of_the_dashboard_is_one_that_the_operator_gives(path: Any)
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_the_dashboard_selects_jobs_by_a_label_that_prometheus_does_not_give(path: Any) -> None:
+    used = [expression for expression in expressions(json.loads(path.read_text())) if "diloco_job_" in expression]
+    assert len(used) > 15
+    # one asks for all namespaces, and gives the choice of the others
+    assert [each for each in used if "dilocojob" not in each] == ["label_values(diloco_job_outer_steps, namespace)"]
+    assert not [each for each in used if re.search(r"\bjob\b", each)]
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_panels_have_a_place_of_their_own_and_say_what_they_show(path: Any) -> None:
     panels = json.loads(path.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
