@@ -203,8 +203,8 @@ async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:
 
 def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
     """`units` units. A failed unit starts again without a delay. Its failures are soon forgotten: if the status kept every failure of a
-    benchmark, the last measurement would be of a larger job than the first."""
-    return (
+    benchmark, the last measurement would be of a larger job than the first. No scheduler runs, so none may be waited for in vain."""
+    made = (
         JobBuilder(name)
         .in_namespace(namespace)
         .with_learners(1, units)
@@ -213,6 +213,8 @@ def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
         .with_training(steps=STEPS)
         .build()
     )
+    made["spec"]["learners"]["timeouts"] = {"schedule": "24h"}
+    return made
 
 
 def running(pod: Obj) -> Obj:

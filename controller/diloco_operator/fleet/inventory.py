@@ -253,6 +253,8 @@ class Inventory:
         entry.slice_ = None
         if several:
             self._assemble(entry, pool)
+        else:
+            self._slice(entry)
         self._file(entry)
 
     def _leave(self, node: NodeView) -> None:

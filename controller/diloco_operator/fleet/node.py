@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -69,7 +70,7 @@ class NodeView:
 def project_node(obj: Obj) -> NodeView:
     """From the raw Node object. A node without a Ready condition is not ready. Raises `MalformedField`."""
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
-    name = needed_string(meta, "name", "metadata")
+    name = sys.intern(needed_string(meta, "name", "metadata"))
     conditions = objects(status, "conditions", "status")
     ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
     devices = offered_devices(fields(status, "capacity", "status"), fields(status, "allocatable", "status"))

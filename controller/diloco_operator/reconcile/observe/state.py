@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any
 
 from diloco import contract
@@ -235,11 +236,12 @@ _POD = "metadata.labels", "metadata.annotations", "status", "status.containerSta
 
 
 def project_pod(obj: Obj) -> PodView:
-    """From the raw Pod object. Raises `MalformedField`."""
+    """From the raw Pod object. Raises `MalformedField`. Strings that many pods have in common are one object each: there are more bytes in
+    them than in all the rest."""
     in_labels, in_annotations, in_status, in_container, in_condition = _POD
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
-    component = string(labels, names.LABEL_COMPONENT, in_labels)
+    component = intern(string(labels, names.LABEL_COMPONENT, in_labels))
     main = names.SYNCER_CONTAINER if component == names.COMPONENT_SYNCER else names.LEARNER_CONTAINER
     statuses = objects(status, "containerStatuses", in_status)
     container: Fields = next((each for each in statuses if each.get("name") == main), {})
@@ -247,25 +249,25 @@ def project_pod(obj: Obj) -> PodView:
     waiting, ended = fields(state, "waiting", "state"), fields(state, "terminated", "state")
     conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", in_status)}
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
-    node, phase = string(spec, "nodeName", "spec"), string(status, "phase", in_status) or "Pending"
-    name, job = needed_string(meta, "name", "metadata"), string(labels, names.LABEL_JOB, in_labels)
-    unit, pool = string(labels, names.LABEL_UNIT, in_labels), string(labels, names.LABEL_POOL, in_labels)
+    node, phase = intern(string(spec, "nodeName", "spec")), intern(string(status, "phase", in_status) or "Pending")
+    name, job = needed_string(meta, "name", "metadata"), intern(string(labels, names.LABEL_JOB, in_labels))
+    unit, pool = intern(string(labels, names.LABEL_UNIT, in_labels)), intern(string(labels, names.LABEL_POOL, in_labels))
     attempt = _number(string(labels, names.LABEL_ATTEMPT, in_labels))
     host = _number(string(labels, names.LABEL_HOST, in_labels))
     return PodView(
-        namespace=string(meta, "namespace", "metadata") or "default",
+        namespace=intern(string(meta, "namespace", "metadata") or "default"),
         name=name,
         uid=string(meta, "uid", "metadata"),
         job=job,
-        owner=controller_uid(meta),
+        owner=intern(controller_uid(meta)),
         component=component,
         unit=unit,
         pool=pool,
         attempt=attempt,
         host=host,
-        slice=string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT),
-        template_hash=string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT),
-        node=node or string(annotations, names.ANNOTATION_NODE, in_annotations),
+        slice=intern(string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT)),
+        template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
+        node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
         uses=resources_of(spec) if node and phase not in ENDED else None,
         phase=phase,
         reason=text(status, "reason", in_status),
