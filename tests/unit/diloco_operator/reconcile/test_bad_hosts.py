@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
-from builders.pods import is_disrupted
+from builders.pods import is_bound, is_disrupted, is_unschedulable, starts, waits
 from builders.stage import Stage
+from diloco_operator.report import UnitPhase
 
 
 def a_stage(units: int, nodes: int, *, limit: int = 5, initial: str = "0s") -> Stage:
@@ -185,6 +186,18 @@ def on_record(node: str, *units: str, **fields: Any) -> dict[str, Any]:
     return {"node": node, "uid": f"uid-{node}", "failures": failures, "message": "exit 1", "avoidances": 0, **fields}
 
 
+def test_host_that_was_avoided_for_long_is_forgotten_only_after_as_long_again() -> None:
+    stage = a_stage(2, 4)
+    # Avoided for the fifth time: 10 min x 2^4 = 9,600 s. It ends 1,000 s after the start.
+    stage.job["status"]["hosts"] = [on_record("tpu-3", "v5p-9", avoidances=5, avoidedUntil="2026-11-20T12:16:40Z")]
+    stage.advance(1000 + 9599)
+    goes_on(stage)
+    assert hosts(stage) == {"tpu-3": (1, True)}
+    stage.advance(1)
+    goes_on(stage)
+    assert hosts(stage) == {}
+
+
 def test_no_avoidance_is_longer_than_a_day() -> None:
     stage = a_stage(2, 4)
     stage.job["status"]["hosts"] = [on_record("tpu-0", "v5p-9", avoidances=20, avoidedUntil="2026-11-20T12:00:30Z")]
@@ -232,6 +245,61 @@ def test_disruptions_do_not_count_against_the_host() -> None:
         is_disrupted(stage.pod("v5p-0", attempt))
         fails(stage, "v5p-0", 143)
     assert (stage.unit("v5p-0")["restarts"], hosts(stage)) == (3, {})
+
+
+def test_pod_that_no_scheduler_binds_does_not_count_against_the_host() -> None:
+    stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    is_unschedulable(stage.pod("v5p-0", 1))
+    stage.settle()
+    stage.advance(60)
+    stage.settle()
+    assert (stage.unit("v5p-0")["unschedulable"], hosts(stage)) == (1, {})
+
+
+def test_drained_unit_does_not_count_against_the_host() -> None:
+    stage = a_stage(2, 4)
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(terminationGracePeriodSeconds=45)}])
+    for _ in range(5):
+        goes_on(stage)
+    assert ({unit["attempt"] for unit in stage.status["units"]}, hosts(stage)) == ({2}, {})
+
+
+def test_unit_of_one_host_that_falls_silent_counts_against_its_host() -> None:
+    stage = a_stage(2, 4)
+    stage.advance(100)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=30.0)
+    stage.settle()
+    assert hosts(stage) == {"tpu-0": (1, False)}
+
+
+def test_unit_of_several_hosts_that_falls_silent_counts_against_none() -> None:
+    stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.advance(100)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=30.0)
+    stage.settle()
+    assert (len(stage.unit("v5p-0")["failures"]), hosts(stage)) == (1, {})
+
+
+def test_host_on_which_a_pod_of_a_unit_does_not_start_counts() -> None:
+    stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    starts(stage.pod("v5p-0", 1, host=0), stage.now)
+    is_bound(stage.pod("v5p-0", 1, host=1), stage.now)
+    waits(stage.pod("v5p-0", 1, host=1), "ContainerCreating")
+    stage.settle()
+    stage.advance(stage_start_timeout(stage))
+    stage.settle()
+    assert hosts(stage) == {"np-0-1": (1, False)}
+
+
+def stage_start_timeout(stage: Stage) -> float:
+    """Seconds that a container may take to start: the job's timeouts or their default."""
+    spec = stage.observed().job.spec
+    assert spec is not None
+    return spec.learners.timeouts.start
 
 
 def test_only_the_host_that_failed_first_counts_of_a_unit_of_several() -> None:
