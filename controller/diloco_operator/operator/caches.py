@@ -172,6 +172,10 @@ class Caches:
             self._secrets,
             *self._objects.values(),
         )
+        self._forbidden: list[Reflector[Any]] = []
+        """Those that the API server does not answer for lack of a right."""
+        for reflector in self.reflectors:
+            reflector.on_rights_change(self._note_rights)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
@@ -207,12 +211,14 @@ class Caches:
     @property
     def missing_rights(self) -> list[str]:
         """What the API server forbids, a sentence for each resource and namespace."""
-        return [_forbidden(reflector) for reflector in self.reflectors if reflector.forbidden]
+        return [_forbidden(reflector) for reflector in self._forbidden]
 
     def missing_rights_in(self, namespace: str) -> list[str]:
         """The same for the jobs of one namespace: without these rights nothing can be decided there."""
-        concerned = (reflector for followed in self._all for reflector in followed.reflectors)
-        return [_forbidden(each) for each in concerned if each.forbidden and each.namespace in ("", namespace)]
+        return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]
+
+    def _note_rights(self) -> None:
+        self._forbidden = [reflector for reflector in self.reflectors if reflector.forbidden]
 
     def on_rights_change(self, handler: Callable[[JobKey], None]) -> None:
         """Call `handler` with every job of a namespace in which rights came or went."""
