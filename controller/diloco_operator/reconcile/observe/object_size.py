@@ -47,8 +47,8 @@ def too_large(spec: Spec, beside: int) -> list[Cause]:
     units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools))
     running = min(units, spec.learners.max)
     failures = MAX_FAILURES_ON_RECORD + MAX_LEARNERS
-    room = status_budget(0) - TOP_FLOOR - running * UNIT_FLOOR - (units - running) * IDLE_FLOOR - failures * FAILURE_BYTES
-    if beside <= room - _STEP:
+    room = status_budget(0) - TOP_FLOOR - running * UNIT_FLOOR - (units - running) * IDLE_FLOOR - failures * FAILURE_BYTES - _STEP
+    if beside <= room:
         return []
     text = (
         f"spec and metadata take {beside >> 10} KiB; {room >> 10} KiB are left for them beside the status of {units} units, because an API "

@@ -111,7 +111,7 @@ def _within_crd(status: dict[str, Any]) -> dict[str, Any]:
         if any(len(each.get("message", "")) > limit for each in entries):
             found = {**found, key: [{**each, "message": _first(each.get("message", ""), limit)} for each in entries]}
     units = found.get("units") or ()
-    if any(unit["refused"] or len(unit["slice"]) > SLICE_LIMIT for unit in units):
+    if any(len(unit["slice"]) > SLICE_LIMIT or not _is_small(unit["refused"]) for unit in units):
         short = [{**unit, "refused": _few(unit["refused"]), "slice": _clip_slice(unit["slice"], SLICE_LIMIT)} for unit in units]
         found = {**found, "units": short}
     return found
@@ -121,11 +121,17 @@ def _first(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}{_ELLIPSIS}"
 
 
+def _is_small(refused: Mapping[str, int]) -> bool:
+    return not refused or (
+        len(refused) <= _REFUSED_KEYS and all(len(key) <= _REFUSED_KEY and key.isascii() and key.isalnum() for key in refused)
+    )
+
+
 def _few(refused: Mapping[str, int]) -> dict[str, int]:
     """Counts by reason. The syncer's image may be any program's, so that the number of reasons and their length are limited."""
-    if len(refused) <= _REFUSED_KEYS and all(_text_bytes(key) <= _REFUSED_KEY for key in refused):
+    if _is_small(refused):
         return dict(refused)
-    named = {key: count for key, count in refused.items() if _text_bytes(key) <= _REFUSED_KEY and key != _OTHERS}
+    named = {key: count for key, count in refused.items() if _is_small({key: count}) and key != _OTHERS}
     kept = dict(sorted(named.items())[: _REFUSED_KEYS - 1])
     return {**kept, _OTHERS: sum(refused.values()) - sum(kept.values())}
 
