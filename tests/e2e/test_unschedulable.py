@@ -16,7 +16,6 @@ from builders.operator_process import OperatorReplica, replica, wait_for
 
 type Obj = dict[str, Any]
 
-NODES = ("unschedulable-0", "unschedulable-1")
 STORAGE = "ephemeral-storage"
 """A resource that kube-scheduler counts and the operator does not: it cannot know that a node has none left."""
 
@@ -24,8 +23,9 @@ STORAGE = "ephemeral-storage"
 class Scene:
     """Two TPU slices of one host, and operators that watch one namespace each."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, stack: ExitStack, nodes: list[str]) -> None:
         self.plane = plane
+        self.nodes = nodes
         self._folder = folder
         self._stack = stack
 
@@ -78,27 +78,43 @@ class Scene:
 @pytest.fixture
 def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
     control_plane.install_crd()
+    # Without kubelets a pod stays on its node beyond its test, so each test has nodes of its own.
+    nodes = [f"{tmp_path.name.replace('_', '-')[:40]}-{index}" for index in range(2)]
     with ExitStack() as stack:
-        for name in NODES:
+        for name in nodes:
             labels = a_tpu_node(name, kind="tpu-v6e-slice", topology="2x2")["metadata"]["labels"]
             control_plane.add_node(name, labels, {TPU: "4"})
             stack.callback(control_plane.kubectl, "delete", "node", name)
-        yield Scene(control_plane, tmp_path, stack)
+        yield Scene(control_plane, tmp_path, stack, nodes)
 
 
 def test_unit_leaves_a_node_to_which_kube_scheduler_does_not_bind_it(scene: Scene) -> None:
     namespace = scene.namespace()
-    scene.occupy(NODES[0], namespace, **{STORAGE: "1Ti"})
+    scene.occupy(scene.nodes[0], namespace, **{STORAGE: "1Ti"})
     operator = scene.operator(namespace)
     scene.apply(namespace)
-    wait_for(lambda: scene.bound_to(namespace) == NODES[1], "the unit on the node that has room", operator)
+    wait_for(lambda: scene.bound_to(namespace) == scene.nodes[1], "the unit on the node that has room", operator)
     wait_for(lambda: "unschedulable" not in scene.unit(namespace), "the count to be zero again", operator)
     unit = scene.unit(namespace)
-    assert (unit["slice"], unit["attempt"], unit["restarts"], unit["failures"]) == (NODES[1], 2, 0, [])
+    assert (unit["slice"], unit["attempt"], unit["restarts"], unit["failures"]) == (scene.nodes[1], 2, 0, [])
     status = scene.plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/lm")["status"]
-    assert [node["name"] for node in status["unschedulableNodes"]] == [NODES[0]]
+    assert [node["name"] for node in status["unschedulableNodes"]] == [scene.nodes[0]]
     wait_for(lambda: "UnitGaveSliceUp" in scene.reasons(namespace), "the Event", operator)
     said = operator.said(r"UnitGaveSliceUp: v6e-0: .*")
     assert said is not None
     assert "Insufficient ephemeral-storage" in said[0]  # kube-scheduler's words
     assert operator.total("diloco_job_slices_given_up_total") == 1
+
+
+def test_two_operators_that_start_at_the_same_moment_get_a_node_each_without_a_failure(scene: Scene) -> None:
+    first, second = namespaces = [scene.namespace(), scene.namespace()]
+    operators = [scene.operator(namespace) for namespace in namespaces]
+    for operator in operators:
+        operator.wait_ready()
+        operator.wait_leads()
+    scene.apply(first, second)
+    wait_for(lambda: {scene.bound_to(first), scene.bound_to(second)} == set(scene.nodes), "each unit on a node of its own", *operators)
+    for namespace in namespaces:
+        unit = scene.unit(namespace)
+        assert (unit["restarts"], unit["failures"]) == (0, [])
+        assert unit["slice"] == scene.bound_to(namespace)
