@@ -14,6 +14,7 @@ The stages run in this order, and every action may be repeated:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,6 +139,9 @@ class Plan:
     reservations: frozenset[str] = frozenset()
     """Names of the nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
     after the decision and before it awaits anything, so that two jobs never choose the same host."""
+
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    """Name of a pod of the job -> why it takes part in nothing: the operator cannot have made it."""
 
     @property
     def empty(self) -> bool:

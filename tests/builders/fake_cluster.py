@@ -186,6 +186,8 @@ class FakeCluster:
 
     async def _start(self, namespace: str, name: str) -> None:
         pod = await self._client.get(names.PODS, namespace, name)
+        if pod["spec"].get("schedulingGates"):
+            return  # no scheduler binds it
         node = pod["spec"].get("nodeName")
         while self._scheduler is not None and not node:
             await asyncio.sleep(START)

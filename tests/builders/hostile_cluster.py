@@ -119,8 +119,8 @@ class HostileCluster:
 
 
 @asynccontextmanager
-async def a_hostile_cluster(*, defects: bool = False) -> AsyncIterator[HostileCluster]:
-    """Both jobs train. The operator runs until the context ends, which fails if it died, or met a defect unless `defects`."""
+async def a_hostile_cluster() -> AsyncIterator[HostileCluster]:
+    """Both jobs train. The operator runs until the context ends, which fails if it died or met a defect."""
     api = await an_api(wall_clock)
     async with FakeCluster(api, wall_clock) as cluster:
         await cluster.add([a_node("cpu-0"), a_node("spare")])
@@ -132,7 +132,7 @@ async def a_hostile_cluster(*, defects: bool = False) -> AsyncIterator[HostileCl
             manifest = a_manifest(job, namespace=NS, min=1, max=1, pools=pools, spec={"syncer": {}})
             await api.create(names.DILOCO_JOBS, manifest)
         with _logged(world.lines):
-            async with running(world.operator, defects=defects):
+            async with running(world.operator):
                 await world.trains("lm")
                 await world.trains("other")
                 await world.settle()

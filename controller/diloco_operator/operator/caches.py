@@ -299,10 +299,6 @@ class Caches:
         held = self._pods.cache.get(namespace, name)
         return held.value if held is not None else None
 
-    def jobs_with_pods(self) -> set[JobKey]:
-        """Keys of all jobs that have pods, also of deleted jobs."""
-        return {(held.namespace, held.value.job) for held in self._pods.cache}
-
     def children(self, key: JobKey) -> Children:
         """The objects that exist under the names that the job uses."""
         job = self.jobs.get(*key)

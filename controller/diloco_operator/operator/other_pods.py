@@ -53,7 +53,7 @@ class OtherPods:
 
     def _use(self, pod: PodView, before: PodUse | None) -> PodUse | None:
         """A unit's slice is reserved as a whole, so its pods are no use. The syncer is: it may be on a node that a unit could have."""
-        if pod.uses is None or (pod.component == names.COMPONENT_LEARNER and self._caches.is_ours(pod)):
+        if pod.uses is None or (pod.component == names.COMPONENT_LEARNER and not pod.problem and self._caches.is_ours(pod)):
             return None
         learner = pod.component == names.COMPONENT_LEARNER and self._caches.is_of_other_operator(pod)
         if before is not None and (before.node, before.requests, before.learner is not None) == (pod.node, pod.uses, learner):

@@ -33,10 +33,11 @@ from diloco_operator.operator.caches import CachedJob, Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
+from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
 from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
-from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, first_request, reconcile, reservations
+from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, bound_nodes, first_request, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
 from diloco_operator.timeouts import RECONCILE
 
@@ -129,6 +130,7 @@ class Reconciler:
         self._refresh: asyncio.TimerHandle | None = None
         """Set while the allotment must be refreshed and the jobs that it concerns woken."""
         self._rejected_writes = RejectedWrites()
+        self._ignored = IgnoredPods(caches)
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
         self._postponement: StatusPostponement[JobKey] = StatusPostponement(RECONCILE.postpone_status)
@@ -141,7 +143,7 @@ class Reconciler:
     async def restore(self) -> None:
         """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
         the slices of the next."""
-        keys = {cached.key for cached in self._caches.jobs} | self._caches.jobs_with_pods()
+        keys = [cached.key for cached in self._caches.jobs]
         for key in keys:
             try:
                 self._restore_reservations(key)
@@ -157,10 +159,8 @@ class Reconciler:
 
     def _restore_reservations(self, key: JobKey) -> None:
         job = self._caches.job(key)
-        pods = self._caches.pods(key)
-        self._release_deleted_jobs(key, job, pods)
         if job is not None:
-            self._set_reservations(key, job.key, reservations(job, pods, self._inventory))
+            self._set_reservations(key, job.key, reservations(job, self._caches.pods(key), self._inventory))
 
     def _register(self, key: JobKey, job: Job) -> None:
         """A job that the allotment does not know yet."""
@@ -178,14 +178,13 @@ class Reconciler:
         """Bring the job `key` closer to its spec."""
         cached = self._caches.jobs.get(*key)
         bare = cached.value.bare if cached is not None else None
-        pods = self._caches.pods(key)
-        self._release_deleted_jobs(key, bare, pods)
+        self._release_deleted_jobs(key, bare)
         if cached is None or bare is None:
             self._forget(key)
             return ReconcileResult()
         if bare.managed_by != names.MANAGER:
             self._forget(key)
-            nodes = _nodes_of(pods, bare.uid)
+            nodes = bound_nodes(bare, self._caches.pods(key))
             self._registered[key] = bare.key
             self._allotment.update(AllotmentRequest(bare.key, occupied=nodes))
             self._set_reservations(key, bare.key, nodes)
@@ -197,6 +196,7 @@ class Reconciler:
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
+        self._ignored.note(key, plan.ignored)
         async with aclosing(self._certificates(plan)) as certificates:
             executed = await self._executor.execute(
                 subject,
@@ -393,22 +393,20 @@ class Reconciler:
         self._unsure.discard(key)
         self._postponement.reset(key)
         self._telemetry.forget(key)
+        self._ignored.note(key, {})
         self._expectations.forget(key)
 
-    def _release_deleted_jobs(self, key: JobKey, job: Job | None, pods: tuple[PodView, ...]) -> None:
-        """Deleted jobs of this name keep the nodes of their last pods reserved, and nothing else."""
-        alive = job.uid if job is not None else None
+    def _release_deleted_jobs(self, key: JobKey, job: Job | None) -> None:
+        """A deleted job of this name holds nothing any more. What its last pods use is not free, like what any other pod uses
+        (`operator.other_pods`); a pod that is not bound to a node uses nothing, whoever it says is its owner."""
         registered = self._registered.get(key)
         if registered is not None and (job is None or registered != job.key):
             del self._registered[key]
             self._allotment.remove(registered)
             self.fleet_changed()
-        gone = {f"{key[0]}/{key[1]}/{pod.owner}": pod.owner for pod in pods if pod.owner != alive}
-        for holder in self._reserving.get(key, set()) - gone.keys():
+        for holder in list(self._reserving.get(key, ())):
             if job is None or holder != job.key:
                 self._set_reservations(key, holder, frozenset())
-        for holder, uid in gone.items():
-            self._set_reservations(key, holder, _nodes_of(pods, uid))
 
     def _set_reservations(self, key: JobKey, holder: str, nodes: frozenset[str]) -> None:
         reserving = self._reserving.setdefault(key, set())
@@ -422,7 +420,3 @@ class Reconciler:
                 del self._reserving[key]
         if self._inventory.set_reservations(holder, nodes):
             self.fleet_changed()
-
-
-def _nodes_of(pods: tuple[PodView, ...], owner: str) -> frozenset[str]:
-    return frozenset(pod.node for pod in pods if pod.owner == owner and pod.node and not pod.ended)

@@ -23,8 +23,9 @@ from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
+from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
-from diloco_operator.reconcile.observe.state import ObservedState, PodView
+from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
 from diloco_operator.reconcile.observe.template_hash import TemplateHash
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport
@@ -74,6 +75,8 @@ class ReconcileContext:
     """Unit -> its pods, all attempts."""
     before: Mapping[str, UnitStatusRecord]
     """Unit -> what status has on record of it."""
+    ignored: Mapping[str, str]
+    """Name of a learner pod that takes part in nothing -> why."""
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
@@ -91,6 +94,16 @@ class ReconcileContext:
     def unreachable(self, node: str) -> bool:
         """No kubelet on this node can confirm that a pod has ended."""
         return bool(node) and is_unreachable(self.observed.fleet.node(node), self.signals, self.now, self.not_ready)
+
+    def on_slice(self, pods: Iterable[PodView], pool: str, name: str) -> bool | None:
+        """Whether these pods of a unit are on the slice of this name; None: the fleet does not know the slice. Who may write pods can write
+        any name into their annotations."""
+        shape = self.shapes.get(pool)
+        slices = self.observed.fleet.resolve(shape, name) if shape is not None else None
+        if slices is None:
+            return None
+        nodes = {host.node for slice_ in slices for host in slice_.hosts}
+        return all(pod.node in nodes for pod in pods if pod.node)
 
     def up_to_date(self, record: UnitStatusRecord) -> bool:
         """Whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
@@ -133,16 +146,10 @@ class ReconcileContext:
 
 
 def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileContext:
-    """Sort what was observed. Pods of another owner do not belong to the job, nor do those that the operator cannot have made."""
-    learners: dict[str, list[PodView]] = {}
-    syncer: PodView | None = None
-    for pod in observed.pods:
-        if pod.owner != observed.job.uid or pod.problem:
-            continue
-        if pod.component == names.COMPONENT_SYNCER:
-            syncer = pod
-        elif pod.component == names.COMPONENT_LEARNER:
-            learners.setdefault(pod.unit, []).append(pod)
+    """Sort what was observed."""
+    before = read_units(observed.job.status)
+    learners = own_learners(observed.job, observed.pods, before)
+    syncer = next((pod for pod in observed.pods if pod.component == names.COMPONENT_SYNCER and _is_own(observed.job, pod)), None)
     report = observed.report
     derived = observed.job.derived
     assert derived is not None, "the derived values of a valid spec are there"
@@ -161,6 +168,41 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
         # What a syncer reported before it went down says nothing about now.
         report=report if recent and serving else None,
         syncer=syncer,
-        learners=learners,
-        before=read_units(observed.job.status),
+        learners=learners.by_unit,
+        before=before,
+        ignored=learners.ignored,
     )
+
+
+class OwnLearners(NamedTuple):
+    by_unit: Mapping[str, list[PodView]]
+    """Unit -> its pods, all attempts."""
+    ignored: Mapping[str, str]
+    """Name of a pod -> why the operator cannot have made it, though its labels, name and owner say so."""
+
+
+def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRecord]) -> OwnLearners:
+    """The learner pods that the operator can have made for this job. Pods of another owner do not belong to it."""
+    found: dict[str, list[PodView]] = {}
+    ignored: dict[str, str] = {}
+    for pod in pods:
+        if pod.component != names.COMPONENT_LEARNER or not _is_own(job, pod):
+            continue
+        known = records[pod.unit].attempt if pod.unit in records else 0
+        if pod.attempt > known + _ATTEMPTS_AHEAD:
+            ignored[pod.name] = f"its attempt {pod.attempt} is far beyond attempt {known}, the last of {pod.unit} on record"
+        else:
+            found.setdefault(pod.unit, []).append(pod)
+    unknown = sorted(unit for unit in found if unit not in records)
+    for unit in unknown[max(0, MAX_UNITS - len(records)) :]:
+        for pod in found.pop(unit):
+            ignored[pod.name] = f"status does not have its unit {unit}, and has room for {MAX_UNITS} units"
+    return OwnLearners(found, ignored)
+
+
+_ATTEMPTS_AHEAD = 1000
+"""A record may be so many attempts behind its pods, while a status cannot be written. The number must stay small: it is part of names."""
+
+
+def _is_own(job: Job, pod: PodView) -> bool:
+    return pod.owner == job.uid and not pod.problem

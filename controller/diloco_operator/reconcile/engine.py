@@ -25,7 +25,7 @@ from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, p
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
-from diloco_operator.reconcile.units.reservations import pod_nodes, reservations, reserved_nodes
+from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import restarted
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.scaling import Scaling, request_on_record, scale
@@ -36,7 +36,7 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
     """The whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
     job = observed.job
     if job.managed_by != names.MANAGER or (job.deleting and job.spec is None):
-        return Plan(reservations=pod_nodes(observed.pods))
+        return Plan(reservations=bound_nodes(job, observed.pods))
     if job.spec is None:
         return _leave_alone(observed, conditions.invalid_spec(job.problems), now.timestamp())
     if observed.missing_rights and not job.deleting and not finished(job.status):
@@ -56,7 +56,12 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
         plan = _suspend(context, units)
     else:
         plan = _run(context, units, solver)
-    return replace(plan, restarts=restarted(context.before, units.records), slices_given_up=slices_given_up(context.before, units.records))
+    return replace(
+        plan,
+        ignored=context.ignored,
+        restarts=restarted(context.before, units.records),
+        slices_given_up=slices_given_up(context.before, units.records),
+    )
 
 
 def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | None:
@@ -153,7 +158,7 @@ def _record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
         status=write.apply,
         events=write.events,
         requeue_after=_requeue_after(context, (write.due,)),
-        reservations=pod_nodes(context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods),
         request=AllotmentRequest(context.observed.job.key),
     )
 
@@ -165,7 +170,7 @@ def _clean_up(context: ReconcileContext) -> Plan:
     return Plan(
         deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due)),
-        reservations=pod_nodes(context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods),
         request=AllotmentRequest(context.observed.job.key),
     )
 
@@ -176,7 +181,7 @@ def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     return Plan(
         deletes=tuple(deletes),
         requeue_after=_earliest(context.now, deadlines),
-        reservations=pod_nodes(context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods),
         request=AllotmentRequest(context.observed.job.key),
     )
 

@@ -112,8 +112,11 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     slices = _slices(current)
     if adopted and not slices:
         return UnitObservation(_without_slice(context, record), adopted)
-    if len(slices) == 1 and record.slice:  # the pods are pinned, so their slice is the right one
-        record = record._replace(slice=next(iter(slices)))
+    if len(slices) == 1 and record.slice and slices != {record.slice}:  # the pods are pinned, so their slice is the right one
+        name = next(iter(slices))
+        there = context.on_slice(current, record.pool, name)
+        if there or (there is None and not context.on_slice(current, record.pool, record.slice)):
+            record = record._replace(slice=name)
     if record.state is UnitState.DRAINING:
         return UnitObservation(_drained(context, record, current), adopted)
     if len(slices) > 1:

@@ -23,14 +23,15 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
 
 
-def among_strangers(act: Callable[[HostileCluster], Coroutine[Any, Any, None]], *, defects: bool = False) -> None:
-    """`act`, with two jobs that train; afterwards job `other` and the free slices must be as before."""
+def among_strangers(act: Callable[[HostileCluster], Coroutine[Any, Any, None]], *, moved: bool = False) -> None:
+    """`act`, with two jobs that train; afterwards job `other` and the free slices must be as before. `moved`: job `lm` took another slice,
+    because a pod that is its unit's no longer still runs on the first."""
 
     async def run() -> None:
-        async with a_hostile_cluster(defects=defects) as world:
-            before = await world.plans("other"), world.free()
+        async with a_hostile_cluster() as world:
+            before, free = await world.plans("other"), world.free()
             await act(world)
-            assert (await world.plans("other"), world.free()) == before
+            assert (await world.plans("other"), world.free()) == (before, free[1:] if moved else free)
 
     run_virtual(run())
 
@@ -81,7 +82,7 @@ def test_a_relabelled_pod_is_named_and_its_job_goes_on_without_it(label: str) ->
         assert world.malformed(names.PODS) == 1
         assert [message for message in await world.events("lm") if "lm-v6e-0-a1-0" in message]
 
-    among_strangers(act)
+    among_strangers(act, moved=True)
 
 
 # --- what only a broken API server sends ------------------------------------------------------------------------------
@@ -317,5 +318,86 @@ def test_the_long_message_of_a_rejected_write_is_clipped() -> None:
         world.api.before = lambda *_: None
         await world.settle(60)
         await world.trains("lm")
+
+    among_strangers(act)
+
+
+# --- pods that hold nothing -------------------------------------------------------------------------------------------
+GATED: Obj = {"schedulingGates": [{"name": "example.com/never"}]}
+
+
+def a_forged_pod(unit: str, attempt: int, node: str, owner: str, *, job: str = "lm") -> Obj:
+    """As the operator would make it, but pinned to a node of the tenant's choice; never bound, and never gone."""
+    labels = {names.LABEL_UNIT: unit, names.LABEL_POOL: "v6e", names.LABEL_ATTEMPT: str(attempt), names.LABEL_HOST: "0"}
+    pod = a_strangers_pod(f"{job}-{unit}-a{attempt}-0", job, owner=owner, node=node, labels=labels, **GATED)
+    return with_field(pod, "metadata.annotations", {names.ANNOTATION_NODE: node, names.ANNOTATION_SLICE: node})
+
+
+@pytest.mark.parametrize("job", ["lm", "nobodys"])
+@pytest.mark.parametrize("owner", ["", "a-job-of-long-ago"])
+def test_pods_of_no_live_job_hold_nothing(job: str, owner: str) -> None:
+    async def act(world: HostileCluster) -> None:
+        for index, node in enumerate(("np-c-0", "np-d-0")):
+            await world.api.create(names.PODS, a_strangers_pod(f"strange-{index}", job, owner=owner, node=node, **GATED))
+            await world.api.create(names.PODS, a_forged_pod(f"v6e-{index + 1}", 1, node, owner, job=job))
+        await world.settle()
+        world.start_operator()
+        async with running(world.operator):
+            await world.settle()
+            assert world.free() == ["np-c-0", "np-d-0"]
+
+    among_strangers(act)
+
+
+def test_pods_that_are_forged_for_a_live_job_hold_no_more_than_the_job_may_have() -> None:
+    """Its units are deleted; what a finalizer keeps drains for ever, and holds nothing, as nothing is bound."""
+
+    async def act(world: HostileCluster) -> None:
+        owner = await uid_of(world, names.DILOCO_JOBS, "lm")
+        for index, node in enumerate(("np-c-0", "np-d-0")):
+            await world.api.create(names.PODS, a_forged_pod(f"v6e-{index + 1}", 1, node, owner))
+        await world.settle()
+        forged = [pod for pod in world.cluster.pods((NS, "lm")) if "finalizers" in pod["metadata"]]
+        assert len(forged) == 2
+        assert all("deletionTimestamp" in pod["metadata"] for pod in forged)
+        assert (await world.plans("lm"))[0][0] == ("v6e-0", "np-a-0", "Training", 1)
+
+    among_strangers(act)
+
+
+def test_an_attempt_far_beyond_the_record_is_named_and_not_adopted() -> None:
+    async def act(world: HostileCluster) -> None:
+        owner = await uid_of(world, names.DILOCO_JOBS, "lm")
+        await world.api.create(names.PODS, a_forged_pod("v6e-0", 900_000_000, "np-c-0", owner))
+        await world.settle()
+        assert (await world.plans("lm"))[0] == [("v6e-0", "np-a-0", "Training", 1)]
+        assert world.named("Pod default/lm-v6e-0-a900000000-0", "far beyond attempt 1")
+        assert world.malformed(names.PODS) == 1
+        assert [message for message in await world.events("lm") if "far beyond" in message]
+
+    among_strangers(act)
+
+
+@pytest.mark.parametrize("slice_", ["np-c-0", "np-c-0+np-d-0", "nowhere"])
+def test_a_slice_that_the_unit_is_not_on_is_not_held_whatever_its_pod_says(slice_: str) -> None:
+    async def act(world: HostileCluster) -> None:
+        change = {"metadata": {"annotations": {names.ANNOTATION_SLICE: slice_, names.ANNOTATION_NODE: "np-c-0"}}}
+        await world.api.patch(names.PODS, NS, "lm-v6e-0-a1-0", change, type=PatchType.MERGE)
+        await world.settle()
+        assert (await world.plans("lm"))[0] == [("v6e-0", "np-a-0", "Training", 1)]
+
+    among_strangers(act)
+
+
+def test_a_slice_that_is_not_of_the_pools_shape_is_not_held_whatever_status_says() -> None:
+    async def act(world: HostileCluster) -> None:
+        status = (await world.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]
+        status["units"] += [{**status["units"][0], "name": f"v6e-{index}", "slice": "np-c-0+np-d-0+spare+cpu-0"} for index in range(1, 9)]
+        await patch_status(world, names.DILOCO_JOBS, "lm", {"units": status["units"]})
+        world.start_operator()
+        async with running(world.operator):
+            await world.settle()
+            assert not world.operator.inventory.reserved_by("spare")
+        await world.settle(60)
 
     among_strangers(act)

@@ -18,6 +18,7 @@ from builders.virtual_time import run_virtual, until
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
+from diloco_operator.api.job import Pool
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
@@ -114,7 +115,8 @@ def a_pod(observed: ObservedState, name: str, node: str = "np-a-0") -> Create:
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
     labels = {names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_LEARNER, names.LABEL_UNIT: "v6e-0"}
     meta = {"namespace": NS, "name": name, "labels": labels, "ownerReferences": [owner], "annotations": {names.ANNOTATION_NODE: node}}
-    spec = {"containers": [{"name": "learner", "image": "i"}]}
+    resources = {"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": "4"}}
+    spec = {"containers": [{"name": "learner", "image": "i", "resources": resources}]}
     return Create(names.PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 
 
@@ -310,6 +312,11 @@ def test_two_jobs_that_are_reconciled_together_never_take_the_same_slice() -> No
     play(scenario, short_of_slices)
 
 
+def free_slices(cluster: SmallCluster) -> list[str]:
+    shape = shape_of(Pool.model_validate(tpu_pool("v6e", "tpu-v6e", "2x2")))
+    return [slice_.name for slice_ in cluster.operator.inventory.free(shape)]
+
+
 def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> None:
     async def scenario(cluster: SmallCluster) -> None:
         async with cluster.operating():
@@ -319,10 +326,10 @@ def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> 
             await cluster.settle()
             await cluster.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
             await cluster.settle()
-            assert cluster.operator.inventory.reserved_by("np-a-0")
+            assert free_slices(cluster) == []
             await cluster.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
             await cluster.settle()
-            assert not cluster.operator.inventory.reserved_by("np-a-0")
+            assert free_slices(cluster) == ["np-a-0"]
             assert (NS, "lm") not in cluster.telemetry.followed
 
     def decide(observed: ObservedState) -> Plan:
