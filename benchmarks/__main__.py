@@ -36,6 +36,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "reconcile-pass": Benchmark("benchmarks.reconcile_pass", ("reconcile-pass", "reconcile-pass-linear")),
     "slice-flip": Benchmark("benchmarks.slice_flip", ("slice-flip",)),
     "strangers-memory": Benchmark("benchmarks.strangers_memory", ("strangers-memory",)),
+    "allotment-stall": Benchmark("benchmarks.allotment_stall", ("allotment-stall",)),
+    "competing-classes": Benchmark("benchmarks.competing_classes", ("competing-classes",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),

@@ -181,8 +181,7 @@ class Allotment:
         return Applicant(request, numbers, preferred, self._classes_of)
 
     def _classes_of(self, unit: HeldUnit) -> list[SliceClass]:
-        found = (self._classes.class_of(location) for location in self._locations(unit.nodes))
-        return [class_ for class_ in found if class_ is not None]
+        return self._classes.classes_of(unit.nodes)
 
 
 def _requirements(request: AllotmentRequest) -> list[SliceRequirements]:

@@ -5,13 +5,16 @@ The one gate is `SliceRequirements.suits`: each slice is tested once against eac
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import Slice, SliceKind
 from diloco_operator.placement.matching import SliceRequirements
 
+_KEY = itemgetter(1)
 type _Key = tuple[SliceKind, int, tuple[Hashable, ...]]
 
 
@@ -25,15 +28,29 @@ class SliceClass:
     domains: dict[int, Hashable]
     """Requirement of units of several slices -> the domain of these slices that all slices of one unit must share."""
     members: dict[Location, Slice] = field(default_factory=dict)
-    free: set[Location] = field(default_factory=set)
-    """Nobody has them."""
+    free: list[Location] = field(default_factory=list)
+    """Nobody has them; in the order in which the inventory offers them."""
     leaving: set[Location] = field(default_factory=set)
     """Nobody keeps them, but processes on them have not ended yet."""
 
     @property
-    def rank(self) -> tuple[SliceKind, int, Location]:
+    def rank(self) -> tuple[SliceKind, int, tuple[str, str]]:
         """The order of taking: the tightest kind first, then what the fewest requirements can use."""
-        return (self.kind, self.mask.bit_count(), min(self.free, default=min(self.members)))
+        return (self.kind, self.mask.bit_count(), self.free[0][1] if self.free else min(key for _, key in self.members))
+
+    def is_free(self, location: Location) -> bool:
+        index = bisect.bisect_left(self.free, location[1], key=_KEY)
+        return index < len(self.free) and self.free[index] == location
+
+    def note(self, location: Location, *, free: bool, leaving: bool) -> None:
+        """Who has the slice."""
+        index = bisect.bisect_left(self.free, location[1], key=_KEY)
+        if index < len(self.free) and self.free[index] == location:
+            if not free:
+                del self.free[index]
+        elif free:
+            self.free.insert(index, location)
+        (self.leaving.add if leaving else self.leaving.discard)(location)
 
 
 class SliceClasses:
@@ -45,6 +62,8 @@ class SliceClasses:
         self._uses: dict[SliceRequirements, int] = {}
         self._classes: dict[_Key, SliceClass] = {}
         self._class_of: dict[Location, SliceClass] = {}
+        self._class_by_node: dict[str, SliceClass] = {}
+        """First node of a slice -> its class."""
         self._fitting: dict[int, dict[SliceClass, None]] = {}
 
     # --- requirements --------------------------------------------------------------------------------------------------
@@ -86,10 +105,6 @@ class SliceClasses:
         """The number of requirements that are in use; `1 << number` is its bit in masks."""
         return self._ids[requirements]
 
-    def fitting(self, number: int) -> list[SliceClass]:
-        """The classes of slices that meet these requirements, in the order of taking."""
-        return sorted(self._fitting[number], key=lambda class_: class_.rank)
-
     # --- slices --------------------------------------------------------------------------------------------------------
     def put(self, location: Location, slice_: Slice, *, free: bool, leaving: bool) -> int:
         """A usable slice is new, or changed. Returns the masks of its classes before and after."""
@@ -98,15 +113,16 @@ class SliceClasses:
         if old is None or old.members[location] != slice_:
             mask, domains = self._test(slice_)
             if old is not None and (old.kind, old.mask, old.domains) == (slice_.kind, mask, domains):
+                del self._class_by_node[old.members[location].hosts[0].node]
                 old.members[location] = slice_  # nobody can tell the difference
+                self._class_by_node[slice_.hosts[0].node] = old
             else:
                 before = self.remove(location)
                 class_ = self._join(location, slice_, mask, domains)
         assert class_ is not None
-        if class_ is old and (location in class_.free, location in class_.leaving) == (free, leaving):
+        if class_ is old and (class_.is_free(location), location in class_.leaving) == (free, leaving):
             return 0
-        (class_.free.add if free else class_.free.discard)(location)
-        (class_.leaving.add if leaving else class_.leaving.discard)(location)
+        class_.note(location, free=free, leaving=leaving)
         return before | class_.mask
 
     def _test(self, slice_: Slice) -> tuple[int, dict[int, Hashable]]:
@@ -124,18 +140,17 @@ class SliceClasses:
         class_ = self._class_of.pop(location, None)
         if class_ is None:
             return 0
-        del class_.members[location]
-        class_.free.discard(location)
-        class_.leaving.discard(location)
+        del self._class_by_node[class_.members.pop(location).hosts[0].node]
+        class_.note(location, free=False, leaving=False)
         if not class_.members:
             del self._classes[_key(class_.kind, class_.mask, class_.domains)]
             for number in _bits(class_.mask):
                 self._fitting[number].pop(class_, None)
         return class_.mask
 
-    def class_of(self, location: Location) -> SliceClass | None:
-        """None: it is not usable."""
-        return self._class_of.get(location)
+    def classes_of(self, nodes: Iterable[str]) -> list[SliceClass]:
+        """Of the usable slices with these nodes, one for each slice."""
+        return [class_ for node in nodes if (class_ := self._class_by_node.get(node)) is not None]
 
     def masks(self) -> set[int]:
         """Of all classes."""
@@ -146,13 +161,9 @@ class SliceClasses:
 
     def _move(self, location: Location, mask: int, domains: dict[int, Hashable]) -> None:
         old = self._class_of[location]
-        slice_, free, leaving = old.members[location], location in old.free, location in old.leaving
+        slice_, free, leaving = old.members[location], old.is_free(location), location in old.leaving
         self.remove(location)
-        class_ = self._join(location, slice_, mask, domains)
-        if free:
-            class_.free.add(location)
-        if leaving:
-            class_.leaving.add(location)
+        self._join(location, slice_, mask, domains).note(location, free=free, leaving=leaving)
 
     def _join(self, location: Location, slice_: Slice, mask: int, domains: dict[int, Hashable]) -> SliceClass:
         key = _key(slice_.kind, mask, domains)
@@ -163,6 +174,7 @@ class SliceClasses:
                 self._fitting[number][class_] = None
         class_.members[location] = slice_
         self._class_of[location] = class_
+        self._class_by_node[slice_.hosts[0].node] = class_
         return class_
 
 

@@ -74,8 +74,8 @@ class _Surplus:
     """In slices."""
     revocable: int
     """Units."""
-    units: Sequence[tuple[_Pool, HeldUnit]]
-    """Those that run, in the order of leaving; also those that are revoked."""
+    rank: tuple[bool, bool, int]
+    """What they give way to comes before this rank."""
 
 
 class _Grant(NamedTuple):
@@ -99,6 +99,7 @@ class _Job:
         self.classes_of = applicant.classes_of
         self.pools = [_pool(*each) for each in zip(request.pools, applicant.numbers, applicant.preferred, strict=True)]
         self.room = request.max - sum(len(pool.demand.units) + pool.demand.others for pool in self.pools)
+        self._leaving: dict[bool, Sequence[tuple[_Pool, HeldUnit]]] = {}
         self.surplus = {band: self._surplus(band) for band in (_FIRM, _SCAVENGED)}
         self.revoked: dict[str, str] = {}
 
@@ -115,29 +116,38 @@ class _Job:
 
     def _surplus(self, band: bool) -> _Surplus:
         pools = self.of(band)
-        units = sorted(
-            ((pool, unit, place) for pool in pools for place, unit in enumerate(pool.demand.units)),
-            key=lambda each: (each[1].loss, -self.pools.index(each[0]), -each[2]),
-        )
-        leaving = [(pool, unit) for pool, unit, _ in units]
-        if band is _SCAVENGED:
-            return _Surplus(sum(pool.demand.requirements.shape.slots for pool, _ in leaving), len(leaving), leaving)
-        revocable = max(0, sum(pool.counted for pool in pools) - self.request.min)
+        units = sum(len(pool.demand.units) for pool in pools)
+        revocable = units if band is _SCAVENGED else min(units, max(0, sum(pool.counted for pool in pools) - self.request.min))
+        spare = {
+            id(pool): len(pool.demand.units) if band is _SCAVENGED else min(len(pool.demand.units), pool.counted - pool.demand.min)
+            for pool in pools
+        }
+        sizes = {pool.demand.requirements.shape.slots for pool in pools}
+        rank = (band, True, -self.request.priority)
+        if len(sizes) <= 1:
+            share = sum(sizes) * min(revocable, sum(max(0, count) for count in spare.values()))
+            return _Surplus(share, revocable, rank)
         share, left = 0, revocable
-        spare = {id(pool): pool.counted - pool.demand.min for pool in pools}
-        for pool, _ in leaving:
+        for pool, _ in self._in_order_of_leaving(band):
             if left > 0 and spare[id(pool)] > 0:
                 left -= 1
                 spare[id(pool)] -= 1
                 share += pool.demand.requirements.shape.slots
-        return _Surplus(share, revocable, leaving)
+        return _Surplus(share, revocable, rank)
+
+    def _in_order_of_leaving(self, band: bool) -> Sequence[tuple[_Pool, HeldUnit]]:
+        """The units of this band: those with which the job loses least first, then the last of the last pool."""
+        if band not in self._leaving:
+            units = [(pool, unit) for pool in self.of(band) for unit in pool.demand.units][::-1]
+            self._leaving[band] = sorted(units, key=lambda each: each[1].loss)
+        return self._leaving[band]
 
     def leaver(self, band: bool, classes: frozenset[SliceClass]) -> tuple[_Pool, HeldUnit] | None:
         """The next unit that may be revoked and has a slice of one of these classes."""
         surplus = self.surplus[band]
         if surplus.revocable <= 0:
             return None
-        for pool, unit in surplus.units:
+        for pool, unit in self._in_order_of_leaving(band):
             if unit.name in self.revoked or (band is _FIRM and pool.firm <= pool.demand.min):
                 continue
             if not classes.isdisjoint(self.classes_of(unit)):
@@ -304,25 +314,23 @@ class _Round:
         """The unit that leaves for a unit of this rank: Scavenged before others, the lowest priority first, among equals from the job
         with the largest share, then from the youngest."""
         givers = self._givers_by_class()
+        own = tuple(rank)
         best: _Revocation | None = None
         best_rank: tuple[object, ...] = ()
         for other in {other: None for class_ in classes for other in givers.get(class_, ())}:
-            for band in (_SCAVENGED, _FIRM):
-                theirs = _Rank(band, surplus=True, priority=-other.request.priority)
-                if other is job or theirs < rank:
+            for band, surplus in other.surplus.items():
+                if surplus.revocable <= 0 or surplus.rank < own or other is job:
                     continue
-                surplus = other.surplus[band]
+                equal = surplus.rank == own
+                if equal and job.surplus[band].share + slots >= surplus.share:  # the shares would not become strictly more equal
+                    continue
                 priority, created, key = other.request.order
                 its_rank = (band, priority, surplus.share, created, key)
                 if best is not None and its_rank <= best_rank:
                     continue
                 leaver = other.leaver(band, classes)
-                if leaver is None:
+                if leaver is None or (equal and job.surplus[band].share + leaver[0].demand.requirements.shape.slots >= surplus.share):
                     continue
-                if theirs == rank:
-                    most = max(slots, leaver[0].demand.requirements.shape.slots)
-                    if job.surplus[band].share + most >= surplus.share:  # the shares would not become strictly more equal
-                        continue
                 best, best_rank = _Revocation(other, band, *leaver), its_rank
         return best
 
@@ -330,9 +338,9 @@ class _Round:
         if self._givers is None:
             self._givers = {}
             for job in self.jobs:
-                for surplus in job.surplus.values():
-                    if surplus.revocable > 0:
-                        for _, unit in surplus.units:
+                for pool in job.pools:
+                    if job.surplus[pool.demand.scavenged].revocable > 0:
+                        for unit in pool.demand.units:
                             for class_ in job.classes_of(unit):
                                 self._givers.setdefault(class_, {})[job] = None
         return self._givers
@@ -381,7 +389,7 @@ class _Shelf:
 
     def __init__(self, class_: SliceClass) -> None:
         self._members = class_.members
-        self._ordered = deque(sorted(class_.free))
+        self._ordered = deque(class_.free)
         self._taken: set[Location] = set()
         self.left = len(self._ordered)
 
@@ -414,9 +422,15 @@ def _chosen(slots: int, counts: dict[SliceClass, int], shelves: Mapping[SliceCla
             if count >= slots and shelves[class_].left >= slots:
                 counts[class_] -= slots
                 return shelves[class_].near(slots)
+    if slots == 1:
+        class_ = next((class_ for class_, count in counts.items() if count and shelves[class_].left), None) or next(
+            class_ for class_, count in counts.items() if count
+        )
+        counts[class_] -= 1
+        return (shelves[class_].next(),)
     found: list[Slice | None] = []
     for class_ in sorted((class_ for class_, count in counts.items() if count), key=lambda class_: not shelves[class_].left):
-        while counts[class_] and len(found) < slots and (shelves[class_].left or slots == 1):
+        while counts[class_] and len(found) < slots and shelves[class_].left:
             counts[class_] -= 1
             found.append(shelves[class_].next())
     for class_ in counts:

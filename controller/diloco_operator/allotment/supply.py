@@ -106,52 +106,53 @@ class Supply:
 
     def take_one(self, want: Want) -> bool:
         """Directly, or along a shortest path on which each takes a slice of the next and the last takes one that is left."""
-        if self._take_direct(want, want, []):
+        if (left := self._left(want)) is not None:
+            self._give(want, left)
             return True
         before: dict[Want, tuple[Want, _Stock]] = {}
-        queue, seen = [want], {want}
-        reached: set[SliceClass] = set()
+        queue = [want]
+        reached: set[_Stock] = set()
         for here in queue:
             for stock in self._stocks_for(here):
-                if stock.class_ in reached:
+                if stock in reached:
                     continue
-                reached.add(stock.class_)
+                reached.add(stock)
                 for other in self._takers.get(stock, ()):
-                    if other not in seen:
-                        seen.add(other)
-                        before[other] = (here, stock)
-                        path = self._path(before, want, other)
-                        if self._take_direct(want, other, path):
-                            return True
-                        queue.append(other)
-        self._exhausted[want] = frozenset(reached)
+                    if other in before or other == want:
+                        continue
+                    before[other] = (here, stock)
+                    if (left := self._left(other)) is not None:
+                        self._shift(before, want, other, left)
+                        return True
+                    queue.append(other)
+        self._exhausted[want] = frozenset(stock.class_ for stock in reached)
         return False
 
-    @staticmethod
-    def _path(before: dict[Want, tuple[Want, _Stock]], start: Want, end: Want) -> list[tuple[Want, Want, _Stock]]:
-        path = []
+    def _left(self, want: Want) -> _Stock | None:
+        """A stock that fits and has something left, one with free slices if there is any."""
+        stocks = self._open.get(want)
+        if stocks is None:
+            self._open[want] = stocks = [stock for stock in self._stocks_for(want) if stock.left]
+        while stocks and not stocks[0].left:
+            del stocks[0]
+        for stock in stocks:
+            if stock.free > 0:
+                return stock
+        return next((stock for stock in stocks if stock.left), None)
+
+    def _give(self, want: Want, stock: _Stock) -> None:
+        stock.left -= 1
+        stock.free -= stock.free > 0
+        self._count(want, stock, 1)
+
+    def _shift(self, before: dict[Want, tuple[Want, _Stock]], start: Want, end: Want, left: _Stock) -> None:
+        """The last want of a path takes what is left, and each other one what the next had."""
+        self._give(end, left)
         while end != start:
             here, stock = before[end]
-            path.append((here, end, stock))
+            self._count(end, stock, -1)
+            self._count(here, stock, 1)
             end = here
-        return path
-
-    def _take_direct(self, start: Want, end: Want, path: list[tuple[Want, Want, _Stock]]) -> bool:
-        stocks = self._open.get(end)
-        if stocks is None:
-            self._open[end] = stocks = self._stocks_for(end).copy()
-        while stocks and not stocks[0].left:
-            stocks.pop(0)
-        chosen = next((stock for stock in stocks if stock.free > 0), None) or next((stock for stock in stocks if stock.left), None)
-        if chosen is None:
-            return False
-        chosen.left -= 1
-        chosen.free -= chosen.free > 0
-        self._count(end, chosen, 1)
-        for taker, giver, stock in path:
-            self._count(giver, stock, -1)
-            self._count(taker, stock, 1)
-        return True
 
     def _count(self, want: Want, stock: _Stock, change: int) -> None:
         given = self.given.setdefault(want, {})

@@ -102,6 +102,9 @@ class Matching:
         self._requirements: dict[str, SliceRequirements] = {}
         self.slices: dict[str, list[Slice]] = {}
         """Unit -> its slices."""
+        self._movable: dict[SliceRequirements, dict[SliceRequirements, dict[str, Slice]]] = {}
+        """Requirements -> requirements of units that have slices which meet them -> these slices by their first node. Only for requirements
+        that a search has visited."""
         self._exhausted: set[SliceRequirements] = set()
         """Requirements that found no path. They find none later either: only the removal of a unit opens a path."""
 
@@ -160,6 +163,7 @@ class Matching:
 
     def _release(self, unit: str) -> None:
         for slice_ in self.slices.pop(unit):
+            self._note_owner(slice_, self._requirements[unit], owned=False)
             node = slice_.hosts[0].node
             del self._taken[node]
             for rooms in self._rooms.values():
@@ -192,7 +196,26 @@ class Matching:
                 rooms.count(node, -1)
         self._taken[node] = unit
 
+    def _note_owner(self, slice_: Slice, owner: SliceRequirements, *, owned: bool) -> None:
+        for requirements, movable in self._movable.items():
+            if requirements.suits(slice_):
+                if owned:
+                    movable.setdefault(owner, {})[slice_.hosts[0].node] = slice_
+                else:
+                    del movable[owner][slice_.hosts[0].node]
+
+    def _movable_for(self, requirements: SliceRequirements) -> Mapping[SliceRequirements, Mapping[str, Slice]]:
+        found = self._movable.get(requirements)
+        if found is None:
+            self._movable[requirements] = found = {}
+            for unit, slices in self.slices.items():
+                for slice_ in slices:
+                    if requirements.suits(slice_):
+                        found.setdefault(self._requirements[unit], {})[slice_.hosts[0].node] = slice_
+        return found
+
     def _assign(self, unit: str, slice_: Slice) -> None:
+        self._note_owner(slice_, self._requirements[unit], owned=True)
         self._take(slice_.hosts[0].node, unit)
         self.slices[unit].append(slice_)
 
@@ -211,14 +234,15 @@ class Matching:
         queue = [start]
         for here in queue:
             candidates = self._candidates_for(here)
-            free = next(candidates.untaken(self._taken, 0), None)
+            free = next(candidates.untaken(self._taken, candidates.cursor), None)
             if free is not None:
+                candidates.cursor = free[0]
                 self._shift(unit, start, here, previous, free[1])
                 return True
-            for slice_ in candidates.seen:
-                owner = self._requirements.get(self._taken[slice_.hosts[0].node])
-                if owner is not None and owner != start and owner not in previous:
-                    previous[owner] = (here, slice_)
+            candidates.cursor = len(candidates.seen)
+            for owner, slices in self._movable_for(here).items():
+                if slices and owner != start and owner not in previous:
+                    previous[owner] = (here, next(iter(slices.values())))
                     queue.append(owner)
         return False
 
@@ -235,6 +259,7 @@ class Matching:
             before, target = previous[here]
             owner = self._taken[target.hosts[0].node]
             self.slices[owner].remove(target)
+            self._note_owner(target, self._requirements[owner], owned=False)
             self._assign(owner, slice_)
             here, slice_ = before, target
         self._assign(unit, slice_)

@@ -91,3 +91,19 @@ def test_a_suspended_job_keeps_nothing() -> None:
     stage.edit(suspend=True)
     stage.step()
     assert request(stage) == AllotmentRequest(stage.observed().job.key)
+
+
+def test_the_minimum_of_a_pool_waits_while_draining_units_of_another_fill_the_maximum_of_the_job() -> None:
+    job = a_job().with_learners(1, 2).with_pool("a", max=2).with_pool("b", max=1)
+    stage = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(3))).train()
+    first, second = stage.job["spec"]["pools"]
+    first |= {"learners": {"min": 0, "max": 0}}
+    stage.edit(pools=[first, {**second, "learners": {"min": 0, "max": 0}}])
+    stage.settle()
+    stage.edit(pools=[first, {**second, "learners": {"min": 1, "max": 1}}])
+    stage.settle()
+    assert [stage.states()[name] for name in ("a-0", "a-1")] == ["Draining", "Draining"]
+    assert len(stage.live_attempts()) == 2, "learners.max is exceeded"
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert [unit for _, unit, _ in stage.live_attempts()] == ["b-0"]

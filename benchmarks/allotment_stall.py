@@ -1,0 +1,120 @@
+"""[allotment-stall] Longest time for which the allotment holds the event loop: 200 jobs that want more than the 5,000 slices, each with
+requirements of its own. One slice is lost, and one job comes.
+
+Each job's pools differ from all others by a label that some of the slices have, so no two jobs are interchangeable, and all compete. The
+steps are those that the operator takes between two awaits: register a job, refresh after a change of the fleet. Every job acts on what it
+gets and gives, until nothing changes any more.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from builders.allotted_jobs import V5P, SimplePool, World
+from builders.nodes import a_tpu_node
+from diloco_operator.fleet import project_node
+
+from benchmarks.figure import Figure
+
+LIMIT_MS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    jobs: int
+    slices: int
+    """In the fleet; each job wants a fifth more than its share."""
+
+
+FULL = Size(jobs=200, slices=5000)
+SMOKE = Size(jobs=6, slices=60)
+
+
+@dataclass(slots=True)
+class Stalls:
+    longest: float = 0.0
+    steps: int = 0
+    by: dict[str, float] = field(default_factory=dict)
+
+    def note[T](self, what: str, step: Callable[[], T]) -> T:
+        begin = time.perf_counter()
+        result = step()
+        took = time.perf_counter() - begin
+        self.steps += 1
+        self.longest = max(self.longest, took)
+        self.by[what] = max(self.by.get(what, 0.0), took)
+        return result
+
+
+def a_world(size: Size) -> World:
+    """Slice i has the labels group-j of two jobs, so that jobs compete in a ring; a third of the slices suits every job."""
+    nodes = []
+    for index in range(size.slices):
+        owners = range(size.jobs) if index % 3 == 0 else (index % size.jobs, (index + 1) % size.jobs)
+        nodes.append(a_tpu_node(f"tpu-{index:05d}", labels={f"group-{job}": "1" for job in owners}))
+    return World(*nodes)
+
+
+def add(world: World, size: Size, index: int) -> None:
+    wanted = size.slices * 6 // (size.jobs * 5)
+    pool = SimplePool(shape=V5P, max=wanted, selector=((f"group-{index % size.jobs}", "1"),))
+    world.job(f"job-{index:03d}", pool, min=wanted // 4)
+
+
+def settle(world: World, stalls: Stalls) -> None:
+    """As the operator: a job that is concerned is reconciled, and units that leave have gone some time later."""
+    waiting = set(world.jobs)
+    while waiting:
+        for name in sorted(waiting):
+            before = len(world.woken)
+            act(world, name, stalls)
+            waiting |= set(world.woken[before:])
+            waiting.discard(name)
+        for job in world.jobs.values():
+            if job.leaving:
+                job.leaving.clear()
+                world.fleet.set_reservations(job.name, job.nodes())
+                stalls.note("register", lambda job=job: world.allotment.update(job.request()))  # type: ignore[misc]
+        waiting |= stalls.note("refresh", world.allotment.refresh)
+
+
+def act(world: World, name: str, stalls: Stalls) -> None:
+    """One reconcile; only what the allotment does in it is measured."""
+    update, refresh = world.allotment.update, world.allotment.refresh
+    world.allotment.update = lambda request: stalls.note("register", lambda: update(request))  # type: ignore[method-assign]
+    world.allotment.refresh = lambda: stalls.note("refresh", refresh)  # type: ignore[method-assign]
+    try:
+        world.act(name)
+    finally:
+        world.allotment.update, world.allotment.refresh = update, refresh  # type: ignore[method-assign]
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    world = a_world(size)
+    for index in range(size.jobs):
+        add(world, size, index)
+        world.allotment.refresh()
+    settle(world, Stalls())
+    stalls = Stalls()
+    gc.collect()
+    gc.disable()  # the operator collects rarely, see operator/malloc_tuning.py
+    try:
+        lost = min(world.jobs["job-001"].units.items())
+        node = lost[1][0].hosts[0].node
+        world.fleet.remove_node(node)
+        del world.jobs["job-001"].units[lost[0]]
+        settle(world, stalls)
+        stalls.note("register", lambda: add(world, size, size.jobs))
+        settle(world, stalls)
+        world.fleet.update_node(project_node(a_tpu_node(node)))
+        settle(world, stalls)
+    finally:
+        gc.enable()
+    value = stalls.longest * 1000
+    details = {f"{what}_ms": seconds * 1000 for what, seconds in stalls.by.items()}
+    unit = f"ms, {size.jobs} jobs with distinct wants, {size.slices} slices"
+    yield Figure("allotment-stall", value, unit, LIMIT_MS, value <= LIMIT_MS, stalls.steps, details)
