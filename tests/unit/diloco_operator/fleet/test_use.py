@@ -186,3 +186,18 @@ def test_pool_that_mixes_kinds_of_hosts_is_one_slice_again_when_they_agree() -> 
     assert inventory.counts(PAIR).unusable == ("node pool np-0 mixes kinds of hosts",)
     inventory.update_node(project_node(a_tpu_node("np-0-0", topology="2x2x2", pool="np-0")))
     assert (names(inventory, PAIR), inventory.counts(Shape("tpu-v5p", "2x2x4", 4, 4)).total) == (["np-0"], 0)
+
+
+def test_use_of_a_host_that_was_replaced_is_forgotten() -> None:
+    inventory = an_inventory(*a_tpu_slice("np-0", 2))
+    inventory.replace_use(None, use("np-0-1", tpu=4))
+    inventory.remove_node("np-0-1")
+    inventory.update_node(project_node(a_tpu_node("np-0-2", topology="2x2x2", pool="np-0")))
+    assert names(inventory, PAIR) == ["np-0"]
+
+
+def test_room_follows_what_is_allocatable() -> None:
+    inventory = an_inventory(a_gpu_node("a", resources={"cpu": "8"}))
+    assert [slice_.room.cpu for slice_ in inventory.free(H100)] == [8000]
+    inventory.update_node(project_node(a_gpu_node("a", resources={"cpu": "6"})))
+    assert [slice_.room.cpu for slice_ in inventory.free(H100)] == [6000]
