@@ -8,13 +8,14 @@ import pytest
 from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookmark, deleted, modified
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
-from diloco_operator.kube.client import ApiError, Gone, Obj, ObjList, Unavailable
+from diloco_operator.kube.client import ApiError, Forbidden, Gone, Obj, ObjList, Unavailable
 from diloco_operator.kube.fields import needed_string
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.reflector import Cache, CachedObject, Reflector, as_it_is
 from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
+FORBIDDEN = Forbidden(403, "Forbidden", 'pods is forbidden: User "operator" cannot list resource "pods"')
 AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 
 
@@ -298,6 +299,46 @@ def test_a_list_of_one_namespace_leaves_the_objects_of_others() -> None:
             task.cancel()
 
     run_virtual(scenario())
+
+
+def test_a_server_that_forbids_to_list_is_asked_again_and_named_meanwhile() -> None:
+    api = ScriptedApi(lists=[FORBIDDEN, FORBIDDEN, *pages("a")])
+    said: list[str] = []
+
+    def followed() -> Followed:
+        it = Followed(api)
+        it.reflector.on_rights_change(lambda: said.append(it.reflector.forbidden))
+        return it
+
+    follow(followed, lambda it: it.reflector.synced and not it.reflector.forbidden)
+    assert said == [FORBIDDEN.message, ""]
+
+
+def test_a_right_that_is_taken_away_leaves_the_cache_as_it_was() -> None:
+    api = ScriptedApi(lists=[*pages("a"), FORBIDDEN, FORBIDDEN], watches=[[FORBIDDEN]])
+    follow(lambda: Followed(api), lambda it: it.reflector.forbidden and it.names == ["a"])
+
+
+def test_everything_can_be_listed_and_projected_again_without_waiting_for_the_watch() -> None:
+    """With the same versions on the server; handlers learn of what the projection makes of them now."""
+    phases = iter(["Pending", "Running"])
+    api = ScriptedApi(lists=[*pages("a"), *pages("a")], watches=[[SILENCE], [SILENCE]])
+    asked: list[Followed] = []
+
+    def followed() -> Followed:
+        it = Followed(api)
+        it.reflector = Reflector(api, PODS, lambda obj, _: next(phases), rng=lambda: 0.0)  # type: ignore[arg-type]
+        it.reflector.on_change(it.note)
+        return it
+
+    def again(it: Followed) -> bool:
+        if it.reflector.synced and not asked:
+            asked.append(it)
+            it.reflector.list_again()
+        return len(it.changes) == 2
+
+    assert follow(followed, again) < 1
+    assert asked[0].changes == [("a", None, "Pending"), ("a", "Pending", "Running")]
 
 
 def test_timeouts_in_the_wrong_order_are_an_error() -> None:
