@@ -117,6 +117,7 @@ def test_pod_that_only_carries_the_label_of_a_job_is_another_pod() -> None:
             await scene.train("lm", 2)
             await scene.until_training("lm", "np-1-0")
             assert (await scene.status("lm"))["units"][0]["attempt"] == 1
+            await scene.until_said("lm", "1 of 2 slices is used by other pods: default/mine")
 
     play(scenario, 2)
 
