@@ -375,6 +375,15 @@ def test_at_most_a_third_of_the_hosts_that_a_job_uses_are_avoided() -> None:
     assert not any(avoided for _, avoided in hosts(stage).values())  # 4 of 9 or more
 
 
+@pytest.mark.parametrize(("units", "avoided"), [(4, False), (5, True)])
+def test_two_suspects_of_five_hosts_are_more_than_a_third_and_two_of_six_are_not(units: int, avoided: bool) -> None:
+    stage = a_stage(units, 12)
+    for bad in ("v5p-0", "v5p-1"):  # the first one moves to a further host
+        fails(stage, bad)
+        fails(stage, bad)
+    assert hosts(stage) == {"tpu-0": (2, avoided), "tpu-1": (2, avoided)}
+
+
 def test_unit_that_fails_wherever_it_goes_makes_two_hosts_suspect_and_is_given_up() -> None:
     stage = a_stage(9, 14, limit=5)
     for _ in range(12):
