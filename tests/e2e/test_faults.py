@@ -197,9 +197,9 @@ async def test_units_come_and_go_while_the_job_trains(tmp_path: Path) -> None:
 
 
 async def test_a_unit_out_of_restarts_fails_and_the_job_goes_on_degraded(tmp_path: Path) -> None:
-    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+    async with local_control_plane(tmp_path, a_fleet(gpus=1), config=PROMPT) as cluster:
         job = a_quadratic_job(steps=1500, min=3, limit=1)
-        await cluster.apply(job)
+        await cluster.apply(job)  # the pool h100 has no other host that could be better
         await cluster.job("quad", lambda job: all_train(job, 3))
         await cluster.kill("quad", "h100-0")
         await cluster.unit("quad", "h100-0", on_attempt(2))

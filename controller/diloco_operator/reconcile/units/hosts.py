@@ -225,11 +225,12 @@ def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
 
 
 class SpareSlices:
-    """Free slices for the units of one pool that leave hosts which the job avoids. While there are none, a unit whose restart budget is not
-    used up goes on where it is: that costs nobody anything."""
+    """Free slices for the units of one pool that leave hosts which the job avoids, also those that the job gets only when it asks for them.
+    While there are none, a unit whose restart budget is not used up goes on where it is: that costs nobody anything."""
 
     def __init__(self, fleet: Fleet, requirements: SliceRequirements) -> None:
-        self._free = (slice_ for slice_ in fleet.free(requirements.shape) if requirements.fits(slice_))
+        nobodys = (slice_ for slice_, job in fleet.kept(requirements.shape) if not job)
+        self._free = filter(requirements.fits, itertools.chain(fleet.free(requirements.shape), nobodys))
         self._requirements = requirements
 
     def replace(self, slices: Sequence[Slice]) -> bool:

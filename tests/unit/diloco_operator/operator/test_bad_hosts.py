@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 from builders.fake_cluster import FakeCluster, FakeTelemetry
@@ -68,7 +69,10 @@ async def scrape(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]
     return series(answer.body.decode())
 
 
-def test_one_bad_host_of_ten_costs_at_most_two_failures() -> None:
+@pytest.mark.parametrize("pause", ["0s", "30s"])
+def test_one_bad_host_of_ten_costs_at_most_two_failures(pause: str) -> None:
+    """Also without a pause between attempts, in which the unit could be granted another slice."""
+
     async def run() -> None:
         api = await an_api(wall_clock)
         metrics = Metrics()
@@ -76,7 +80,8 @@ def test_one_bad_host_of_ten_costs_at_most_two_failures() -> None:
             cluster.bad_nodes.add("tpu-3")
             await cluster.add(nodes(10))
             async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock, metrics=metrics)):
-                await api.create(names.DILOCO_JOBS, the_job(9))
+                restart = {"limit": 5, "window": "1h", "backoff": {"initial": pause, "max": "5m"}}
+                await api.create(names.DILOCO_JOBS, the_job(9, restart=restart))
                 status = await status_when(api, all_train_without("tpu-3", 9))
                 assert sum(len(unit["failures"]) for unit in status["units"]) == 2
                 assert "tpu-3" not in {unit["slice"] for unit in status["units"]}
