@@ -294,7 +294,8 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     since = plane.audit_position()
     job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1})
     job["spec"]["ttlSecondsAfterFinished"] = 1
-    async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=2)) as cluster:
+    # One GPU host for each job: the minimum of a job comes before what another has beyond its own.
+    async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=3)) as cluster:
         # Objects with names that a job needs, but of another owner: the operator checks the owner.
         for obj in strangers("taken", "busy"):
             await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
