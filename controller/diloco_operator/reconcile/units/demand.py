@@ -15,6 +15,7 @@ from diloco_operator.placement import JobRequest, PoolRequest
 from diloco_operator.placement.matching import slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.timeouts import RECONCILE
 
 _LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
 """How much a job loses with a unit that leaves in this state."""
@@ -38,10 +39,11 @@ def allotment_request(
         if record.state not in (UnitState.DRAINING, UnitState.COMPLETED):
             continue
         leaving[record.pool] = leaving.get(record.pool, 0) + 1
-        if record.state is UnitState.COMPLETED or record.reason not in _LEAVES_SLICE:
+        lasts = record.state is UnitState.COMPLETED or record.reason not in _LEAVES_SLICE
+        if lasts:
             lasting[record.pool] = lasting.get(record.pool, 0) + 1
-            if record.slice and record.pool in context.shapes:
-                occupied.update(_nodes(context, context.shapes[record.pool], record))
+        if record.slice and record.pool in context.shapes and (lasts or _is_stuck(context, record)):
+            occupied.update(_nodes(context, context.shapes[record.pool], record))
     return AllotmentRequest(
         job=job.key,
         priority=context.observed.priority,
@@ -89,6 +91,12 @@ def _pool_demand(
         others=others,
         lasting=lasting,
     )
+
+
+def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
+    """A pod of the unit should have gone long ago: nobody knows when its slice will be free."""
+    latest = context.now - RECONCILE.stuck_deletion
+    return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
 
 
 def _nodes(context: ReconcileContext, shape: Shape, record: UnitStatusRecord) -> tuple[str, ...]:

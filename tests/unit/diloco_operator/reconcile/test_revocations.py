@@ -107,3 +107,13 @@ def test_the_minimum_of_a_pool_waits_while_draining_units_of_another_fill_the_ma
     stage.kubelets_finish_deletions()
     stage.settle()
     assert [unit for _, unit, _ in stage.live_attempts()] == ["b-0"]
+
+
+def test_a_slice_that_a_stuck_pod_does_not_leave_is_not_counted_on() -> None:
+    stage = a_training_job()
+    stage.revoked = {"v5p-1": OTHER}
+    stage.settle()
+    assert request(stage).occupied == frozenset()
+    stage.advance(600)  # the kubelet never says that the pod has ended
+    stage.settle()
+    assert request(stage).occupied == frozenset({"tpu-1"})
