@@ -13,7 +13,7 @@ from typing import Any
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
-from builders.operator_run import an_api, an_operator, running
+from builders.operator_run import an_api, an_operator
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from diloco_operator.api import names
@@ -66,12 +66,26 @@ class HostileCluster:
         self.client = DistortingApi(api)
         self.cluster = cluster
         self.lines: list[str] = []
-        self.start_operator()
 
-    def start_operator(self) -> None:
-        """A new operator, which knows only what the API server has."""
+    async def start(self) -> None:
+        """Start an operator, which knows only what the API server has."""
         self.metrics = Metrics()
         self.operator = an_operator(self.client, FakeTelemetry(self.cluster), now=wall_clock, metrics=self.metrics)
+        self._task = asyncio.create_task(self.operator.run())
+
+    async def stop(self) -> None:
+        """Stop it. Raises what ended it earlier, and fails after a defect."""
+        if self._task.done():
+            self._task.result()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        assert self.operator.counters.defects == 0, "a reconcile met a defect; the log has its traceback"
+
+    async def restart(self) -> None:
+        """Stop the operator, and start another one."""
+        await self.stop()
+        await self.start()
+        await self.settle()
 
     # --- what must not change ------------------------------------------------------------------------------------------
     async def plans(self, job: str) -> tuple[Any, ...]:
@@ -132,11 +146,12 @@ async def a_hostile_cluster() -> AsyncIterator[HostileCluster]:
             manifest = a_manifest(job, namespace=NS, min=1, max=1, pools=pools, spec={"syncer": {}})
             await api.create(names.DILOCO_JOBS, manifest)
         with _logged(world.lines):
-            async with running(world.operator):
-                await world.trains("lm")
-                await world.trains("other")
-                await world.settle()
-                yield world
+            await world.start()
+            await world.trains("lm")
+            await world.trains("other")
+            await world.settle()
+            yield world
+            await world.stop()
 
 
 class _Lines(logging.Handler):

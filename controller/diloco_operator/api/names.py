@@ -107,6 +107,8 @@ SYNCER_CONTAINER = "syncer"
 
 MAX_DNS_LABEL = 63
 _UNIT_DIGITS = 9
+MAX_ATTEMPT = 100_000_000
+"""Attempts of a unit: their numbers are part of names. An attempt every second would take three years."""
 
 
 def unit_name(pool: str, index: int) -> str:

@@ -94,6 +94,15 @@ def strings(holder: Fields, key: str, at: str = "") -> dict[str, str]:
     return {_string(name, where, STRING_LIMIT): _string(value, where, STRING_LIMIT) for name, value in fields(holder, key, at).items()}
 
 
+def contents(holder: Fields, key: str, at: str = "") -> dict[str, str]:
+    """The data of a ConfigMap, `holder[key]`: any strings, which nobody shows; empty without one."""
+    found = fields(holder, key, at)
+    for value in found.values():
+        if not isinstance(value, str):
+            raise MalformedField(_path(at, key), f"must have strings as values, not {kind_of_json(value)}")
+    return dict(found)
+
+
 def text(holder: Fields, key: str, at: str = "", *, limit: int = TEXT_LIMIT, lines: bool = False) -> str:
     """The text `holder[key]` for people, clipped; "" without one."""
     value = holder.get(key)

@@ -25,6 +25,7 @@ from diloco_operator.kube.fields import (
     Fields,
     MalformedField,
     clip,
+    contents,
     controller_uid,
     fields,
     moment,
@@ -348,7 +349,7 @@ def project_child(obj: Obj) -> Child:
     """From the raw object. Raises `MalformedField`."""
     meta = fields(obj, "metadata")
     labels = fields(meta, "labels", "metadata")
-    data = fields(obj, "data")
+    data = contents(obj, "data")
     data = data if contract.JOB_FILE_KEY in data else {}
     return Child(
         name=needed_string(meta, "name", "metadata"),

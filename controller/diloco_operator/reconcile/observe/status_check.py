@@ -45,11 +45,13 @@ def _malformed_parts(data: bytes) -> dict[_Part, str]:
         checked = Status.model_validate_json(data, strict=True, context={"from": "api"})
     except ValidationError as error:
         return {_part(problem["loc"]): f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors(include_input=False)}
-    return {
-        ("units", index): f"status.units[{index}].name: must be the pool's name, a dash and a number"
-        for index, unit in enumerate(checked.units)
-        if names.unit_index(unit.pool, unit.name) is None
-    }
+    found: dict[_Part, str] = {}
+    for index, unit in enumerate(checked.units):
+        if names.unit_index(unit.pool, unit.name) is None:
+            found["units", index] = f"status.units[{index}].name: must be the pool's name, a dash and a number"
+        elif max(unit.attempt, unit.ended_attempt) > names.MAX_ATTEMPT:
+            found["units", index] = f"status.units[{index}].attempt: must be {names.MAX_ATTEMPT} at most"
+    return found
 
 
 def _part(location: tuple[int | str, ...]) -> _Part:

@@ -16,7 +16,6 @@ from builders.hostile_cluster import (
     a_strangers_pod,
 )
 from builders.jobs import with_field
-from builders.operator_run import running
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.certificates.issuing import Issuer
@@ -55,9 +54,8 @@ def test_an_authority_on_a_curve_that_the_library_does_not_support_is_none() -> 
         data = {"ca.crt": authority.root.pem, "ca.key": a_key_on_an_unsupported_curve()}
         await world.api.create(names.SECRETS, a_secret("strange-ca", "strange", data))
         await world.settle()
-        world.start_operator()  # and again after a restart
-        async with running(world.operator):
-            await world.settle()
+        await world.restart()  # and again after a restart
+        await world.settle()
 
     among_strangers(act)
 
@@ -202,12 +200,9 @@ def test_an_operator_starts_beside_malformed_objects_of_every_kind() -> None:
             await world.api.create(resource, {"metadata": {"namespace": NS, "name": "strange", "labels": labels}, **extra})
             world.client.distortions[resource.plural, NS, "strange"] = lambda obj: with_field(obj, "metadata.ownerReferences", 7)
         world.client.distortions["nodes", "", "spare"] = lambda obj: "no object at all"
-        world.start_operator()
-        async with running(world.operator):
-            await asyncio.sleep(5)
-            assert [world.malformed(each) for each in (names.CONFIG_MAPS, names.SECRETS, names.SERVICES, names.PODS, names.NODES)] == [
-                1
-            ] * 5
+        await world.restart()
+        await asyncio.sleep(5)
+        assert [world.malformed(each) for each in (names.CONFIG_MAPS, names.SECRETS, names.SERVICES, names.PODS, names.NODES)] == [1] * 5
 
     among_strangers(act)
 
@@ -341,10 +336,9 @@ def test_pods_of_no_live_job_hold_nothing(job: str, owner: str) -> None:
             await world.api.create(names.PODS, a_strangers_pod(f"strange-{index}", job, owner=owner, node=node, **GATED))
             await world.api.create(names.PODS, a_forged_pod(f"v6e-{index + 1}", 1, node, owner, job=job))
         await world.settle()
-        world.start_operator()
-        async with running(world.operator):
-            await world.settle()
-            assert world.free() == ["np-c-0", "np-d-0"]
+        await world.restart()
+        await world.settle()
+        assert world.free() == ["np-c-0", "np-d-0"]
 
     among_strangers(act)
 
@@ -394,10 +388,9 @@ def test_a_slice_that_is_not_of_the_pools_shape_is_not_held_whatever_status_says
         status = (await world.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]
         status["units"] += [{**status["units"][0], "name": f"v6e-{index}", "slice": "np-c-0+np-d-0+spare+cpu-0"} for index in range(1, 9)]
         await patch_status(world, names.DILOCO_JOBS, "lm", {"units": status["units"]})
-        world.start_operator()
-        async with running(world.operator):
-            await world.settle()
-            assert not world.operator.inventory.reserved_by("spare")
+        await world.restart()
+        await world.settle()
+        assert not world.operator.inventory.reserved_by("spare")
         await world.settle(60)
 
     among_strangers(act)
