@@ -75,6 +75,11 @@ class ExecutionResult:
         """Whether every action was carried out. Events do not count: they are best effort."""
         return not self.failures
 
+    @property
+    def wrote(self) -> bool:
+        """Whether any request was sent for objects of the job."""
+        return self.written is not None or bool(self.patched or self.failures or self.created or self.existed or self.deleted or self.gone)
+
 
 class Executor:
     """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than

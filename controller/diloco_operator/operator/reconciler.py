@@ -36,6 +36,7 @@ from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
 from diloco_operator.operator.status_postponement import StatusPostponement
+from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, bound_nodes, first_request, reconcile, reservations
 from diloco_operator.telemetry import Endpoint, Telemetry
@@ -79,6 +80,8 @@ class ReconcileResult:
     """Seconds; None: when something changes."""
     decision_seconds: float = 0.0
     """How long the decision kept the process busy."""
+    pause: float = 0.0
+    """The job must not be reconciled again for so many seconds."""
 
 
 class Reconciler:
@@ -134,6 +137,7 @@ class Reconciler:
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
         self._postponement: StatusPostponement[JobKey] = StatusPostponement(RECONCILE.postpone_status)
+        self._write_limit: WriteLimit[JobKey] = WriteLimit()
         self._reserving: dict[JobKey, set[str]] = {}
         """Keys of the inventory under which jobs of this name have reservations. More than one while a deleted job of the same name still
         has pods."""
@@ -206,7 +210,8 @@ class Reconciler:
                 postpone=lambda: self._postpone(key),
                 certificates=certificates,
             )
-        return replace(self._conclude(key, job, plan, executed), decision_seconds=decision_seconds)
+        result = self._conclude(key, job, plan, executed)
+        return replace(result, decision_seconds=decision_seconds, pause=self._pause(key, subject, executed))
 
     def _is_big(self, key: JobKey) -> bool:
         return self._caches.pod_count(key) >= _MANY_PODS
@@ -374,6 +379,18 @@ class Reconciler:
             self._events.emit(subject, event)
         return ReconcileResult(failed=True)
 
+    def _pause(self, key: JobKey, subject: Subject, executed: ExecutionResult) -> float:
+        if not executed.wrote:
+            return 0.0
+        pause = self._write_limit.wrote(key, asyncio.get_running_loop().time())
+        if self._write_limit.endless(key):
+            log.warning(
+                "job %s: its status or its objects are written again and again, as fast as allowed: something else, for example an "
+                "admission webhook or another controller, deletes them or changes them back; find out who does",
+                subject,
+            )
+        return pause
+
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
         """Where the job's syncer listens now; None while it does not run, or while the job has no authority to sign a certificate for the
         operator."""
@@ -392,6 +409,7 @@ class Reconciler:
         self._rejected_writes.forget(key)
         self._unsure.discard(key)
         self._postponement.reset(key)
+        self._write_limit.forget(key)
         self._telemetry.forget(key)
         self._ignored.note(key, {})
         self._expectations.forget(key)

@@ -200,7 +200,8 @@ class Operator:
                 self._queue.done(key, cool_down=cool_down)
 
     async def _reconcile(self, key: JobKey) -> float:
-        """Returns the cool-down: for so many seconds the job must not be reconciled again, so that other jobs get their share."""
+        """Returns the cool-down: for so many seconds the job must not be reconciled again, so that other jobs and the API server get their
+        share."""
         loop = asyncio.get_running_loop()
         self.counters.reconciles += 1
         begun = loop.time()
@@ -215,7 +216,7 @@ class Operator:
         if self._metrics is not None:
             self._metrics.reconcile_done(took, failed=result.failed, defect=result.defect, later=result.requeue_after is not None)
         # The time in which the job only waited for its writes was free for other jobs, so it counts.
-        return max(0.0, result.decision_seconds / self._run.decision_share - took)
+        return max(0.0, result.decision_seconds / self._run.decision_share - took, result.pause)
 
     async def _result(self, key: JobKey) -> ReconcileResult:
         try:

@@ -1,5 +1,4 @@
-"""Any JSON, in any field of the objects that the operator watches, and what a tenant may write. Of jobs only their status, as the API
-server accepts it; test_hostile_objects.py has single fields of theirs.
+"""Any JSON, in any field of the objects that the operator watches, and what a tenant may write.
 
 The operator lives, other jobs keep what they have, and what the operator leaves out is named in a log line, in a metric and, where a user
 can see it, in an event.
@@ -32,6 +31,7 @@ WATCHED: list[tuple[Resource, str]] = [
     (names.SERVICES, "lm"),
     (names.VOLUME_CLAIMS, "lm-syncer"),
     (names.PRIORITY_CLASSES, "important"),
+    (names.DILOCO_JOBS, "lm"),
 ]
 OWN = {"lm-v6e-0-a1-0", "lm-syncer", "lm-ca", "lm-syncer-tls", "lm-job"}
 """Objects of job lm: what is wrong with them may cost lm its slice or one slice more, and nobody else anything."""
@@ -79,6 +79,11 @@ UNSHRUNK = (Phase.explicit, Phase.generate)
 ROUTES = st.lists(st.integers(0, 30), min_size=1, max_size=7)
 DISTORTIONS = st.lists(
     st.tuples(st.sampled_from(range(len(WATCHED))), ROUTES, VALUES), min_size=1, max_size=3, unique_by=lambda each: each[0]
+)
+METADATA, SPEC = 2, 3
+"""Where a route through a whole object leads first."""
+OF_JOBS = st.tuples(
+    st.just(len(WATCHED) - 1), st.builds(lambda first, rest: [first, *rest], st.sampled_from([METADATA, SPEC]), ROUTES), VALUES
 )
 
 
@@ -131,7 +136,7 @@ async def check_named(world: HostileCluster) -> None:
 
 
 @settings(max_examples=60, phases=UNSHRUNK)
-@given(DISTORTIONS)
+@given(DISTORTIONS | OF_JOBS.map(lambda one: [one]))
 def test_whatever_the_objects_look_like_the_operator_and_the_other_jobs_go_on(drawn: list[tuple[int, list[int], Any]]) -> None:
     async def run() -> None:
         async with a_hostile_cluster() as world:
@@ -147,7 +152,7 @@ def test_whatever_the_objects_look_like_the_operator_and_the_other_jobs_go_on(dr
             assert await world.plans("other") == other
             now = set(world.free())
             assert "np-b-0" not in now
-            of_lm = any(name in OWN for _, name in objects)
+            of_lm = any(name in OWN or resource == names.DILOCO_JOBS for resource, name in objects)
             its_own = {"np-d-0"} if ("np-d-0" in [name for _, name in objects]) else set()
             assert len(set(free) - its_own - now) <= (1 if of_lm else 0)
             await world.restart()  # a new one decides the same beside these objects

@@ -1,0 +1,68 @@
+"""A job whose objects never stay as they were written is not written to without a pause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.hostile_cluster import NS, a_hostile_cluster
+from builders.virtual_time import run_virtual, until
+from diloco_operator.api import names
+from diloco_operator.kube.client import PatchType
+from diloco_operator.operator.write_limit import WriteLimit
+
+
+def test_after_a_burst_the_rate_is_limited() -> None:
+    limit: WriteLimit[str] = WriteLimit(burst=2, per_second=4.0)
+    assert [limit.wrote("a", 10.0) for _ in range(2)] == [0.0, 0.0]
+    assert limit.wrote("a", 10.0) == pytest.approx(0.25)
+    assert limit.wrote("a", 10.25) == pytest.approx(0.25)
+    assert limit.wrote("b", 10.25) == 0.0  # each job has its own
+
+
+def test_a_job_that_was_quiet_may_write_in_a_burst_again() -> None:
+    limit: WriteLimit[str] = WriteLimit(burst=2, per_second=4.0)
+    for _ in range(5):
+        limit.wrote("a", 10.0)
+    assert [limit.wrote("a", 12.0) for _ in range(2)] == [0.0, 0.0]
+    limit.wrote("a", 12.0)
+    limit.forget("a")
+    assert limit.wrote("a", 12.0) == 0.0
+
+
+def test_what_goes_on_without_end_is_told_once() -> None:
+    limit: WriteLimit[str] = WriteLimit(burst=1, per_second=1.0)
+    told = []
+    for second in range(100):
+        limit.wrote("a", second * 0.999)
+        told.append(limit.endless("a"))
+    assert told.count(True) == 1
+
+
+def test_a_status_that_another_controller_always_changes_back_is_written_twice_a_second_and_the_operator_says_so() -> None:
+    async def run() -> None:
+        async with a_hostile_cluster() as world:
+            other = await world.plans("other")
+            writes, theirs = 0, {"status": {"learners": {"desired": 9}}}
+            patch = world.api.patch
+
+            async def answered(resource: Any, namespace: str, name: str, body: Any, **options: Any) -> Any:
+                nonlocal writes
+                answer = await patch(resource, namespace, name, body, **options)
+                if resource == names.DILOCO_JOBS and name == "lm":
+                    writes += 1
+                    await patch(resource, namespace, name, theirs, type=PatchType.MERGE, subresource="status")
+                return answer
+
+            world.client.patch = answered  # type: ignore[attr-defined]
+            await patch(names.DILOCO_JOBS, NS, "lm", theirs, type=PatchType.MERGE, subresource="status")
+            await until(lambda: world.named("job default/lm", "changes them back"), within=50, step=1)
+            first = writes
+            await world.settle(10)
+            assert 15 < writes - first <= 22
+            assert await world.plans("other") == other
+            del world.client.patch  # type: ignore[attr-defined]
+            await world.settle()
+            assert (await world.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]["learners"]["desired"] == 1
+
+    run_virtual(run())
