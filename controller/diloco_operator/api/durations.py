@@ -45,7 +45,10 @@ def _from_api(value: object) -> float:
     if isinstance(value, str):
         return parse_duration(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("an integer of so many digits is no duration") from None
     raise ValueError(f"{value!r} is not a duration: write it as a string such as 30s, 10m or 1h30m")
 
 

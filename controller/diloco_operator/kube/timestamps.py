@@ -43,7 +43,10 @@ def _from_api(value: object, info: ValidationInfo) -> float:
     if isinstance(value, str):
         return parse_timestamp(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and not info.context:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError("an integer of so many digits is no time") from None
     raise ValueError(f"{value!r} is not an RFC 3339 time such as 2026-11-20T21:00:00Z")
 
 

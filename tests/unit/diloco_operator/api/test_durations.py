@@ -3,9 +3,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration, parse_duration
+from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, Duration, format_duration, parse_duration
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 MILLISECONDS = st.integers(min_value=0, max_value=999_999 * 3_600_000)
 
@@ -56,3 +57,8 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_what_no_field_can_hold_is_not_written(seconds: float) -> None:
     with pytest.raises(ValueError, match="a duration cannot be"):
         format_duration(seconds)
+
+
+def test_an_integer_too_large_for_a_float_is_an_error_of_its_field() -> None:
+    with pytest.raises(ValidationError, match="no duration"):
+        TypeAdapter(Duration).validate_python(10**400)

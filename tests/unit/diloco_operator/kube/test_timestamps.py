@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.kube.timestamps import Timestamp, format_timestamp, parse_timestamp
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 
 @given(st.integers(min_value=0, max_value=4_000_000_000_000))
@@ -24,3 +25,8 @@ def test_other_zones_are_the_same_moment() -> None:
 def test_a_text_that_is_no_time_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="2026-11-20T21:00:00Z"):
         parse_timestamp(text)
+
+
+def test_an_integer_too_large_for_a_float_is_an_error_of_its_field() -> None:
+    with pytest.raises(ValidationError, match="no time"):
+        TypeAdapter(Timestamp).validate_python(10**400)

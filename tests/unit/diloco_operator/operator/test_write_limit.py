@@ -61,7 +61,7 @@ def test_a_status_that_another_controller_always_changes_back_is_written_twice_a
             await world.settle(10)
             assert 15 < writes - first <= 22
             assert await world.plans("other") == other
-            del world.client.patch  # type: ignore[attr-defined]
+            del world.client.patch
             await world.settle()
             assert (await world.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]["learners"]["desired"] == 1
 
