@@ -48,8 +48,9 @@ class MalformedObjectEvents:
             self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(found)))
 
     def _subject(self, found: MalformedObject) -> Subject | None:
-        """The job that the object is, or that its label names; None: no user can be told."""
-        if found.resource == names.DILOCO_JOBS:
-            return Subject(found.namespace, found.name, found.uid) if found.namespace and found.name else None
-        job = self._caches.jobs.get(found.namespace, found.label)
-        return Subject(job.namespace, job.name, job.uid) if job is not None else None
+        """The job that the object is, or that its label names; None: no user can be told, or another controller manages the job."""
+        is_job = found.resource == names.DILOCO_JOBS
+        job = self._caches.jobs.get(found.namespace, found.name if is_job else found.label)
+        if job is not None:
+            return Subject(job.namespace, job.name, job.uid) if job.value.bare.managed_by == names.MANAGER else None
+        return Subject(found.namespace, found.name, found.uid) if is_job and found.namespace and found.name else None

@@ -153,6 +153,20 @@ def test_a_malformed_object_of_a_job_is_an_event_on_the_job_also_when_the_job_co
     among_strangers(act)
 
 
+def test_a_malformed_object_of_another_controllers_job_is_no_event_on_that_job() -> None:
+    async def act(world: HostileCluster) -> None:
+        lm = await world.api.get(names.DILOCO_JOBS, NS, "lm")
+        meta = {"namespace": NS, "name": "theirs"}
+        theirs = {"apiVersion": lm["apiVersion"], "kind": lm["kind"], "metadata": meta, "spec": lm["spec"]}
+        await world.api.create(names.DILOCO_JOBS, with_field(theirs, "spec.managedBy", "example.com/other"))
+        await world.api.create(names.PODS, a_strangers_pod("strange", "theirs"))
+        await world.settle()
+        assert world.malformed(names.PODS) == 1
+        assert not await world.events("theirs")
+
+    among_strangers(act)
+
+
 def test_malformed_objects_are_told_once_and_do_not_fill_the_log() -> None:
     async def act(world: HostileCluster) -> None:
         for index in range(200):
