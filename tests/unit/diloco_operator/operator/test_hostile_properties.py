@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from builders.hostile_cluster import NS, HostileCluster, a_hostile_cluster, a_secret, a_strangers_pod
+from builders.jobs import with_field
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
@@ -101,6 +102,11 @@ def distorted(obj: Obj, route: Sequence[int], value: Any) -> Obj:
     raise AssertionError("the last step sets the value")
 
 
+def edited(obj: Obj) -> Obj:
+    """A job whose generation says that its spec has changed: with the same generation the operator rightly keeps the spec that it knows."""
+    return with_field(obj, "metadata.generation", obj["metadata"]["generation"] + 1000)
+
+
 async def with_all_kinds(world: HostileCluster) -> None:
     await world.api.create(names.PRIORITY_CLASSES, {"metadata": {"name": "important"}, "value": 5})
     spec = {"nodeName": "spare", "containers": [{"name": "web", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
@@ -160,6 +166,7 @@ def test_whatever_the_objects_look_like_the_operator_and_the_other_jobs_go_on(dr
             await check_named(world)
             assert await world.plans("other") == other
             world.client.distortions.clear()
+            world.client.distortions["dilocojobs", NS, "lm"] = edited
             for resource, name in objects:
                 await touch(world, resource, name)
             world.api.compact()
