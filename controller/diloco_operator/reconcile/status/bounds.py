@@ -68,7 +68,7 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
     return _shortened(status, limits)
 
 
-def clip(text: str, limit: int) -> str:
+def clip_bytes(text: str, limit: int) -> str:
     """The text, or its beginning and an ellipsis, with at most `limit` stored bytes; "" if not even that fits."""
     if _text_bytes(text) <= limit:
         return text
@@ -89,7 +89,7 @@ def _clip_slice(name: str, limit: int) -> str:
     its pods, and one without pods gets another slice."""
     if _text_bytes(name) <= limit:
         return name
-    return clip(name, limit - _DIGEST) + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    return clip_bytes(name, limit - _DIGEST) + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def _text_bytes(text: str) -> int:
@@ -194,10 +194,10 @@ def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     found = dict(status)
     for key in _OTHER_TEXTS:
         if key in status:
-            found[key] = [{**each, "message": clip(each.get("message", ""), limits.other)} for each in status[key] or ()]
+            found[key] = [{**each, "message": clip_bytes(each.get("message", ""), limits.other)} for each in status[key] or ()]
     units = [_essential(unit) for unit in status["units"]] if limits.last else status["units"]
     found["units"] = [
-        {**unit, "message": clip(unit["message"], limits.unit), "slice": _clip_slice(unit["slice"], limits.slice)} for unit in units
+        {**unit, "message": clip_bytes(unit["message"], limits.unit), "slice": _clip_slice(unit["slice"], limits.slice)} for unit in units
     ]
     return found
 

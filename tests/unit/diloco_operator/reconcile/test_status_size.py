@@ -20,7 +20,7 @@ from diloco_operator.reconcile.observe.object_size import (
 )
 from diloco_operator.reconcile.observe.state import parse_job
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
-from diloco_operator.reconcile.status.bounds import MESSAGE_LIMIT, bounded, clip
+from diloco_operator.reconcile.status.bounds import MESSAGE_LIMIT, bounded, clip_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -125,7 +125,7 @@ def test_texts_beyond_the_limits_of_the_crd_are_cut_also_where_there_is_room() -
 
 @pytest.mark.parametrize(("text", "limit", "cut"), [("short", 5, "short"), ("longer", 5, "lo…"), ("<<<", 10, "<…"), ("ab", 1, "")])
 def test_text_is_cut_by_the_bytes_that_it_takes_in_storage(text: str, limit: int, cut: str) -> None:
-    assert clip(text, limit) == cut
+    assert clip_bytes(text, limit) == cut
 
 
 def a_big_spec(stage: Stage, size: int) -> None:
