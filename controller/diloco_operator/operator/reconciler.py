@@ -385,8 +385,9 @@ class Reconciler:
         pause = self._write_limit.wrote(key, asyncio.get_running_loop().time())
         if self._write_limit.endless(key):
             log.warning(
-                "job %s: its status or its objects are written again and again, as fast as allowed: something else, for example an "
-                "admission webhook or another controller, deletes them or changes them back; find out who does",
+                "job %s: for half a minute its status or its objects were written as often as the operator allows. If not many of its "
+                "units start or fail now, something else, for example an admission webhook or another controller, deletes them or "
+                "changes them back; find out who does",
                 subject,
             )
         return pause

@@ -16,7 +16,7 @@ BURST = 100
 PER_SECOND = 2.0
 """So many reconciles with writes a second are no burst, and pauses are no longer than their interval."""
 _ENDLESS = 60
-"""From so many pauses on in a row, which is half a minute, nothing that ends by itself is the cause."""
+"""So many pauses in a row, which is half a minute, are worth a line in the log."""
 
 
 class WriteLimit[K: Hashable]:
