@@ -24,6 +24,8 @@ from diloco_operator.timeouts import WatchTimeouts
 _NAMESPACE = "default"
 _QUICK = ExponentialBackoff(initial=0.05, ceiling=0.5)
 
+pytestmark = pytest.mark.xdist_group("reflector")  # one control plane for all of them
+
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:

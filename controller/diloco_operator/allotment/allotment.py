@@ -120,7 +120,7 @@ class Allotment:
         for node in now - before:
             self._holders.setdefault(node, set()).add(job)
         for location in self._locations(before ^ now):
-            self._stale |= self._look(location)
+            self._stale |= self._read_slice(location)
 
     def _locations(self, nodes: Iterable[str]) -> dict[Location, None]:
         found = (self._fleet.location(node) for node in nodes)
@@ -128,9 +128,9 @@ class Allotment:
 
     def _take_changes(self) -> None:
         for location in self._fleet.take_changes():
-            self._stale |= self._look(location)
+            self._stale |= self._read_slice(location)
 
-    def _look(self, location: Location) -> int:
+    def _read_slice(self, location: Location) -> int:
         """Read one slice anew. Returns the bits of the requirements that its change concerns."""
         slice_ = self._fleet.slice_at(location)
         if slice_ is None or not self._fleet.usable(slice_):

@@ -17,7 +17,7 @@ from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Event
 
-_TOLD = 20
+_MOST_EVENTS = 20
 """Malformed objects of one new job that become Events. More than 10 are combined anyway."""
 
 
@@ -28,22 +28,22 @@ class MalformedObjectEvents:
         self._caches = caches
         self._events = events
         self._started = False
-        caches.malformed.on_found(self._tell)
+        caches.malformed.on_found(self._emit)
         caches.on_object_change(self._on_object)
 
     def start(self) -> None:
-        """This replica leads: tell of everything that it has found so far."""
+        """This replica leads: emit events about everything that it has found so far."""
         self._started = True
         for found in self._caches.malformed:
-            self._tell(found)
+            self._emit(found)
 
     def _on_object(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
         """Malformed objects may be older than the job that they name."""
         if resource == names.DILOCO_JOBS and new is not None and (old is None or old.uid != new.uid):
-            for found in islice(self._caches.malformed.of_label(new.namespace, new.name), _TOLD):
-                self._tell(found)
+            for found in islice(self._caches.malformed.of_label(new.namespace, new.name), _MOST_EVENTS):
+                self._emit(found)
 
-    def _tell(self, found: MalformedObject) -> None:
+    def _emit(self, found: MalformedObject) -> None:
         if self._started and (subject := self._subject(found)) is not None:
             self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(found)))
 

@@ -229,8 +229,8 @@ class SpareSlices:
     While there are none, a unit whose restart budget is not used up goes on where it is: that costs nobody anything."""
 
     def __init__(self, fleet: Fleet, requirements: SliceRequirements) -> None:
-        nobodys = (slice_ for slice_, job in fleet.kept(requirements.shape) if not job)
-        self._free = filter(requirements.fits, itertools.chain(fleet.free(requirements.shape), nobodys))
+        unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape) if not job)
+        self._free = filter(requirements.fits, itertools.chain(fleet.free(requirements.shape), unwanted))
         self._requirements = requirements
 
     def replace(self, slices: Sequence[Slice]) -> bool:
