@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 class UnitPhase(enum.StrEnum):
@@ -45,6 +46,13 @@ class UnitReport:
     recover_seconds: float = 0.0
 
 
+class LossPoint(NamedTuple):
+    step: int
+    """Outer step."""
+    loss: float
+    """Finite."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """`received_at` is on the operator's clock, in seconds. A report older than a minute says nothing about now."""
@@ -63,4 +71,8 @@ class Report:
     snapshot_error: str = ""
     message: str = ""
     draining: bool = False
+    losses: tuple[LossPoint, ...] = ()
+    """Training loss over outer steps, steps ascending, at most contract.MOST_LOSS_POINTS; (): the syncer sends none."""
+    held_out_losses: tuple[LossPoint, ...] = ()
+    """The same of the held-out loss, at most contract.MOST_HELD_OUT_POINTS."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)

@@ -9,15 +9,16 @@ See docs/decisions/0041-syncer-observation.md.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
 import grpc.aio
-from diloco.contract import SYNCER_PORT, operator_identity
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, SYNCER_PORT, operator_identity
 from diloco.protocol import diloco_pb2
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
@@ -25,7 +26,7 @@ from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip
-from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.report import LossPoint, Report, UnitPhase, UnitReport
 from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
@@ -254,6 +255,8 @@ def report_of(wire: diloco_pb2.Report, received_at: float) -> Report:
         snapshot_error=clip(wire.snapshot_error),
         message=clip(wire.message),
         draining=wire.draining,
+        losses=_curve(wire.losses, MOST_LOSS_POINTS),
+        held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
         units={unit.unit: _unit_of(unit) for unit in wire.units},
     )
 
@@ -275,6 +278,20 @@ def _figure(value: float) -> float:
 
 def _loss(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, ...]:
+    """The points that a curve can have, in ascending order; of more than `most`, every n-th and the last."""
+    found: list[LossPoint] = []
+    for point in itertools.islice(wire, _MOST_POINTS_READ):
+        if 0 <= point.t <= MOST_COUNT and math.isfinite(point.loss) and (not found or point.t > found[-1].step):
+            found.append(LossPoint(point.t, point.loss))
+    if len(found) > most:
+        found = [*found[: -1 : -(-(len(found) - 1) // (most - 1))], found[-1]]
+    return tuple(found)
+
+
+_MOST_POINTS_READ = 4096
 
 
 def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:

@@ -28,6 +28,8 @@ __all__ = [
     "ENV_TLS_DIR",
     "ENV_UNIT",
     "JOB_FILE_KEY",
+    "MOST_HELD_OUT_POINTS",
+    "MOST_LOSS_POINTS",
     "MOUNT_JOB",
     "MOUNT_STATE",
     "MOUNT_TLS",
@@ -87,6 +89,10 @@ ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
 
 SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
+MOST_LOSS_POINTS = 64
+"""Points of the loss history that a syncer reports, and that status shows."""
+MOST_HELD_OUT_POINTS = 16
+"""The same of the held-out loss."""
 MOUNT_JOB = "/etc/diloco/job"
 """Where the job's ConfigMap is mounted; it has one key, `JOB_FILE_KEY`."""
 MOUNT_TLS = "/etc/diloco/tls"

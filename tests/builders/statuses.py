@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, MAX_LEARNERS, MAX_POOLS, MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
@@ -61,7 +62,16 @@ def a_large_status(
     return {
         "observedGeneration": 10**6,
         "conditions": [{"type": kind.value, **condition} for kind in ConditionType],
-        "progress": {"step": 1, "steps": 10**9, "tokens": 10**18, "tokensPerSecond": 1e9, "loss": 1.123456, "updatedAt": moment},
+        "progress": {
+            "step": 1,
+            "steps": 10**9,
+            "tokens": 10**18,
+            "tokensPerSecond": 1e9,
+            "loss": 1.123456,
+            "updatedAt": moment,
+            "lossHistory": [{"step": 10**18 + index, "loss": -1.2345e-300} for index in range(MOST_LOSS_POINTS)],
+            "heldOutLossHistory": [{"step": 10**18 + index, "loss": -1.2345e-300} for index in range(MOST_HELD_OUT_POINTS)],
+        },
         "learners": dict.fromkeys(("desired", "placed", "contributing", "min", "max"), MAX_LEARNERS),
         "units": [
             _a_unit(i, state, message=message, hosts=hosts, host=host, failures=limit + 1, refused=refused)

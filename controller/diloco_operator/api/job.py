@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Literal
 
-from diloco.contract import Training
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Training
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -394,6 +394,13 @@ class HostStatus(_Api):
     avoidances: int = Field(0, ge=0, description="How often it was avoided; each time lasts twice as long as the one before.")
 
 
+class LossPoint(_Api):
+    """The loss at one outer step."""
+
+    step: int = Field(ge=0, description="Outer step.")
+    loss: float = Field(description="Loss, five digits.")
+
+
 class Progress(_Api):
     """Steps, speed and loss."""
 
@@ -402,6 +409,14 @@ class Progress(_Api):
     tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
     loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
+    loss_history: tuple[LossPoint, ...] | None = Field(
+        None,
+        max_length=MOST_LOSS_POINTS,
+        description="Training loss over outer steps, evenly spaced, the newest last; absent: none yet. `kubectl diloco status` draws it.",
+    )
+    held_out_loss_history: tuple[LossPoint, ...] | None = Field(
+        None, max_length=MOST_HELD_OUT_POINTS, description="Held-out loss at the outer steps at which learners evaluated; absent: none yet."
+    )
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average over all learners.")
     estimated_completion: Timestamp | None = Field(None, description="When the last step is reached at this speed.")
     updated_at: Timestamp | None = Field(None, description="When these figures were written; they are written every few seconds.")

@@ -42,7 +42,7 @@ from diloco.syncer.peer import (
     UncommittedLeases,
     WorkRequested,
 )
-from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
+from diloco.syncer.reports import Facts, held_out_loss, ledger_text, make_report, make_result
 from diloco.syncer.restore import RestoredState, snapshot_data
 from diloco.syncer.seeding import seed_values
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
@@ -83,6 +83,7 @@ class Engine:
         self._ledger = state.ledger
         self._unit_stats = state.unit_stats
         self._evaluations = state.evaluations
+        self._losses = state.losses
         self._message = state.message
         self._snapshots = snapshots
         self._changes = changes
@@ -154,6 +155,7 @@ class Engine:
             complete=self._complete,
             draining=self._stopping.is_set(),
             evaluations=self._evaluations,
+            losses=self._losses,
         )
 
     def stop(self) -> None:
@@ -230,7 +232,7 @@ class Engine:
         return RunOutcome.COMPLETE
 
     def _snapshot_data(self, core: Core) -> SnapshotData:
-        return snapshot_data(core, self._ledger, self._unit_stats, self._config.job, self._sessions.fences, self._evaluations)
+        return snapshot_data(core, self._ledger, self._unit_stats, self._config.job, self._sessions.fences, self._evaluations, self._losses)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -416,6 +418,8 @@ class Engine:
             _log.warning("unit %s reports a held-out loss of %s over %d tokens: not used", session.unit, loss, tokens)
             return
         self._evaluations[session.unit] = (loss, tokens)
+        if self._core is not None and (mean := held_out_loss(self._evaluations)) is not None:
+            self._losses.held_out.add(self._core.t, mean)
         self._evaluated_anew = True
         self._changes.notify()
 
@@ -547,7 +551,11 @@ class Engine:
         if core is None or not core.seeded:
             return
         now = self._clock()
-        for action in await self._work(core, None, lambda: core.advance(now)):
+        before = core.t
+        actions = await self._work(core, None, lambda: core.advance(now))
+        if core.t > before and (loss := self._unit_stats.loss()) is not None:
+            self._losses.training.add(core.t, loss)  # before the actions: a snapshot of this step holds its loss
+        for action in actions:
             self._carry_out(core, action)
 
     def _carry_out(self, core: Core, action: Action) -> None:

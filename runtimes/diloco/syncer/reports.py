@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from diloco.algorithm.core import Core
 from diloco.contract import Result, UnitResult
 from diloco.data.ledger import Ledger
-from diloco.protocol.diloco_pb2 import Report, UnitReport
+from diloco.protocol.diloco_pb2 import LossPoint, Report, UnitReport
+from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.unit_stats import Phase, UnitStats, UnitStatsTable
 
 RESULT_BYTES = 4096
@@ -29,6 +30,7 @@ class Facts:
     """Step T is reached and the final snapshot durable."""
     draining: bool
     evaluations: Mapping[str, tuple[float, int]]
+    losses: LossHistory
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
@@ -48,6 +50,8 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         message=facts.message,
         units=units,
         draining=facts.draining,
+        losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.training.points],
+        held_out_losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.held_out.points],
     )
     if (loss := unit_stats.loss()) is not None:
         report.loss = loss

@@ -16,6 +16,7 @@ from diloco.contract import JobFile
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.fences import load_fences
+from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.snapshot_writer import SnapshotData
 from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
@@ -40,6 +41,7 @@ class RestoredState:
     fences: dict[str, int]
     evaluations: dict[str, tuple[float, int]]
     """Per unit: held-out loss of the final parameters, and over how many tokens."""
+    losses: LossHistory
     snapshot_t: int
     """Outer step of that snapshot; -1: none."""
     message: str
@@ -47,7 +49,13 @@ class RestoredState:
 
 
 def snapshot_data(
-    core: Core, ledger: Ledger, unit_stats: UnitStatsTable, job: JobFile, fences: Mapping[str, int], evaluations: Mapping[str, Any]
+    core: Core,
+    ledger: Ledger,
+    unit_stats: UnitStatsTable,
+    job: JobFile,
+    fences: Mapping[str, int],
+    evaluations: Mapping[str, Any],
+    losses: LossHistory,
 ) -> SnapshotData:
     """The state at this moment. The arrays are shared with the core, which never writes to them."""
     tensors, core_meta = core.state().to_tensors()
@@ -59,6 +67,7 @@ def snapshot_data(
         "accounts": unit_stats.to_json(),
         "fences": dict(fences),
         "evaluations": {unit: list(one) for unit, one in evaluations.items()},
+        "losses": losses.to_json(),
     }
     return SnapshotData(core.t, tensors, meta)
 
@@ -87,7 +96,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
     except SnapshotError as error:
         raise BadState(str(error)) from error
     if loaded is None:
-        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, -1, "")
+        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), -1, "")
     try:
         return _state(config, loaded, fences)
     except (LayoutError, StateError, LedgerError) as error:
@@ -121,4 +130,6 @@ def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int]) -> Rest
     elif not same_job:
         message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items()}
-    return RestoredState(core, Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"]), fences, evaluations, loaded.t, message)
+    losses = LossHistory(meta.get("losses"))  # a snapshot of an earlier release has none
+    ledger, unit_stats = Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"])
+    return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, loaded.t, message)

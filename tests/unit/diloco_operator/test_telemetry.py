@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import job_file
 from builders.virtual_time import until
-from diloco.contract import operator_identity, syncer_host_name
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
@@ -218,12 +219,14 @@ def test_every_field_of_the_wire_arrives() -> None:
     wire = pb.Report(
         t=1, steps=2, tokens=3, tokens_per_second=4, held_out_loss=5, step_seconds=6, seeded=True, done=True, snapshot_t=-1,
         snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
+        losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)],
     )  # fmt: skip
     plain = report_of(wire, received_at=42)
     read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
     assert read == {
         "t": 1, "steps": 2, "tokens": 3, "tokens_per_second": 4, "held_out_loss": 5, "step_seconds": 6, "seeded": True, "done": True,
         "snapshot_t": -1, "snapshot_error": "disk full", "message": "older snapshot", "draining": True,
+        "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),),
     }  # fmt: skip
     assert plain.loss is None
     assert plain.received_at == 42
@@ -238,6 +241,23 @@ def test_every_field_of_the_wire_arrives() -> None:
     assert (reported.steps, reported.weight, reported.staleness, reported.contributions) == (10, 0.25, 4, 5)
     assert (reported.seconds_since_heard, reported.local_step, reported.step_seconds, reported.recover_seconds) == (6.5, 8, 0.5, 9.5)
     assert (reported.tokens_per_second, reported.message) == (1.5, "NaN")
+
+
+def test_points_that_no_loss_history_can_have_are_left_out() -> None:
+    points = [(-1, 9.0), (3, 5.0), (2, 4.0), (3, 4.0), (4, math.nan), (5, math.inf), (6, 3.0)]
+    wire = pb.Report(losses=[pb.LossPoint(t=t, loss=loss) for t, loss in points])
+    assert report_of(wire, 0).losses == ((3, 5.0), (6, 3.0))
+    assert report_of(wire, 0).held_out_losses == (), "a syncer of an earlier release sends none"
+
+
+@pytest.mark.parametrize("sent", [63, 64, 65, 100, 127, 128, 1000])
+def test_a_loss_history_of_any_length_is_thinned_to_what_status_may_have(sent: int) -> None:
+    points = [pb.LossPoint(t=t, loss=1.0) for t in range(sent)]
+    found = report_of(pb.Report(losses=points, held_out_losses=points), 0)
+    for curve, most in ((found.losses, MOST_LOSS_POINTS), (found.held_out_losses, MOST_HELD_OUT_POINTS)):
+        assert min(sent, most) // 2 <= len(curve) <= most
+        assert (curve[0].step, curve[-1].step) == (0, sent - 1)
+        assert sorted(set(curve)) == list(curve)
 
 
 def test_a_state_that_this_operator_does_not_know_is_an_error() -> None:

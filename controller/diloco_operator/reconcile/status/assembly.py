@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diloco.contract import Result
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import SHORT_OF_SLICES
@@ -14,9 +14,11 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
+from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSS_HISTORY, LOSS_HISTORY
 from diloco_operator.reconcile.status.conditions import Statements, merge
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import write_nodes
+from diloco_operator.report import Report
 
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
@@ -88,11 +90,13 @@ def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 
 
 def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
-    found = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **old, "steps": context.spec.training.steps}
+    found = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **_with_history(old, context.observed.report)}
+    found["steps"] = context.spec.training.steps
     report = context.report
     if result is not None:
         found |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
         found |= _known(loss=result.loss, heldOutLoss=result.held_out_loss)
+        found |= _with_last_points(found, result)
         found.pop("estimatedCompletion", None)
     elif report is not None:
         found |= {"step": report.t, "tokens": report.tokens, "tokensPerSecond": round(report.tokens_per_second, 1)}
@@ -105,6 +109,36 @@ def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result 
         found["tokensPerSecond"] = 0.0
         found.pop("estimatedCompletion", None)
     return found
+
+
+def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[str, Any]:
+    """`progress` with the loss over outer steps as the syncer last reported it. The past stays true when a report is no longer recent."""
+    found = dict(progress)
+    if report is None:
+        return found
+    for key, points in ((LOSS_HISTORY, report.losses), (HELD_OUT_LOSS_HISTORY, report.held_out_losses)):
+        # A syncer of an earlier release sends none; and what lies after the reported step is not trained any more.
+        kept = [_point(*point) for point in points] or [each for each in progress.get(key) or () if each["step"] <= report.t]
+        found.pop(key, None)
+        found |= {key: kept} if kept else {}
+    return found
+
+
+def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, Any]:
+    """Both histories up to the result: the operator may not have got the syncer's last report."""
+    found = {}
+    for key, loss, most in (
+        (LOSS_HISTORY, result.loss, MOST_LOSS_POINTS),
+        (HELD_OUT_LOSS_HISTORY, result.held_out_loss, MOST_HELD_OUT_POINTS),
+    ):
+        before = [each for each in progress.get(key) or () if each["step"] < result.step][: most - 1]
+        if loss is not None:
+            found[key] = [*before, _point(result.step, loss)]
+    return found
+
+
+def _point(step: int, loss: float) -> dict[str, float]:
+    return {"step": step, "loss": float(f"{loss:.5g}")}
 
 
 def _known(**figures: float | None) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The size of a job's object, bounded by construction. Pure.
 
 etcd stores 1.5 MiB per object. The bytes that spec and metadata leave are the status's budget. A status that is larger gets shorter: first
-messages, then the names of slices with many hosts, at last what units that do not run keep of their failures. Names, states, attempts and
-counts stay. What is shortened depends on the status alone, and not on figures that go up and down, so that equal states give equal texts.
+the loss history goes, then messages get shorter, then the names of slices with many hosts, at last what units that do not run keep of their
+failures. Names, states, attempts and counts stay. What is shortened depends on the status alone, and not on figures that go up and down, so
+that equal states give equal texts.
 
 See docs/decisions/0135-status-size.md.
 """
@@ -29,6 +30,10 @@ _FIGURES = 150
 """Bytes that a unit's figures take at most, without `refused`."""
 _PROGRESS = 500
 """The same of the job's."""
+LOSS_HISTORY = "lossHistory"
+HELD_OUT_LOSS_HISTORY = "heldOutLossHistory"
+_POINT = 64
+"""Bytes that one point of these takes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,18 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
     reserve = _PROGRESS + _FIGURES * len(units)
     if _at_most(status, units) <= budget or stored_bytes(status) + reserve <= budget:  # the exact sum takes twenty times as long
         return status
+    # Before any text: the history changes with every step, and which texts are shortened must not depend on that.
+    status = _without_history(status)
     sizes = _Sizes.of(status, units)
     if sizes.under(_UNLIMITED) <= budget:
         return status
     limits = next((limits for limits in _LADDER if sizes.under(limits) <= budget), _LADDER[-1])
     return _shortened(status, limits)
+
+
+def _without_history(status: dict[str, Any]) -> dict[str, Any]:
+    progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in (LOSS_HISTORY, HELD_OUT_LOSS_HISTORY)}
+    return {**status, "progress": progress} if "progress" in status else status
 
 
 def clip_bytes(text: str, limit: int) -> str:
@@ -143,7 +155,9 @@ _OTHERS = "Others"
 def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> int:
     """No less than the real size, and quick: every character counts as the longest one."""
     refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
+    progress = status.get("progress") or {}
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
+    found += _POINT * sum(len(progress.get(key) or ()) for key in (LOSS_HISTORY, HELD_OUT_LOSS_HISTORY))
     for unit in units:
         texts = len(unit["message"]) + len(unit["slice"])
         found += UNIT_FLOOR + 6 * texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)

@@ -4,6 +4,7 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
 from diloco.data.ledger import Ledger
+from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, make_report, make_result, result_json
 from diloco.syncer.unit_stats import UnitStatsTable
 
@@ -18,6 +19,7 @@ def facts(**changes: object) -> Facts:
         "complete": False,
         "draining": False,
         "evaluations": {},
+        "losses": LossHistory(),
     }
     return Facts(**(usual | changes))  # type: ignore[arg-type]
 
@@ -48,6 +50,16 @@ def test_tokens_in_a_report_are_the_committed_ones() -> None:
     report = make_report(facts(), core(), ledger, unit_stats, 3.0)
     (unit,) = report.units
     assert (report.tokens, unit.tokens, unit.steps, unit.local_step, unit.seconds_since_heard) == (320, 320, 2, 5, 2.0)
+
+
+def test_a_report_holds_the_losses_over_outer_steps() -> None:
+    losses = LossHistory()
+    losses.training.add(1, 5.5)
+    losses.training.add(2, 4.5)
+    losses.held_out.add(2, 4.75)
+    report = make_report(facts(losses=losses), core(), Ledger(), UnitStatsTable(), 0.0)
+    assert [(point.t, point.loss) for point in report.losses] == [(1, 5.5), (2, 4.5)]
+    assert [(point.t, point.loss) for point in report.held_out_losses] == [(2, 4.75)]
 
 
 def test_a_result_fits_into_a_termination_message_whatever_the_number_of_units() -> None:

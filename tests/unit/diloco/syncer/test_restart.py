@@ -14,6 +14,7 @@ from diloco.contract import Exit
 from diloco.syncer import snapshots
 from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
+from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.main import main
 from diloco.syncer.restore import BadState
 from diloco.syncer.snapshots import SnapshotStore
@@ -101,6 +102,37 @@ def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path,
         assert newest.name in report.message
         learners.append(LocalLearner(place, syncer.address, "u").start())
         until(lambda: syncer.report().t > report.t + 5, "training to go on")
+
+
+def test_the_loss_history_goes_on_after_a_restart_and_forgets_what_is_not_trained_any_more(
+    tmp_path: Path, learners: list[LocalLearner]
+) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 30)
+    newest, _ = stored(place).paths()
+    loaded = stored(place).load_newest()
+    assert loaded is not None
+    before = LossHistory(loaded.meta["losses"]).training.points
+    assert before[0].t < 30 <= before[-1].t == loaded.t
+    (newest / snapshots.TENSORS_FILE).write_bytes(b"")
+    with LocalSyncer(place) as syncer:
+        older = syncer.report()
+        assert older.t < loaded.t
+        assert [(point.t, point.loss) for point in older.losses] == [point for point in before if point.t <= older.t]
+        learners.append(LocalLearner(place, syncer.address, "u").start())
+        after = until(lambda: (r := syncer.report()).losses[-1].t > loaded.t and r, "training to go on")
+    steps = [point.t for point in after.losses]
+    assert steps == sorted(set(steps))
+
+
+def test_a_snapshot_of_an_earlier_release_has_no_loss_history(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 5)
+    loaded = stored(place).load_newest()
+    assert loaded is not None
+    stored(place).save(loaded.t, loaded.tensors, {key: value for key, value in loaded.meta.items() if key != "losses"})
+    with LocalSyncer(place) as syncer:
+        assert (syncer.report().t, list(syncer.report().losses)) == (loaded.t, [])
 
 
 def test_a_truncated_only_snapshot_is_not_taken_for_a_fresh_start(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, main_container_exits
 from builders.stage import Stage
 from diloco.contract import Exit, Result, UnitResult
+from diloco_operator.api.job import Status
+from diloco_operator.report import LossPoint
 
 RESULT = Result(
     step=100,
@@ -39,6 +41,23 @@ def test_syncer_that_succeeded_completes_the_job_with_its_figures() -> None:
     assert (progress["step"], progress["tokens"], progress["heldOutLoss"]) == (100, 64000, 2.25)
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["tokens"], unit["steps"]) == ("Completed", 64000, 500)
+
+
+def test_the_loss_history_of_a_complete_job_ends_with_its_result() -> None:
+    stage = trained()
+    stage.advance(10)
+    stage.all_contribute(losses=tuple(LossPoint(step, 3.0) for step in range(1, 65)))
+    stage.settle()
+    stage.learner_exits("v5p-0", 1, 0)
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.report = None  # the operator restarted meanwhile
+    stage.settle()
+    progress = stage.status["progress"]
+    assert len(progress["lossHistory"]) == 64
+    assert progress["lossHistory"][0] == {"step": 1, "loss": 3.0}
+    assert progress["lossHistory"][-1] == {"step": 100, "loss": 2.125}
+    assert progress["heldOutLossHistory"] == [{"step": 100, "loss": 2.25}]
+    assert Status.model_validate(stage.status)
 
 
 def test_pods_go_only_after_the_end_is_on_record() -> None:

@@ -9,7 +9,7 @@ from builders.stage import Stage
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Status, dump_status
 from diloco_operator.reconcile.status.write import worth_writing
-from diloco_operator.report import UnitPhase
+from diloco_operator.report import LossPoint, UnitPhase
 
 
 def trained(count: int = 2, *, min: int = 1) -> Stage:
@@ -91,6 +91,47 @@ def test_progress_and_unit_figures_come_from_the_syncer() -> None:
     }
     unit = stage.unit("v5p-0")
     assert (unit["tokens"], unit["tokensPerSecond"], unit["weight"], unit["staleness"]) == (7000, 123.5, 1.0, 3)
+
+
+HISTORY = (LossPoint(1, 5.545177444479562), LossPoint(8, 3.25))
+
+
+def test_loss_history_comes_from_the_syncer_in_five_digits_and_goes_back_with_it() -> None:
+    stage = trained(1)
+    stage.advance(10)
+    stage.all_contribute(losses=HISTORY, held_out_losses=(LossPoint(8, 3.5),))
+    stage.step()
+    progress = stage.status["progress"]
+    assert progress["lossHistory"] == [{"step": 1, "loss": 5.5452}, {"step": 8, "loss": 3.25}]
+    assert progress["heldOutLossHistory"] == [{"step": 8, "loss": 3.5}]
+    stage.advance(10)
+    stage.all_contribute(t=5, losses=HISTORY[:1])
+    stage.step()
+    assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1]
+    assert "heldOutLossHistory" not in stage.status["progress"], "step 8 is not trained any more"
+
+
+def test_new_points_of_the_loss_history_alone_are_no_reason_to_write() -> None:
+    stage = trained()
+    stage.advance(1)
+    stage.all_contribute(losses=HISTORY)
+    assert stage.step().status is None
+
+
+def test_loss_history_stays_when_the_syncer_stops_reporting_it() -> None:
+    stage = trained(1)
+    stage.advance(10)
+    stage.all_contribute(losses=HISTORY)
+    stage.step()
+    stage.advance(10)
+    stage.all_contribute(t=12)  # a syncer of an earlier release
+    stage.step()
+    assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1, 8]
+    stage.advance(10)
+    stage.report = None
+    stage.edit(suspend=True)
+    stage.settle()
+    assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1, 8]
 
 
 def test_unit_that_ended_has_no_speed_but_keeps_its_tokens() -> None:

@@ -96,6 +96,13 @@ def test_largest_status_is_the_one_that_the_floors_assume() -> None:
     assert Status.model_validate(found)
 
 
+def test_the_loss_history_goes_before_any_text_is_shortened() -> None:
+    whole = a_large_status(64, 8, message="m" * 500)
+    found = bounded(whole, stored_bytes(whole) + 64 * 150)
+    assert found == {**whole, "progress": {key: value for key, value in whole["progress"].items() if "History" not in key}}
+    assert bounded(whole, status_budget(0)) is whole
+
+
 def test_messages_are_shortened_before_slices_and_slices_before_failures() -> None:
     whole = a_large_status(512, 64, message="m" * 4096, hosts=8, host=63, limit=9)
     budget = OBJECT_LIMIT - (64 << 10)
