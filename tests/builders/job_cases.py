@@ -318,3 +318,57 @@ IMMUTABLE: dict[str, tuple[str, Any, str]] = {
     "storage class": ("spec.syncer.storage.className", "fast", "storage is immutable"),
 }
 """A field of `a_manifest()`, the value that it cannot change to, and words of the refusal."""
+
+
+def an_ended_job(condition: str, retry: int = 0) -> Obj:
+    """A job of 2,400 steps that is Complete or Failed, and of which the operator has acted on `retry`."""
+    conditions = [
+        {"type": kind, "status": str(kind == condition), "reason": "Any", "lastTransitionTime": "2026-11-20T12:00:00Z"}
+        for kind in ("Complete", "Failed")
+    ]
+    status = {"conditions": conditions, "progress": {"step": 2400, "steps": 2400}, **({"retry": retry} if retry else {})}
+    return {**a_manifest(steps=2400, spec={"retry": retry} if retry else {}), "status": status}
+
+
+_WITHOUT_RETRY = "set spec.retry above status.retry"
+_WITHOUT_STEPS = "raise spec.training.steps above status.progress.steps"
+_CHANGES: dict[str, Obj] = {
+    "suspension": {"spec.suspend": True},
+    "scale": {"spec.learners.max": 5},
+    "image": {"spec.pools[0].template.spec.containers[0].image": "registry.example/train:2"},
+    "pool less": {"spec.pools": [tpu_pool()]},
+    "priority": {"spec.priorityClassName": "high"},
+    "fewer steps": {"spec.training.steps": 1200},
+    "syncer template": {"spec.syncer.template": {"spec": {"nodeSelector": {"pool": "cpu"}}}},
+}
+WITHOUT_EFFECT: dict[str, tuple[Obj, Obj, str]] = {
+    **{f"{what} of a failed job": (an_ended_job("Failed"), change, _WITHOUT_RETRY) for what, change in _CHANGES.items()},
+    **{f"{what} of a complete job": (an_ended_job("Complete"), change, _WITHOUT_STEPS) for what, change in _CHANGES.items()},
+    "more steps of a failed job": (an_ended_job("Failed"), {"spec.training.steps": 4800}, _WITHOUT_RETRY),
+    "retry that was acted on": (with_field(an_ended_job("Failed", retry=3), "spec.retry", 1), {"spec.retry": 3}, _WITHOUT_RETRY),
+    "retry of 0": (an_ended_job("Failed", retry=3), {"spec.retry": 0, "spec.learners.max": 5}, _WITHOUT_RETRY),
+    "retry of a complete job": (an_ended_job("Complete"), {"spec.retry": 1}, _WITHOUT_STEPS),
+}
+"""A job that has ended, a change of its fields that has no effect, and words of the refusal."""
+
+WITH_EFFECT: dict[str, tuple[Obj, Obj]] = {
+    "nothing": (an_ended_job("Failed"), {}),
+    "labels": (an_ended_job("Complete"), {"metadata.labels": {"team": "a"}}),
+    "time to live of a failed job": (an_ended_job("Failed"), {"spec.ttlSecondsAfterFinished": 60}),
+    "time to live of a complete job": (an_ended_job("Complete"), {"spec.ttlSecondsAfterFinished": 60}),
+    "retry": (an_ended_job("Failed"), {"spec.retry": 1}),
+    "one more retry": (an_ended_job("Failed", retry=3), {"spec.retry": 4}),
+    "retry that a manifest lowers": (an_ended_job("Failed", retry=3), {"spec.retry": 2}),
+    "retry that a manifest does not have": (an_ended_job("Complete", retry=3), {"spec.retry": ...}),
+    **{f"retry with another {what}": (an_ended_job("Failed"), {**change, "spec.retry": 1}) for what, change in _CHANGES.items()},
+    "more steps": (an_ended_job("Complete"), {"spec.training.steps": 4800}),
+    "more steps and learners": (an_ended_job("Complete"), {"spec.training.steps": 4800, "spec.learners.max": 5}),
+}
+"""A job that has ended, and a change that an API server must take."""
+
+
+def changed(obj: Obj, change: Obj) -> Obj:
+    """A copy with other values of some fields, by path."""
+    for path, value in change.items():
+        obj = with_field(obj, path, value)
+    return obj

@@ -7,14 +7,14 @@ import itertools
 from datetime import UTC, datetime
 
 import pytest
-from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
+from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, WITH_EFFECT, WITHOUT_EFFECT, changed
 from builders.jobs import a_manifest, tpu_pool, with_field
 from builders.statuses import a_large_status
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import MAX_LEARNERS
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
-from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
+from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj, PatchType
 from diloco_operator.kube.memory import schema as kube_schema
 from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.operator.events import EventRecorder, Subject
@@ -125,6 +125,33 @@ async def test_what_is_immutable_cannot_change(client: Client, namespace: str) -
             cause.field for cause in _predicted(with_field(a_manifest(), path, value), a_manifest())
         }
     assert await _causes(client, {**made, "spec": {**made["spec"], **SEVERAL_SHARDS["spec"]}}, old=made)
+
+
+async def _ended(client: Client, namespace: str, obj: Obj, name: str) -> Obj:
+    """The job as the server stores it, with its status."""
+    await client.create(names.DILOCO_JOBS, _in(namespace, obj, name))
+    return await client.patch(
+        names.DILOCO_JOBS, namespace, name, {"status": obj["status"]}, type=PatchType.MERGE, subresource="status", field_manager="test"
+    )
+
+
+async def test_changes_without_effect_of_an_ended_job_are_refused(client: Client, namespace: str) -> None:
+    wrong = {}
+    for index, (what, (obj, change, words)) in enumerate(WITHOUT_EFFECT.items()):
+        made = await _ended(client, namespace, obj, f"job-{index}")
+        reported = await _causes(client, changed(made, change), old=made)
+        if [cause.field for cause in reported] != ["spec"] or words not in reported[0].message:
+            wrong[what] = reported
+    assert not wrong, wrong
+
+
+async def test_ended_jobs_take_what_has_an_effect(client: Client, namespace: str) -> None:
+    wrong = {}
+    for index, (what, (obj, change)) in enumerate(WITH_EFFECT.items()):
+        made = await _ended(client, namespace, obj, f"job-{index}")
+        if reported := await _causes(client, changed(made, change), old=made):
+            wrong[what] = reported
+    assert not wrong, wrong
 
 
 async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client: Client, namespace: str) -> None:

@@ -30,6 +30,7 @@ MAX_UNSCHEDULABLE_NODES = 32
 SLICE_LIMIT = 131072
 """Characters of the name of a slice or group of hosts."""
 TEMPLATE_HASH_LIMIT = 64
+MAX_RETRY = 1_000_000
 
 
 class _Api(BaseModel):
@@ -261,6 +262,13 @@ class Spec(_Api):
     ttl_seconds_after_finished: int | None = Field(
         None, ge=0, description="Deletes the job this many seconds after Complete or Failed. Absent: never."
     )
+    retry: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_RETRY,
+        description="Raise it above `status.retry`, absent is 0, to start a failed job again from its last snapshot, or units that were "
+        "given up in a job that trains. A failed job takes other changes only together with it. Lowering it has no effect.",
+    )
     learners: Learners = Field(description="How many learner units, and when the operator replaces one.")
     pools: tuple[Pool, ...] = Field(
         min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
@@ -406,6 +414,9 @@ class Progress(_Api):
 
     step: int = Field(0, ge=0, description="Outer steps done.")
     steps: int = Field(0, ge=0, description="Outer steps in all.")
+    snapshot_step: int | None = Field(
+        None, ge=0, description="Outer step of the newest durable snapshot that the syncer has reported; absent: none."
+    )
     tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
     loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
@@ -436,6 +447,7 @@ class Status(_Api):
     """Observed state. Only the operator writes it."""
 
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
+    retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=32,

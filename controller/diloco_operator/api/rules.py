@@ -152,14 +152,65 @@ _POOL = [
     ),
 ]
 
+
+# --- changes of a job that has ended ----------------------------------------------------------------------------------
+FREE_AFTER_END = ("managedBy", "ttlSecondsAfterFinished", "retry")
+"""Fields of spec with a meaning for a job that has ended, or with a rule of their own. `_AS_BEFORE` compares all others."""
+
+
+def _same(field: str) -> str:
+    """A field that is always there has its old value."""
+    return f"self.spec.{field} == oldSelf.spec.{field}"
+
+
+def _number_or_0(owner: str, field: str) -> str:
+    return f"(has({owner}.{field}) ? {owner}.{field} : 0)"
+
+
+def _is_true(condition: str) -> str:
+    return f"oldSelf.status.conditions.exists(c, c.type == '{condition}' && c.status == 'True')"
+
+
+_RETRY, _OLD_RETRY = _number_or_0("self.spec", "retry"), _number_or_0("oldSelf.spec", "retry")
+_AS_BEFORE = " && ".join(
+    (
+        *map(_same, ("suspend", "priorityClassName", "learners", "pools", "training")),
+        # Of the syncer everything else has a rule of its own.
+        "has(self.spec.syncer.template) == has(oldSelf.spec.syncer.template)",
+        f"(!has(self.spec.syncer.template) || {_same('syncer.template')})",
+        f"{_RETRY} <= {_OLD_RETRY}",
+    )
+)
+
+
+def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:
+    """A job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
+    return ValidationRule(
+        f"!has(oldSelf.status) || !has(oldSelf.status.conditions) || !{_is_true(ended)} || ({unless}) || ({_AS_BEFORE})", message, ".spec"
+    )
+
+
 RULES: Mapping[str, list[ValidationRule]] = {
     "": [
+        _takes_changes(
+            "Failed",
+            f"{_RETRY} > {_number_or_0('oldSelf.status', 'retry')}",
+            "the job has failed, and this change alone has no effect; set spec.retry above status.retry (absent is 0) in the same change: "
+            "the job then starts again from its last snapshot. Without another change: kubectl diloco retry NAME",
+        ),
+        _takes_changes(
+            "Complete",
+            "has(oldSelf.status.progress) && has(oldSelf.status.progress.steps) && self.spec.training.steps > "
+            "oldSelf.status.progress.steps",
+            "the job is complete, and this change has no effect; to train on from its final snapshot, raise spec.training.steps above "
+            "status.progress.steps in the same change, else create a new job",
+        ),
         ValidationRule(
             f"self.metadata.name.matches({_text(_DNS_LABEL)}) && size(self.metadata.name) <= {MAX_JOB_NAME}",
             f"metadata.name must be a DNS label of at most {MAX_JOB_NAME} characters (a-z, 0-9 and -, beginning with a letter), because "
             "pod names are made from it; choose a shorter or simpler name",
             ".metadata.name",
-        )
+        ),
     ],
     "spec": [
         ValidationRule(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS
+from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, WITH_EFFECT, WITHOUT_EFFECT, an_ended_job, changed
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_operator.api.crd import job_schema
-from diloco_operator.api.rules import RULES
+from diloco_operator.api.rules import FREE_AFTER_END, RULES
 from diloco_operator.kube.client import Cause
 from diloco_operator.kube.memory import schema as kube_schema
 
@@ -55,8 +55,38 @@ def test_every_rule_refuses_one_of_the_cases() -> None:
         cause for path, value, _ in IMMUTABLE.values() for cause in refusals(with_field(a_manifest(), path, value), old=a_manifest())
     ]
     causes += refusals(SEVERAL_SHARDS, old=a_manifest())
+    causes += [cause for old, change, _ in WITHOUT_EFFECT.values() for cause in refusals(changed(old, change), old=old)]
     said = "\n".join(cause.message for cause in causes)
     assert [rule.message for rules in RULES.values() for rule in rules if rule.message not in said] == []
+
+
+@pytest.mark.parametrize(("old", "change", "words"), WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT.keys())
+def test_change_without_effect_of_an_ended_job_is_refused_with_what_has_one(
+    old: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    assert refusals(old, old=old) == []
+    [cause] = refusals(changed(old, change), old=old)
+    assert cause.field == "spec"
+    assert words in cause.message
+
+
+@pytest.mark.parametrize(("old", "change"), WITH_EFFECT.values(), ids=WITH_EFFECT.keys())
+def test_ended_job_takes_what_has_an_effect(old: dict[str, Any], change: dict[str, Any]) -> None:
+    assert refusals(changed(old, change), old=old) == []
+
+
+@pytest.mark.parametrize("change", [{"spec.retry": 1}, {"spec.learners.max": 5}, {"spec.training.steps": 4800}], ids=str)
+def test_job_that_runs_takes_every_change(change: dict[str, Any]) -> None:
+    old = an_ended_job("")
+    assert refusals(changed(old, change), old=old) == []
+
+
+def test_rules_of_ended_jobs_compare_every_field_of_the_spec() -> None:
+    """A new field belongs into them, or into the list of those that a job takes after its end."""
+    spec = SCHEMA["properties"]["spec"]["properties"]
+    for rule in RULES[""][:2]:
+        assert {field for field in spec if f"self.spec.{field} == oldSelf" not in rule.rule} == {*FREE_AFTER_END, "syncer"}
+        assert [field for field in spec["syncer"]["properties"] if f"self.spec.syncer.{field} == oldSelf" in rule.rule] == ["template"]
 
 
 def test_shards_cannot_change() -> None:
