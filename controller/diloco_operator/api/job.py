@@ -324,12 +324,16 @@ class UnitStatus(_Api):
     slice: str = Field("", max_length=SLICE_LIMIT, description='The slice or group of hosts that it occupies; "": none.')
     state: UnitState = Field(description="Where the unit is in its life.")
     attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
-    restarts: int = Field(0, ge=0, description="Attempts that were started after a failure or disruption.")
+    restarts: int = Field(0, ge=0, description="Attempts that a failure or disruption ended, after which it starts again.")
     reason: str = Field("", max_length=1024, description="Why it is in this state, in CamelCase.")
     message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average, as the syncer measures it.")
-    weight: float = Field(0.0, ge=0, description="Share of the merges it took part in lately, 0 to 1.")
-    staleness: int = Field(0, ge=0, description="Outer steps since its last contribution.")
+    weight: float = Field(
+        0.0, ge=0, description="Mean share of the merges that it took part in lately, 0 to 1. Those of all units need not sum to 1."
+    )
+    staleness: int = Field(
+        0, ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."
+    )
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
     steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
     refused: dict[str, int] = Field(
