@@ -99,7 +99,7 @@ class Allotment:
             own = [slice_ for unit in pool.units for slice_ in self._slices(unit)]
             if own:
                 granted[pool.requirements.shape] = (*own, *granted.get(pool.requirements.shape, ()))
-        return AllottedFleet(self._fleet, granted, self._kept)
+        return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
     def _slices(self, unit: HeldUnit) -> Iterable[Slice]:

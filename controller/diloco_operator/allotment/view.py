@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
+from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted
+from diloco_operator.allotment.surplus import with_surplus
 from diloco_operator.fleet.health import NotReadyCounts
-from diloco_operator.fleet.inventory import Inventory
+from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import Shape, Slice, SliceCounts
+from diloco_operator.fleet.slices import Holder, Shape, Slice, SliceCounts
 from diloco_operator.fleet.use import PodUse
+
+HOLDERS = 3
+"""How many of the other jobs that have slices `counts` says all about: those with most."""
 
 
 class AllottedFleet:
     """Implements `Fleet` for one job."""
 
-    def __init__(self, fleet: Inventory, granted: Mapping[Shape, tuple[Slice, ...]], kept: Mapping[str, str]) -> None:
-        """`kept`: first node of a free slice -> the job that it is granted to."""
+    def __init__(
+        self,
+        fleet: Inventory,
+        granted: Mapping[Shape, tuple[Slice, ...]],
+        kept: Mapping[str, str],
+        requests: Mapping[str, AllotmentRequest],
+        results: Mapping[str, Allotted],
+    ) -> None:
+        """`kept`: first node of a free slice -> the job that it is granted to. `requests`, `results`: of all jobs."""
         self._fleet = fleet
         self._granted = granted
         self._kept = kept
+        self._requests = requests
+        self._results = results
 
     def over(self, fleet: Inventory) -> AllottedFleet:
         """The same on another inventory: a copy."""
-        return AllottedFleet(fleet, self._granted, self._kept)
+        return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results)
 
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`: those granted for this shape, as long as they are free."""
@@ -49,8 +64,23 @@ class AllottedFleet:
     def shortage(self, slice_: Slice, needs: Resources) -> str:
         return self._fleet.shortage(slice_, needs)
 
-    def counts(self, shape: Shape) -> SliceCounts:
-        return self._fleet.counts(shape)
+    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
+        counts = self._fleet.counts(shape, job, own)
+        found = (self._with_surplus(holder, shape) for holder in counts.holders[:HOLDERS])
+        return replace(counts, holders=(*found, *counts.holders[HOLDERS:])) if counts.holders else counts
+
+    def _with_surplus(self, holder: Holder, shape: Shape) -> Holder:
+        request = self._requests.get(holder.job)
+        if request is None or not request.pools:
+            return holder
+
+        kinds = self._fleet.kinds(shape)
+
+        def locate(node: str) -> Location | None:
+            location = self._fleet.location(node)
+            return location if location is not None and location[0] in kinds else None
+
+        return with_surplus(holder, request, self._results.get(holder.job, NOTHING), locate)
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
         return self._fleet.uses(node)

@@ -5,13 +5,14 @@ from diloco_operator.fleet.inventory import Inventory
 from diloco_operator.fleet.node import Host, NodeView, Taint, Toleration, project_node
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slice_kinds import shape_of
-from diloco_operator.fleet.slices import CapacityType, Fleet, Shape, Slice, SliceCounts, SliceState
+from diloco_operator.fleet.slices import CapacityType, Fleet, Holder, Shape, Slice, SliceCounts, SliceState
 from diloco_operator.fleet.use import PodUse
 
 __all__ = [
     "CapacityType",
     "DisruptionSignals",
     "Fleet",
+    "Holder",
     "Host",
     "Inventory",
     "NodeView",

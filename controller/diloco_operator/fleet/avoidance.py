@@ -54,9 +54,9 @@ class FleetWithout:
         """See `Fleet.shortage`."""
         return self.fleet.shortage(slice_, needs)
 
-    def counts(self, shape: Shape) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
         """See `Fleet.counts`."""
-        return self.fleet.counts(shape)
+        return self.fleet.counts(shape, job, own)
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
         """See `Fleet.uses`."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import bisect
 import heapq
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from diloco_operator.fleet.locality import locality_of
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.resources import Resources, amount_of, least, left
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, silent_kinds, slice_hosts
-from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Shape, Slice, SliceCounts, SliceKind, SliceState
+from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Holder, Shape, Slice, SliceCounts, SliceKind, SliceState
 from diloco_operator.fleet.use import PodUse, shortage
 
 REASONS = 3
@@ -95,7 +95,7 @@ class _SliceIndex:
     """Reserved or not."""
     used: dict[_Key, None] = field(default_factory=dict)
     """Usable, not reserved, and used by other pods."""
-    reserved: int = 0
+    reserved: dict[_Key, None] = field(default_factory=dict)
 
     def file(self, entry: _Entry) -> None:
         """Note the state that the entry has now."""
@@ -111,7 +111,7 @@ class _SliceIndex:
             elif state is SliceState.USED:
                 self.used[entry.key] = None
             elif state is SliceState.RESERVED:
-                self.reserved += 1
+                self.reserved[entry.key] = None
             entry.filed = state
 
     def remove(self, entry: _Entry) -> None:
@@ -126,11 +126,11 @@ class _SliceIndex:
         elif entry.filed is SliceState.USED:
             del self.used[entry.key]
         elif entry.filed is SliceState.RESERVED:
-            self.reserved -= 1
+            del self.reserved[entry.key]
 
     def copy(self) -> _SliceIndex:
         entries = {key: entry.copy() for key, entry in self.entries.items()}
-        return _SliceIndex(entries, list(self.free), dict(self.unusable), dict(self.used), self.reserved)
+        return _SliceIndex(entries, list(self.free), dict(self.unusable), dict(self.used), dict(self.reserved))
 
 
 class Inventory:
@@ -486,23 +486,50 @@ class Inventory:
         nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
         return next((why for node in nodes if (why := shortage(node, self._uses.get(node.name, ()), needs))), "")
 
-    def counts(self, shape: Shape) -> SliceCounts:
-        fitting = kinds_for(shape, self._indexes)
-        indexes = [self._indexes[k] for k in (*fitting, *silent_kinds(shape, self._indexes))]
+    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
+        indexes = {kind: self._indexes[kind] for kind in self.kinds(shape)}
         other = kinds_with_other_devices(shape, self._indexes)
-        unusable_ = [index.entries[key].why_not for index in indexes for key in itertools.islice(index.unusable, REASONS)]
-        used = [index.entries[key] for index in indexes for key in index.used]
+        keeps = {location for node in own if (location := self.location(node)) is not None and location[0] in indexes}
+        held: Counter[str] = Counter()
+        ending = unusable_count = 0
+        why: list[str] = []
+        for kind, index in indexes.items():
+            for key in index.reserved:
+                if (kind, key) not in keeps:
+                    entry = index.entries[key]
+                    holder = self._holder(entry, job)
+                    held[holder] += bool(holder)
+                    ending += not holder and not entry.why_not
+            for key in index.unusable:
+                entry = index.entries[key]
+                if (kind, key) in keeps or (entry.reserved and self._holder(entry, job)):
+                    continue
+                unusable_count += 1
+                if len(why) < REASONS:
+                    why.append(entry.why_not)
+        used = [index.entries[key] for index in indexes.values() for key in index.used]
         return SliceCounts(
-            total=sum(len(s.entries) for s in indexes),
-            reserved=sum(s.reserved for s in indexes),
-            unusable=tuple(unusable_[:REASONS]),
-            unusable_count=sum(len(s.unusable) for s in indexes),
+            total=sum(len(index.entries) for index in indexes.values()),
+            own=len(keeps),
+            ending=ending,
+            holders=tuple(Holder(name, held[name]) for name in sorted(held, key=lambda name: (-held[name], name)) if held[name]),
+            unusable=tuple(why),
+            unusable_count=unusable_count,
             other_devices=tuple(sorted({name for kind in other for name, _ in kind.devices})),
             other_devices_count=sum(len(self._indexes[kind].entries) for kind in other),
             used=len(used),
             used_by=self._first_user(min(used, key=lambda entry: entry.key)) if used else "",
             used_by_count=sum(sum(entry.used.values()) for entry in used),
         )
+
+    def kinds(self, shape: Shape) -> tuple[SliceKind, ...]:
+        """The kinds of slice that `counts` counts for this shape."""
+        return (*kinds_for(shape, self._indexes), *silent_kinds(shape, self._indexes))
+
+    def _holder(self, entry: _Entry, job: str) -> str:
+        """The first other job that has reserved a host of this slice; "" if only `job` has."""
+        others = (each for host in self._slice(entry).hosts for each in self._reserved_by.get(host.node, ()) if each != job)
+        return min(others, default="")
 
     def _first_user(self, entry: _Entry) -> str:
         """The first of the pods that use the accelerators of this slice."""
@@ -514,8 +541,8 @@ class Inventory:
         found: dict[tuple[SliceKind, SliceState], int] = {}
         for kind, index in self._indexes.items():
             free, used = len(index.free), len(index.used)
-            rest = len(index.entries) - free - used - index.reserved
-            counts = (free, used, index.reserved, rest)
+            rest = len(index.entries) - free - used - len(index.reserved)
+            counts = (free, used, len(index.reserved), rest)
             found |= dict(zip(((kind, state) for state in SliceState), counts, strict=True))
         return found
 

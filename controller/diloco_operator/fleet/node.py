@@ -19,6 +19,10 @@ class Taint:
     effect: str
     """NoSchedule, PreferNoSchedule or NoExecute."""
 
+    def __str__(self) -> str:
+        """As kubectl writes it: `key=value:effect`, without the sign if there is no value."""
+        return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
+
 
 @dataclass(frozen=True, slots=True)
 class Toleration:

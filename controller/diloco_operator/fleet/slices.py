@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
+
+from diloco.wording import plural
 
 from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
@@ -75,9 +77,9 @@ class Shape:
     def __str__(self) -> str:
         if self.topology:
             return f"{self.accelerator} {self.topology}"
-        each = [f"{self.chips_per_host} accelerators"] if self.chips_per_host else []
+        each = [plural(self.chips_per_host, "accelerator")] if self.chips_per_host else []
         each += [f"{amount} {name}" for name, amount in self.devices]
-        return f"{self.accelerator}, {self.hosts} host{'s' if self.hosts > 1 else ''}" + (f" with {', '.join(each)}" if each else "")
+        return f"{self.accelerator}, {plural(self.hosts, 'host')}" + (f" with {', '.join(each)}" if each else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +112,36 @@ def group_name(slices: Sequence[Slice]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Another job that has reserved slices of a shape."""
+
+    job: str
+    """Its key."""
+    slices: int
+    leaving: int = 0
+    """Of these, those that its units leave."""
+    surplus: int | None = None
+    """Of the others, those that it could lose without falling below a minimum; None: not known."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SliceCounts:
-    """Why there are not more free slices of a shape."""
+    """Why there are not more free slices of a shape, on behalf of one job. `own`, `ending`, the slices of `holders`, `unusable_count` and
+    `used` have no slice in common; the rest of `total` is free."""
 
     total: int
     """Slices of this shape in the fleet, whatever their state."""
-    reserved: int
-    """Of these, reserved by a job."""
+    own: int
+    """Those that the job keeps or gets."""
+    ending: int
+    """Usable ones that it has reserved besides: its pods there have not ended."""
+    holders: tuple[Holder, ...]
+    """The other jobs that have slices, the one with most first."""
     unusable: tuple[str, ...]
     """One sentence each for slices that cannot be used now, at most `inventory.REASONS` of them."""
     unusable_count: int
+    """These slices, without those that the job keeps or that other jobs have."""
     other_devices: tuple[str, ...] = ()
     """Device names of hosts that would be of this shape if they had exactly the devices that the pool's template requests."""
     other_devices_count: int = 0
@@ -130,6 +152,11 @@ class SliceCounts:
     """namespace/name of the first of these pods."""
     used_by_count: int = 0
     """These pods."""
+
+    @property
+    def held(self) -> int:
+        """Slices that other jobs have."""
+        return sum(holder.slices for holder in self.holders)
 
 
 class Fleet(Protocol):
@@ -159,8 +186,8 @@ class Fleet(Protocol):
         """Which host of the slice has too little room for a pod that needs this, and who uses it, in words; "" if all have enough."""
         ...
 
-    def counts(self, shape: Shape) -> SliceCounts:
-        """Slices of this shape, by state."""
+    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
+        """Slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets."""
         ...
 
     def uses(self, node: str) -> tuple[PodUse, ...]:

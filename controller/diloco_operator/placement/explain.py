@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from diloco.wording import plural
 
 from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.locality import Domain
-from diloco_operator.fleet.slices import Fleet, Slice, SliceCounts
+from diloco_operator.fleet.slices import Fleet, Holder, Slice, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
 _MAX_NAMED = 3
-"""Zones, network blocks, hosts or jobs that a message names one by one."""
+"""Zones, network blocks, hosts, taints or jobs that a message names one by one."""
 _MAX_CHECKED = 1000
 """Free slices that are checked to count those that do not fit; an explanation must not cost more than the placement."""
+WAITS = "waits for a slice; the message of pool {} says why"
+"""Message of a unit without a slice, for the name of its pool: the explanation stands once, in the pool's message."""
 
 
 def pool_outcome(
@@ -29,53 +33,103 @@ def pool_outcome(
     placed: int,
     *,
     job_room: int,
-    own: int,
+    own: Collection[str],
     left: Mapping[Domain, int],
 ) -> PoolOutcome:
-    """`own`: slices of this shape that the job itself has. `left`: of each domain of which a unit needs one, slices that are still free."""
+    """`own`: first nodes of all slices that the job keeps or gets. `left`: of each domain of which a unit needs one, slices that are still
+    free."""
     if pool.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.SWITCHED_OFF, text)
     if placed + pool.reserved >= pool.max:
-        text = f"pool {pool.name} has all of the {_units(pool.max + pool.given_up)} that it may have"
-        if pool.given_up:
-            text += f"; {pool.given_up} of them given up, see the units' messages"
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, text)
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
     if job_room <= 0:
-        text = f"the job has the {_units(job.max)} of learners.max; pool {pool.name} has {placed}"
+        text = f"the job has the {plural(job.max, 'unit')} of learners.max; pool {pool.name} has {placed}"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text)
     missing = len(pool.units) - placed
     if missing <= 0:
         return PoolOutcome(job.key, pool.name, placed, "", "")
     needed = min(missing, pool.max - pool.reserved - placed, job_room)
-    start = f"pool {pool.name} needs {needed} more {'slice' if needed == 1 else 'slices'} of {pool.shape}"
-    counts = fleet.counts(pool.shape)
+    lacks = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
+    counts = fleet.counts(pool.shape, job.key, own)
     if counts.total == 0:
-        text = f"{start}; the fleet has no such nodes" + _other_devices(counts)
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_MATCHING_NODES, text)
-    parts: list[str] = []
-    if own:
-        parts.append(f"{own} of this job")
-    if counts.reserved > own:
-        parts.append(f"{counts.reserved - own} reserved by other jobs or by pods that are still ending")
+        why = "the fleet has no such nodes" + _other_devices(counts)
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_MATCHING_NODES, f"{lacks}; {why}", lacks, why)
+    parts = _taken(job, counts)
+    parts += _free_elsewhere(pool, fleet, requirements)
+    if pool.shape.slots > 1 and (together := _with_ungranted(fleet, requirements, left)):
+        parts.append(_too_few_together(pool, together))
+    why = f"the fleet has {counts.total}" + _list(parts)
+    return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{lacks}; {why}", lacks, why)
+
+
+def _at_maximum(pool: PoolRequest, placed: int) -> str:
+    """Of a pool that may have no more units, because of those that run, end, have ended or were given up."""
+    limit = plural(pool.max + pool.given_up, "unit")
+    if not pool.reserved and not pool.given_up:
+        return f"pool {pool.name} has the {limit} of its learners.max"
+    parts = [f"{placed} placed"]
+    parts += [plural(pool.reserved, "drains or has completed", "drain or have completed")] if pool.reserved else []
+    if pool.given_up:
+        parts.append(f"{pool.given_up} given up, see {'its message' if pool.given_up == 1 else 'their messages'}")
+    return f"pool {pool.name} may have {limit}: {', '.join(parts)}"
+
+
+# --- slices that are not free ----------------------------------------------------------------------------------------------
+def _taken(job: JobRequest, counts: SliceCounts) -> list[str]:
+    """Who or what has the slices that are not free; each slice counts once."""
+    parts = [f"{counts.own} of this job"] if counts.own else []
+    if counts.ending:
+        parts.append(f"{counts.ending} that pods of this job have not left yet")
+    if counts.holders:
+        parts.append(f"{counts.held} held by {_holders(job, counts.holders)}")
     if counts.unusable_count:
         more = counts.unusable_count - len(counts.unusable)
         parts.append(f"{counts.unusable_count} unusable: " + ", ".join(counts.unusable) + (f" and {more} more" if more else ""))
     if counts.used:
-        verb = "is" if counts.used == 1 else "are"
-        by = first_and_more(counts.used_by, counts.used_by_count)
-        parts.append(f"{counts.used} of {counts.total} slices {verb} used by other pods: {by}")
-    parts += _free_elsewhere(pool, fleet, requirements)
-    if pool.shape.slots > 1 and (together := _with_ungranted(fleet, requirements, left)):
-        parts.append(_too_few_together(pool, together))
-    return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{start}; the fleet has {counts.total}" + _list(parts))
+        parts.append(f"{counts.used} used by other pods: {first_and_more(counts.used_by, counts.used_by_count)}")
+    return parts
 
 
+def _holders(job: JobRequest, holders: Sequence[Holder]) -> str:
+    """`job research/llama (1 of them surplus, beyond its minimum; equal priority)`."""
+    if len(holders) == 1:
+        return f"job {_job(holders[0].job)}{_claim(job, holders[0])}"
+    named = [f"{holder.slices} by {_job(holder.job)}{_claim(job, holder)}" for holder in holders[:_MAX_NAMED]]
+    rest = holders[_MAX_NAMED:]
+    if rest:
+        named.append(f"{sum(holder.slices for holder in rest)} by {len(rest)} more")
+    return f"{len(holders)} jobs: {', '.join(named)}"
+
+
+def _claim(job: JobRequest, holder: Holder) -> str:
+    """What of its slices the holder could give, and how its priority stands to that of the job that waits."""
+    if holder.surplus is None:
+        return ""
+    parts = [f"it leaves {holder.leaving}"] if holder.leaving else []
+    if holder.surplus:
+        of = "" if holder.slices == 1 else "all " if holder.surplus == holder.slices else f"{holder.surplus} of them "
+        parts.append(f"{of}surplus, beyond its minimum")
+        equal = holder.priority == job.priority
+        parts.append("equal priority" if equal else f"its priority is {holder.priority}, this job's {job.priority}")
+    elif holder.leaving < holder.slices:
+        parts.append("none surplus")
+    return f" ({'; '.join(parts)})"
+
+
+def _job(key: str) -> str:
+    """Namespace and name."""
+    return "/".join(key.split("/")[:2])
+
+
+# --- slices that are free --------------------------------------------------------------------------------------------------
 def _free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements) -> list[str]:
     """Free slices that the pool cannot use, or that are kept for other jobs."""
     possible = requirements._replace(avoided=frozenset())
     avoided: list[Slice] = []
-    unwanted, small, example = 0, 0, ""
+    unwanted: list[Slice] = []
+    tainted: list[Slice] = []
+    small, example = 0, ""
     kept: Counter[str] = Counter()
     offered = ((slice_, "") for slice_ in fleet.free(pool.shape))
     for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape)), _MAX_CHECKED):
@@ -84,19 +138,20 @@ def _free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirem
         elif pool.avoided and possible.fits(slice_):
             avoided.append(slice_)
         elif not possible.admits(slice_):
-            unwanted += 1
+            (tainted if possible.attracts(slice_) else unwanted).append(slice_)
         else:
             small += 1
             example = example or fleet.shortage(slice_, requirements.needs)
     found = [f"{kept.total()} free, but kept for {_jobs(kept)}"] if kept.total() else []
     found += [_avoided(pool, avoided)] if avoided else []
-    found += [f"{unwanted} free, but not fitting: {_requirements(pool, requirements)}"] if unwanted else []
+    found += [f"{len(unwanted)} free, but not fitting: {_unmet(pool, possible, unwanted)}"] if unwanted else []
+    found += [_tainted(possible, tainted)] if tainted else []
     return [*found, f"{small} free, but too small: {example}"] if small else found
 
 
 def _jobs(kept: Counter[str]) -> str:
     """Jobs (keys) and how many slices are kept for each."""
-    found = [(f"{'/'.join(job.split('/')[:2])} ({count})") for job, count in kept.most_common() if count]
+    found = [f"{_job(job)} ({count})" for job, count in kept.most_common() if count]
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return f"{'job' if len(found) == 1 else 'jobs'} {', '.join(found[:_MAX_NAMED])}{more}"
 
@@ -117,12 +172,28 @@ def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
     return UnitReason.NO_CAPACITY
 
 
-def _requirements(pool: PoolRequest, requirements: SliceRequirements) -> str:
-    found = [f"capacity {pool.capacity}"] if pool.capacity else []
-    found += [f"label {key}={value}" for key, value in sorted(pool.node_selector.items())]
-    found += ["the node affinity of its template"] if pool.affinity is not None else []
-    found += ["labels of a network block"] if requirements.locality is Locality.BLOCK else []
-    return "the pool asks for " + (", ".join(found) if found else "no taints that its template does not tolerate")
+def _unmet(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[Slice]) -> str:
+    """What the pool asks for and at least one of the slices does not have."""
+    asked = [(f"capacity {pool.capacity}", SliceRequirements(pool.shape, pool.capacity))] if pool.capacity else []
+    labels = sorted(pool.node_selector.items())
+    asked += [(f"label {key}={value}", SliceRequirements(pool.shape, "", frozenset(((key, value),)))) for key, value in labels]
+    if pool.affinity is not None:
+        asked.append(("the node affinity of its template", SliceRequirements(pool.shape, "", affinity=pool.affinity)))
+    if requirements.locality is not Locality.ANY:
+        one = "a zone" if requirements.locality is Locality.ZONE else "a network block"
+        asked.append((f"labels of {one}", SliceRequirements(pool.shape, "", locality=requirements.locality)))
+    return "the pool asks for " + ", ".join(text for text, part in asked if not all(part.attracts(slice_) for slice_ in slices))
+
+
+def _tainted(requirements: SliceRequirements, slices: Sequence[Slice]) -> str:
+    """Slices that are barred by nothing but taints."""
+    where: dict[str, list[str]] = {}
+    for slice_ in slices:
+        for taint in requirements.untolerated(slice_):
+            where.setdefault(str(taint), []).append(slice_.name)
+    named = [f"{taint} on {first_and_more(names[0], len(names))}" for taint, names in itertools.islice(where.items(), _MAX_NAMED)]
+    more = f" and {plural(len(where) - _MAX_NAMED, 'more taint')}" if len(where) > _MAX_NAMED else ""
+    return f"{len(slices)} free, but tainted, and the pool's template does not tolerate it: {', '.join(named)}{more}"
 
 
 def _avoided(pool: PoolRequest, slices: Sequence[Slice]) -> str:
@@ -154,12 +225,8 @@ def _other_devices(counts: SliceCounts) -> str:
     """Hosts that only their devices keep from a pool without accelerators."""
     if not counts.other_devices_count:
         return ""
-    hosts = "1 host has" if counts.other_devices_count == 1 else f"{counts.other_devices_count} hosts have"
+    hosts = plural(counts.other_devices_count, "host has", "hosts have")
     return f"; {hosts} other devices than the template requests: {', '.join(counts.other_devices)}"
-
-
-def _units(count: int) -> str:
-    return f"{count} unit" if count == 1 else f"{count} units"
 
 
 def _list(parts: list[str]) -> str:

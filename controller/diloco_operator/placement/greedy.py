@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import Slice
-from diloco_operator.placement.explain import pool_outcome, unplaced_reason
+from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason
 from diloco_operator.placement.matching import Matching, SliceRequirements, slice_requirements
 from diloco_operator.placement.request import (
     JobRequest,
@@ -166,6 +166,7 @@ class _JobPlacement:
                 if unit.name in pool.placed:
                     slices = pool.placed[unit.name] or tuple(self.matching.slices[f"{self.job.key} {unit.name}"])
                     assigned.append(PlacedUnit(self.job.key, pool.request.name, unit.name, slices))
+        own = {slice_.hosts[0].node for each in assigned if each.job == self.job.key for slice_ in each.slices}
         for pool in self.pools:
             outcome = pool_outcome(
                 self.job,
@@ -174,7 +175,7 @@ class _JobPlacement:
                 pool.requirements,
                 len(pool.placed),
                 job_room=self.room - self.job.reserved,
-                own=self._own_slots(pool),
+                own=own,
                 left=self.matching.left(pool.requirements) if pool.new else {},
             )
             outcomes.append(outcome)
@@ -183,9 +184,5 @@ class _JobPlacement:
                 if unit.name not in pool.placed:
                     dropped = unit.name in undecided
                     reason = UnitReason.SCALED_DOWN if dropped else unplaced_reason(outcome)
-                    unplaced.append(UnplacedUnit(self.job.key, pool.request.name, unit.name, reason, outcome.message))
-
-    def _own_slots(self, pool: _PoolPlacement) -> int:
-        """Slices of this pool's shape that the job has or gets in this round."""
-        same = [p for p in self.pools if p.requirements.shape == pool.requirements.shape]
-        return sum(len(p.placed) * p.requirements.shape.slots for p in same)
+                    message = WAITS.format(pool.request.name) if reason is UnitReason.NO_CAPACITY else outcome.message
+                    unplaced.append(UnplacedUnit(self.job.key, pool.request.name, unit.name, reason, message))

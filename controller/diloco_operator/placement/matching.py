@@ -14,7 +14,7 @@ from typing import NamedTuple
 from diloco_operator.api.job import Locality
 from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.locality import Domain
-from diloco_operator.fleet.node import Toleration
+from diloco_operator.fleet.node import Taint, Toleration
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Fleet, Shape, Slice, SliceKind
@@ -45,6 +45,10 @@ class SliceRequirements(NamedTuple):
 
     def admits(self, slice_: Slice) -> bool:
         """The same, if it had room enough."""
+        return self.attracts(slice_) and next(self.untolerated(slice_), None) is None
+
+    def attracts(self, slice_: Slice) -> bool:
+        """The same, if it had no taints either."""
         if len(slice_.locality) < DEPTH[self.locality] or slice_.locality[: len(self.within)] != self.within:
             return False
         if self.capacity and slice_.capacity != self.capacity:
@@ -53,9 +57,11 @@ class SliceRequirements(NamedTuple):
             return False
         if any(slice_.labels.get(key) != value for key, value in self.node_selector):
             return False
-        if not all(attracts(self.affinity, slice_.labels, host.node) for host in slice_.hosts):
-            return False
-        return all(any(t.tolerates(taint) for t in self.tolerations) for taint in slice_.taints)
+        return all(attracts(self.affinity, slice_.labels, host.node) for host in slice_.hosts)
+
+    def untolerated(self, slice_: Slice) -> Iterator[Taint]:
+        """The taints that keep a unit from this slice."""
+        return (taint for taint in slice_.taints if not any(t.tolerates(taint) for t in self.tolerations))
 
     def suits(self, slice_: Slice) -> bool:
         """Whether a unit may run on this slice, or on it and others: `fits`, for a slice of any shape."""

@@ -123,6 +123,10 @@ class PoolOutcome:
     reason: PoolReason | Literal[""]
     """Empty when every candidate is placed."""
     message: str
+    lacks: str = ""
+    """Of a pool that is short of slices: what it lacks, the first part of `message`."""
+    why: str = ""
+    """The second part: why. It is the same for pools to which the same slices are barred for the same causes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from diloco.wording import plural
+
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
@@ -24,6 +26,7 @@ from diloco_operator.api.reasons import (
 )
 from diloco_operator.kube.client import Cause
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.placement.explain import WAITS
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
@@ -145,7 +148,7 @@ def ended(end: JobEnd) -> Statements:
 
 def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     learners = context.spec.learners
-    count = f"{scaling.placed} of {scaling.desired} units have hardware"
+    count = f"{scaling.placed} of {plural(scaling.desired, 'unit has', 'units have')} hardware"
     why = _pool_messages(scaling)
     if scaling.placed >= max(scaling.desired, learners.min):
         return Statement(PlacedReason.ALL_PLACED, count)
@@ -156,16 +159,21 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     if scaling.placed + scaling.rejected >= learners.min:
         rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
-        return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}")
+        return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}{why}")
     text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
     return Statement(PlacedReason.INSUFFICIENT_CAPACITY, text)
 
 
 def _pool_messages(scaling: Scaling) -> str:
+    """Why pools do not have more units. What several of them lack for the same cause is explained once."""
     if scaling.placement is None:
         return ""
-    short = [p.message for p in scaling.placement.pools if p.reason in SHORT_OF_SLICES or p.reason is PoolReason.SWITCHED_OFF]
-    return "".join(f"; {text}" for text in short)
+    lacks: dict[str, list[str]] = {}
+    for pool in scaling.placement.pools:
+        if pool.reason in SHORT_OF_SLICES:
+            lacks.setdefault(pool.why, []).append(pool.lacks)
+    off = [pool.message for pool in scaling.placement.pools if pool.reason is PoolReason.SWITCHED_OFF]
+    return "".join(f"; {text}" for text in (*(f"{', '.join(pools)}; {why}" for why, pools in lacks.items()), *off))
 
 
 def _training(
@@ -243,7 +251,7 @@ def _lost(context: ReconcileContext, scaling: Scaling, contributing: frozenset[s
     named = "; ".join(f"{record.name}: {record.message}" for record in lost[:_NAMED])
     more = f"; {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     missing = scaling.desired - scaling.possible
-    count = f"{missing} of {scaling.desired} learners {'is' if missing == 1 else 'are'} lost until a person acts"
+    count = f"{missing} of {plural(scaling.desired, 'learner')} {'is' if missing == 1 else 'are'} lost until a person acts"
     return f"{count}: {named}{more}; {len(contributing)} contribute{_blamed(context)}"
 
 
@@ -272,15 +280,20 @@ def _count(scaling: Scaling, contributing: frozenset[str]) -> str:
     wanted = max(scaling.placed, len(contributing))
     if not wanted:
         return "no learner has hardware"
-    return f"{len(contributing)} of {wanted} {'learner contributes' if wanted == 1 else 'learners contribute'}"
+    return f"{len(contributing)} of {plural(wanted, 'learner contributes', 'learners contribute')}"
 
 
 def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
     """The units that do not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
     others = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
-    named = [_describe(record) for record in others[:_NAMED]]
-    if len(others) > _NAMED:
-        named.append(f"{len(others) - _NAMED} more")
+    waiting = [r for r in others if r.message == WAITS.format(r.pool)]
+    rest = [r for r in others if r.message != WAITS.format(r.pool)]
+    named = [_describe(record) for record in rest[:_NAMED]]
+    if len(rest) > _NAMED:
+        named.append(f"{len(rest) - _NAMED} more")
+    if waiting:
+        wait = "waits for a slice" if len(waiting) == 1 else "wait for slices"
+        named.append(f"{_several([r.name for r in waiting])} {wait}, see Placed")
     return "; ".join(named)
 
 

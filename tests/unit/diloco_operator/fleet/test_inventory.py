@@ -47,7 +47,7 @@ def test_slice_is_unusable_as_a_whole_when_one_host_is(broken: dict[str, Any], w
     inventory = an_inventory(first, a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", **broken))
     assert names(inventory, PAIR) == []
     counts = inventory.counts(PAIR)
-    assert (counts.total, counts.reserved, counts.unusable_count) == (1, 0, 1)
+    assert (counts.total, counts.held, counts.unusable_count) == (1, 0, 1)
     assert why in counts.unusable[0]
 
 
@@ -191,7 +191,7 @@ def test_reserved_slices_are_not_free_until_they_are_released() -> None:
     inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"))
     assert inventory.set_reservations("job", {"a"}) is False
     assert names(inventory, SINGLE) == ["b"]
-    assert inventory.counts(SINGLE).reserved == 1
+    assert inventory.counts(SINGLE).held == 1
     assert inventory.reserved_by("a") == {"job"}
     assert inventory.set_reservations("job", ()) is True  # a node came free: other jobs may need it
     assert names(inventory, SINGLE) == ["a", "b"]
@@ -273,4 +273,4 @@ def test_changes_of_a_copy_do_not_reach_the_original() -> None:
     copy.set_reservations("other", {"np-0-0"})
     assert (names(inventory, SINGLE), inventory.counts(PAIR).unusable_count, inventory.reserved_by("np-0-0")) == (["a"], 1, frozenset())
     assert (names(copy, SINGLE), copy.counts(PAIR).unusable_count, copy.reserved_by("a")) == (["b"], 0, frozenset({"job"}))
-    assert (inventory.counts(PAIR).reserved, copy.counts(PAIR).reserved) == (0, 1)
+    assert (inventory.counts(PAIR).held, copy.counts(PAIR).held) == (0, 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, an_inventory
-from diloco_operator.fleet import Inventory, PodUse, Resources, Shape, project_node
+from diloco_operator.fleet import Inventory, PodUse, Resources, Shape, SliceCounts, project_node
 from diloco_operator.kube.client import Obj
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,9 +79,19 @@ def seen(inventory: Inventory) -> list[Any]:
     found: list[Any] = [inventory.states()]
     for shape in SHAPES:
         counts = inventory.counts(shape)
-        found += [list(inventory.free(shape)), counts.total, counts.reserved, counts.unusable_count]
+        found += [list(inventory.free(shape)), counts.total, counts.held, counts.unusable_count]
         found += [counts.used, counts.used_by, counts.used_by_count]
+        found += [counts_once(inventory, shape, own) for own in ((), NAMES[:2])]
     return found
+
+
+def counts_once(inventory: Inventory, shape: Shape, own: Sequence[str]) -> SliceCounts:
+    """On behalf of job j, which keeps what it has of `own`: each slice is in one count."""
+    keeps = [node for node in own if inventory.reserved_by(node) == {"j"}]
+    counts = inventory.counts(shape, "j", keeps)
+    free = len(list(inventory.free(shape)))
+    assert counts.own + counts.ending + counts.held + counts.unusable_count + counts.used + free == counts.total
+    return replace(counts, unusable=())
 
 
 @settings(max_examples=400)

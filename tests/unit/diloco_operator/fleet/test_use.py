@@ -28,7 +28,7 @@ def test_slice_is_not_free_while_another_pod_uses_its_accelerators() -> None:
     assert inventory.replace_use(None, train) is False
     assert names(inventory, SINGLE) == ["b"]
     counts = inventory.counts(SINGLE)
-    assert (counts.total, counts.reserved, counts.unusable_count, counts.used, counts.used_by, counts.used_by_count) == (
+    assert (counts.total, counts.held, counts.unusable_count, counts.used, counts.used_by, counts.used_by_count) == (
         *(2, 0, 0, 1),
         *("team-a/train-0", 1),
     )
@@ -69,9 +69,9 @@ def test_use_of_a_slice_that_is_reserved_shows_when_it_is_released() -> None:
     inventory = an_inventory(a_tpu_node("a"))
     inventory.set_reservations("job", {"a"})
     inventory.replace_use(None, use("a", tpu=4))
-    assert (inventory.counts(SINGLE).reserved, inventory.counts(SINGLE).used) == (1, 0)
+    assert (inventory.counts(SINGLE).held, inventory.counts(SINGLE).used) == (1, 0)
     inventory.set_reservations("job", ())
-    assert (inventory.counts(SINGLE).reserved, inventory.counts(SINGLE).used, names(inventory, SINGLE)) == (0, 1, [])
+    assert (inventory.counts(SINGLE).held, inventory.counts(SINGLE).used, names(inventory, SINGLE)) == (0, 1, [])
 
 
 def test_slice_in_use_is_not_usable_for_a_unit_without_pods() -> None:
@@ -105,7 +105,7 @@ def test_released_slice_that_is_unusable_is_not_free() -> None:
     inventory.update_node(project_node(a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", cordoned=True)))
     inventory.set_reservations("job", ())
     assert (names(inventory, SINGLE), names(inventory, PAIR)) == ([], [])
-    assert (inventory.counts(SINGLE).reserved, inventory.counts(PAIR).reserved) == (0, 0)
+    assert (inventory.counts(SINGLE).held, inventory.counts(PAIR).held) == (0, 0)
     inventory.update_node(project_node(a_tpu_node("a")))
     assert names(inventory, SINGLE) == ["a"]
 

@@ -151,3 +151,55 @@ def test_an_operator_that_restarts_keeps_a_slice_for_the_job_that_waits_for_its_
             assert await states(api, "old") == ["Training"]
 
     with_slices("a")(scenario)
+
+
+async def until_said(api: MemoryApi, name: str, text: str) -> Obj:
+    """The status of the job once its first pool says this."""
+    for _ in range(1000):
+        found: Obj = (await api.get(names.DILOCO_JOBS, "default", name)).get("status", {})
+        if str(found.get("pools", [{}])[0].get("message", "")).endswith(text):
+            return found
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"{name} says {found['pools'][0]['message']!r}, not {text!r}")
+
+
+def test_pool_that_waits_names_the_job_that_holds_the_slices_and_what_of_them_is_surplus() -> None:
+    async def scenario(api: MemoryApi, cluster: FakeCluster) -> None:
+        meta = {"metadata": {"name": "urgent"}, "value": 1000}
+        await api.create(names.PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **meta})
+        async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
+            await api.create(names.DILOCO_JOBS, the_job("llama", 10, priority_class="urgent"))
+            await until(api, "llama", ["Training"] * 3)
+            await api.create(names.DILOCO_JOBS, the_job("gemma", 3))
+            held = "1 of this job; 2 held by job default/llama (1 of them surplus, beyond its minimum; its priority is 1000, this job's 0)"
+            await until_said(api, "gemma", held)
+            await until_said(api, "llama", "2 of this job; 1 held by job default/gemma (none surplus)")
+            await api.create(names.DILOCO_JOBS, the_job("late", 2, min=2))
+            await until_said(
+                api,
+                "late",
+                "the fleet has 3: 1 of this job; 2 held by 2 jobs: 1 by default/gemma (none surplus), 1 by default/llama (none surplus)",
+            )
+
+    with_slices("a", "b", "c")(scenario)
+
+
+def test_status_explains_once_why_slices_are_lacking() -> None:
+    async def scenario(api: MemoryApi, cluster: FakeCluster) -> None:
+        manifest = the_job("lm", 3, min=6)
+        pools = manifest["spec"]["pools"]
+        pools.append({**pools[0], "name": "more"})
+        manifest["spec"]["learners"]["max"] = 6
+        async with running(an_operator(api, FakeTelemetry(cluster), now=wall_clock)):
+            await api.create(names.DILOCO_JOBS, manifest)
+            status = await until_said(api, "lm", "the fleet has 1: 1 of this job")
+        said = {each["type"]: each.get("message", "") for each in status["conditions"]}
+        assert [kind for kind, message in said.items() if "the fleet has" in message] == ["Placed"]
+        assert said["Placed"] == (
+            "1 of 6 units have hardware, learners.min is 6; pool v6e needs 2 more slices of tpu-v6e 2x2, pool more needs 3 more slices of "
+            "tpu-v6e 2x2; the fleet has 1: 1 of this job. Add nodes, or lower learners.min or pools[].learners.min"
+        )
+        assert said["Degraded"].endswith("v6e-1, v6e-2, more-0, more-1 and 1 more wait for slices, see Placed")
+        assert all("fleet" not in unit["message"] for unit in status["units"])
+
+    with_slices("a")(scenario)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import Inventory, Shape, Toleration
 from diloco_operator.placement import JobRequest, Placement, PlacementRequest, PoolRequest, UnitRequest, place
@@ -163,9 +165,69 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
     (pool,) = ask(fleet, a_pool("a", 3, on=("mine",), capacity="OnDemand")).pools
     assert (pool.placed, pool.reason) == (1, "NoFreeSlice")
     assert pool.message == (
-        "pool a needs 2 more slices of tpu-v5p 2x2x1; the fleet has 4: 1 of this job; 1 reserved by other jobs or by pods that are still "
-        "ending; 1 unusable: node broken is NotReady; 1 free, but not fitting: the pool asks for capacity OnDemand"
+        "pool a needs 2 more slices of tpu-v5p 2x2x1; the fleet has 4: 1 of this job; 1 held by job ns/other; 1 unusable: node "
+        "broken is NotReady; 1 free, but not fitting: the pool asks for capacity OnDemand"
     )
+
+
+def test_slice_that_another_job_holds_or_this_one_keeps_counts_once_though_it_is_unusable() -> None:
+    fleet = an_inventory(a_tpu_node("mine", cordoned=True), a_tpu_node("left", ready=False), a_tpu_node("theirs", ready=False))
+    fleet.set_reservations("ns/job", {"mine", "left"})
+    fleet.set_reservations("ns/other/uid-1", {"theirs"})
+    (pool,) = ask(fleet, a_pool("a", 2, on=("mine",))).pools
+    assert pool.message.endswith("the fleet has 3: 1 of this job; 1 held by job ns/other; 1 unusable: node left is NotReady")
+
+
+def test_slice_that_pods_of_the_job_have_not_left_is_no_other_jobs() -> None:
+    fleet = an_inventory(a_tpu_node("left"))
+    fleet.set_reservations("ns/job", {"left"})
+    (pool,) = ask(fleet, a_pool("a", 1)).pools
+    assert pool.message.endswith("the fleet has 1: 1 that pods of this job have not left yet")
+
+
+def test_free_slices_that_do_not_fit_say_which_demand_they_do_not_meet() -> None:
+    fleet = an_inventory(a_tpu_node("east", labels={"zone": "east", "rack": "1"}), a_tpu_node("west", labels={"zone": "west", "rack": "1"}))
+    (pool,) = ask(fleet, a_pool("a", 2, node_selector={"zone": "east", "rack": "1"})).pools
+    assert pool.message.endswith("1 of this job; 1 free, but not fitting: the pool asks for label zone=east")
+
+
+def test_taints_that_bar_free_slices_are_named_with_their_nodes() -> None:
+    owned = {"key": "team", "value": "vision", "effect": "NoSchedule"}
+    broken = {"key": "broken", "effect": "NoExecute"}
+    nodes = [a_tpu_node(f"tpu-{index}", taints=[owned, broken] if index else [owned]) for index in range(3)]
+    (pool,) = ask(an_inventory(*nodes), a_pool("a", 1)).pools
+    assert pool.message.endswith(
+        "the fleet has 3: 3 free, but tainted, and the pool's template does not tolerate it: team=vision:NoSchedule on tpu-0 and 2 more, "
+        "broken:NoExecute on tpu-1 and 1 more"
+    )
+
+
+def test_many_taints_are_named_in_part() -> None:
+    nodes = [a_tpu_node(f"tpu-{index}", taints=[{"key": f"k{index}", "effect": "NoSchedule"}]) for index in range(5)]
+    (pool,) = ask(an_inventory(*nodes), a_pool("a", 1)).pools
+    assert pool.message.endswith("k0:NoSchedule on tpu-0, k1:NoSchedule on tpu-1, k2:NoSchedule on tpu-2 and 2 more taints")
+
+
+def test_unit_that_waits_points_to_the_message_of_its_pool() -> None:
+    placement = ask(tpus(1), a_pool("a", 3))
+    assert {unit.message for unit in placement.unplaced} == {"waits for a slice; the message of pool a says why"}
+    assert placement.pools[0].message == f"{placement.pools[0].lacks}; {placement.pools[0].why}"
+
+
+@pytest.mark.parametrize(
+    ("max_", "reserved", "given_up", "text"),
+    [
+        (1, 0, 0, "pool a has the 1 unit of its learners.max"),
+        (2, 0, 0, "pool a has the 2 units of its learners.max"),
+        (0, 0, 1, "pool a may have 1 unit: 0 placed, 1 given up, see its message"),
+        (1, 0, 2, "pool a may have 3 units: 1 placed, 2 given up, see their messages"),
+        (2, 1, 0, "pool a may have 2 units: 1 placed, 1 drains or has completed"),
+        (2, 2, 1, "pool a may have 3 units: 0 placed, 2 drain or have completed, 1 given up, see its message"),
+    ],
+)
+def test_pool_at_its_maximum_says_where_its_units_are(max_: int, reserved: int, given_up: int, text: str) -> None:
+    pool = dataclasses.replace(a_pool("a", 2), max=max_, reserved=reserved, given_up=given_up)
+    assert ask(tpus(4), pool, reserved=reserved).pools[0].message == text
 
 
 def test_fleet_without_such_hardware_is_named_as_the_reason() -> None:

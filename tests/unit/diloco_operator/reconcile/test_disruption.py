@@ -319,7 +319,7 @@ def test_a_unit_that_lost_its_node_and_finds_no_other_reports_both() -> None:
     stage.settle()
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["reason"]) == ("Pending", "NoCapacity")
-    assert unit["message"].startswith("node tpu-0 is NotReady; pool v5p needs 1 more slice")
+    assert unit["message"] == "node tpu-0 is NotReady; waits for a slice; the message of pool v5p says why"
     lost = [event.message for plan in stage.plans for event in plan.events if event.reason == "UnitLost"]
     assert lost == [f"v5p-0: {unit['message']}"]
     assert stage.reconcile_only().empty

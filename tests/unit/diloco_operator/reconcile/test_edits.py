@@ -175,7 +175,7 @@ def test_unit_whose_new_shape_the_fleet_lacks_waits_without_a_slice_and_reports_
     stage.settle()
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["reason"], unit.get("slice", "")) == ("Pending", "NoCapacity", "")
-    assert "2x2x2" in unit["message"]
+    assert "2x2x2" in stage.status["pools"][0]["message"]
     assert stage.plans[-1].reservations == frozenset()
     assert counted(stage) == [("v5p-0", 0, 0)]
 

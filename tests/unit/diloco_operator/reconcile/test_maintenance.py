@@ -48,7 +48,7 @@ def test_lead_is_the_operators_to_set() -> None:
     stage.set_node(stage.nodes["tpu-0"])
     stage.settle()
     assert stage.unit("v5p-0")["reason"] == "NoCapacity"
-    assert "maintenance of node tpu-0" in stage.unit("v5p-0")["message"]
+    assert "maintenance of node tpu-0" in stage.status["pools"][0]["message"]
 
 
 def test_node_whose_maintenance_is_far_off_is_used_and_one_that_is_near_is_not() -> None:

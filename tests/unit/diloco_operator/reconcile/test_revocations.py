@@ -34,7 +34,7 @@ def test_a_revoked_unit_drains_and_leaves_its_slice_and_no_restart_is_counted() 
     stage.settle()
     unit = stage.unit("v5p-1")
     assert (unit["state"], unit["reason"], unit["slice"], unit["restarts"]) == ("Pending", "NoCapacity", "", 0)
-    assert unit["message"].startswith("it leaves slice tpu-1 to job team/other; pool v5p needs 1 more slice")
+    assert unit["message"] == "it leaves slice tpu-1 to job team/other; waits for a slice; the message of pool v5p says why"
     assert stage.inventory.reservations(stage.observed().job.key) == {"tpu-0", "tpu-2"}
 
 

@@ -69,7 +69,8 @@ def test_job_starts_with_what_there_is_and_names_who_is_missing() -> None:
     assert stage.states() == {"v5p-0": "Starting", "v5p-1": "Pending"}
     missing = stage.unit("v5p-1")
     assert missing["reason"] == "NoCapacity"
-    assert missing["message"] == "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job"
+    assert missing["message"] == "waits for a slice; the message of pool v5p says why"
+    assert stage.status["pools"][0]["message"] == "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job"
 
 
 def test_new_hardware_is_taken_as_soon_as_it_is_there() -> None:
@@ -96,7 +97,7 @@ def test_slices_that_another_job_holds_are_left_alone() -> None:
     stage.inventory.set_reservations("team/other/uid", {"tpu-0"})
     stage.settle()
     assert [stage.unit(u)["slice"] for u in stage.states()] == ["tpu-1"]
-    assert "1 reserved by other jobs" in stage.status["pools"][0]["message"]
+    assert "1 held by job team/other" in stage.status["pools"][0]["message"]
 
 
 def test_job_of_another_manager_is_left_alone() -> None:

@@ -234,7 +234,7 @@ def test_message_of_many_missing_units_stays_short() -> None:
     stage = Stage(a_job().with_learners(64, 64).with_pool(max=64), a_tpu_node("tpu-0"))
     stage.settle()
     message = stage.condition("Degraded")["message"]
-    assert "60 more" in message
+    assert "v5p-1, v5p-2, v5p-3, v5p-4 and 59 more wait for slices, see Placed" in message
     assert len(message) < 2000
 
 
