@@ -35,7 +35,8 @@ async def one_failure(bench: Rig, watch: PodWatch, victim: Obj, units: int) -> f
     """Seconds until the unit was made again. Raises RuntimeError when any other pod was touched."""
     namespace = victim["metadata"]["namespace"]
     unit = victim["metadata"]["labels"][names.LABEL_UNIT]
-    before = await bench.pods(namespace)
+    everything = await bench.pods(namespace)
+    before = [pod for pod in everything if pod["status"]["phase"] != "Failed"]  # earlier victims stay, for their logs
     others = {pod["metadata"]["uid"] for pod in before if pod["metadata"]["labels"][names.LABEL_UNIT] != unit}
     assert len(others) == (units - 1) * HOSTS
     known = set(watch.added)
@@ -44,8 +45,10 @@ async def one_failure(bench: Rig, watch: PodWatch, victim: Obj, units: int) -> f
     await watch.until(lambda: len(watch.added.keys() - known) >= HOSTS, "the unit's successors made")
     took = max(watch.added[name] for name in watch.added.keys() - known) - begun
     old = {pod["metadata"]["name"] for pod in before if pod["metadata"]["labels"][names.LABEL_UNIT] == unit}
-    await watch.until(lambda: old <= watch.removed, "the unit's old pods deleted")
-    fresh = [pod for pod in await bench.pods(namespace) if pod["metadata"]["name"] not in {each["metadata"]["name"] for each in before}]
+    old.remove(victim["metadata"]["name"])
+    await watch.until(lambda: old <= watch.removed, "the unit's other old pods deleted")
+    known_names = {each["metadata"]["name"] for each in everything}
+    fresh = [pod for pod in await bench.pods(namespace) if pod["metadata"]["name"] not in known_names]
     await bench.mark(fresh, running)
     after = {pod["metadata"]["uid"] for pod in await bench.pods(namespace) if "deletionTimestamp" not in pod["metadata"]}
     if len(fresh) != HOSTS or not others <= after:

@@ -155,6 +155,8 @@ class ReconcileTimeouts:
     """An expectation ends after this. Whatever the watch missed, the cache is right by then."""
     stop: float = 10.0
     """When the process stops, running reconciles may take so long to end their writes."""
+    end_by_itself: float = 30.0
+    """When a job is complete, its pods may take so long to end by themselves. Those that ended so stay, for their logs."""
     stuck_deletion: float = 60.0
     """A pod that is still there so long after its grace is stuck: its slice is not counted on for another job."""
     event_cool_down: float = 10.0

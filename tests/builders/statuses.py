@@ -24,6 +24,7 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         slice="" if idle else "+".join(f"{index:x}-{number:x}".ljust(host, "n") for number in range(hosts)),
         attempt=999_999,
         ended_attempt=999_999,
+        failed_attempt=999_999,
         restarts=999_999,
         reason=UnitReason.SCALED_DOWN if parked else max(UnitReason, key=len),
         message=message,

@@ -41,7 +41,7 @@ async def test_a_unit_is_drained_and_a_job_suspended_and_resumed_while_it_trains
                 assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
 
                 said = await diloco("suspend", "quad", "--wait", "--timeout", "2m")
-                assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: every pod has gone, the state is saved"
+                assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
                 parked = await cluster.job("quad", contribute(0))
                 pods = plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/job=quad")["items"]
                 assert pods == []

@@ -17,7 +17,7 @@ class ConditionType(enum.StrEnum):
     DEGRADED = "Degraded"
     """Fewer than `learners.min` learners contribute; the message says who is missing and why."""
     SUSPENDED = "Suspended"
-    """`spec.suspend` is set and every pod has gone."""
+    """`spec.suspend` is set and no pod runs any more."""
     COMPLETE = "Complete"
     """The syncer reached `training.steps`. Terminal."""
     FAILED = "Failed"

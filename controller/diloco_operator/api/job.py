@@ -347,6 +347,9 @@ class UnitStatus(_Api):
         (), max_length=1001, description="When it failed, within the restart window; disruptions are not among them."
     )
     ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
+    failed_attempt: int | None = Field(
+        None, ge=1, description="The newest attempt that failed; its pods that ended stay, for their logs; absent: none."
+    )
     ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
     unschedulable: int | None = Field(

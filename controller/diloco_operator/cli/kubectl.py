@@ -170,7 +170,7 @@ def drain(target: Target, job: str, unit: str, cordon: bool, no_wait: bool, time
 
 @main.command()
 @click.argument("job")
-@click.option("--wait", is_flag=True, help="Wait until every pod has gone and the state is saved.")
+@click.option("--wait", is_flag=True, help="Wait until no pod runs any more and the state is saved.")
 @_TIMEOUT
 @target_options
 def suspend(target: Target, job: str, wait: bool, timeout: float) -> None:

@@ -1,4 +1,7 @@
-"""`kubectl diloco logs`: the logs of the pods of a unit, or of the syncer."""
+"""`kubectl diloco logs`: the logs of the pods of a unit, or of the syncer.
+
+See docs/decisions/0141-ended-pods.md.
+"""
 
 from __future__ import annotations
 

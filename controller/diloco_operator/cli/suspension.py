@@ -33,7 +33,7 @@ async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, 
 
 
 async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:
-    """Until every pod has gone and the state is saved."""
+    """Until no pod runs any more and the state is saved."""
 
     def is_suspended(view: JobView) -> bool:
         if view.over:
@@ -42,7 +42,7 @@ async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, 
 
     if await wait_until(client, namespace, name, is_suspended, seconds=seconds) is None:
         raise CommandError(await _timeout_message(client, namespace, name, "suspended", seconds))
-    emit(f"{_reference(name)}: every pod has gone, the state is saved")
+    emit(f"{_reference(name)}: no pod runs any more, the state is saved")
 
 
 async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:

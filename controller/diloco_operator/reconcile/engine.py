@@ -19,9 +19,9 @@ from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions
 from diloco_operator.reconcile.status.assembly import assemble, with_conditions
 from diloco_operator.reconcile.status.contributing import contributing_units
-from diloco_operator.reconcile.status.ending import JobEnd, finished, job_end, time_to_live
+from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, finished, job_end, recorded_end, time_to_live
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
-from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, remaining_pods
+from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, prune_pods_of_finished_job
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
@@ -44,8 +44,8 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
     context = build_context(observed, job.spec, now.timestamp())
     if job.deleting:
         return _force_pods_of_deleted_job(context)
-    if finished(job.status):
-        return _clean_up(context)
+    if (end_on_record := recorded_end(job.status)) is not None:
+        return _clean_up(context, end_on_record)
     units = observe_units(context)
     context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
     units = units._replace(records=start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now))
@@ -163,10 +163,10 @@ def _record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     )
 
 
-def _clean_up(context: ReconcileContext) -> Plan:
-    """The end is on record: delete the pods, and the job itself when its time has come."""
-    cleanup = remaining_pods(context, "the job is over")
-    delete, due = time_to_live(context)
+def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
+    """The end is on record: delete the pods that do not end by themselves, and the job itself when its time has come."""
+    cleanup = prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete)
+    delete, due = time_to_live(context, end)
     return Plan(
         deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due)),

@@ -84,9 +84,10 @@ def _unreachable_message(pod: PodView) -> str:
 
 
 def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> str:
-    if pod.phase == "Failed":
+    if pod.ended:
+        verb = "failed" if pod.phase == "Failed" else "has ended"
         end = f" ({pod.termination.text})" if pod.termination else ""
-        return f"its pod failed{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
+        return f"its pod {verb}{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
     if health.eviction_reason:
         return f"{health.eviction_reason}; it is created again on the same volume"
     if may_create and not _up_to_date(context, pod):

@@ -29,6 +29,7 @@ class UnitStatusRecord(NamedTuple):
     slice: str = ""
     attempt: int = 0
     ended_attempt: int = 0
+    failed_attempt: int = 0
     restarts: int = 0
     reason: str = ""
     message: str = ""
@@ -73,6 +74,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         slice=get("slice", ""),
         attempt=get("attempt", 0),
         ended_attempt=get("endedAttempt", 0),
+        failed_attempt=get("failedAttempt", 0),
         restarts=get("restarts", 0),
         reason=get("reason", ""),
         message=get("message", ""),
@@ -116,8 +118,11 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
     for key, moment in (("since", record.since), ("endedAt", record.ended_at), ("notBefore", record.not_before)):
         if moment is not None:
             found[key] = format_timestamp(moment)
-    if record.unschedulable:  # absent otherwise, so that a new version need not write every job's status
+    # Absent otherwise, so that a new version need not write every job's status.
+    if record.unschedulable:
         found["unschedulable"] = record.unschedulable
+    if record.failed_attempt:
+        found["failedAttempt"] = record.failed_attempt
     if record.recover_seconds is not None:
         found["recoverSeconds"] = record.recover_seconds
     return found

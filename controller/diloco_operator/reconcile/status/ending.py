@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from diloco.contract import Exit, Result
 from pydantic import ValidationError
 
 from diloco_operator.api import names
-from diloco_operator.api.conditions import TERMINAL
+from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import CompleteReason, FailedReason, UnitReason
 from diloco_operator.kube.fields import MOST_COUNT, clip
@@ -23,16 +23,25 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.scaling import possible_units
 
 
-def finished(status: Mapping[str, Any]) -> bool:
-    """Complete or Failed is on record."""
-    return _ended_at(status) is not None
+class RecordedEnd(NamedTuple):
+    """The end of a job as status has it."""
+
+    at: float
+    complete: bool
+    """False: it failed."""
 
 
-def _ended_at(status: Mapping[str, Any]) -> float | None:
+def recorded_end(status: Mapping[str, Any]) -> RecordedEnd | None:
+    """None: neither Complete nor Failed is on record."""
     for condition in status.get("conditions") or ():
         if condition["type"] in TERMINAL and condition["status"] == "True":
-            return parse_timestamp(condition["lastTransitionTime"])
+            return RecordedEnd(parse_timestamp(condition["lastTransitionTime"]), condition["type"] == ConditionType.COMPLETE)
     return None
+
+
+def finished(status: Mapping[str, Any]) -> bool:
+    """Complete or Failed is on record."""
+    return recorded_end(status) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +125,13 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     return JobEnd(reason, text)
 
 
-def time_to_live(context: ReconcileContext) -> tuple[Delete | None, float | None]:
+def time_to_live(context: ReconcileContext, end: RecordedEnd) -> tuple[Delete | None, float | None]:
     """The job's own deletion once ttlSecondsAfterFinished has passed, or when that will be."""
     ttl = context.spec.ttl_seconds_after_finished
-    ended = _ended_at(context.observed.job.status)
-    if ttl is None or ended is None:
+    if ttl is None:
         return None, None
     job = context.observed.job
-    if context.now < ended + ttl:
-        return None, ended + ttl
+    if context.now < end.at + ttl:
+        return None, end.at + ttl
     why = f"ttlSecondsAfterFinished {ttl} s have passed"
     return Delete(names.DILOCO_JOBS, job.namespace, job.name, job.uid, why=why), None

@@ -1,6 +1,9 @@
 """Which pods go: those whose end is on record, those that drain, and by force those whose end no kubelet will confirm. Pure.
 
-See docs/decisions/0102-node-disruption.md.
+Pods that ended by themselves stay for their logs, as those of a Kubernetes Job do: of each unit those of the newest attempt that failed,
+and those of the attempt that completed. They hold nothing. They go with the job.
+
+See docs/decisions/0102-node-disruption.md. See docs/decisions/0141-ended-pods.md.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.timeouts import RECONCILE
 
 
 class PodCleanup(NamedTuple):
     deletes: Sequence[Delete]
     deadlines: Sequence[float]
-    """When pods must be deleted by force."""
+    """When pods must be deleted, or deleted by force."""
 
 
 def prune_pods(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> PodCleanup:
@@ -28,17 +32,24 @@ def prune_pods(context: ReconcileContext, records: Mapping[str, UnitStatusRecord
     for unit, pods in context.learners.items():
         record = records.get(unit)
         for pod in pods:
-            if pod.deletion is None and record is not None and (why := _why(record, pod)):
+            if pod.deletion is None and record is not None and (why := _why(context, record, pod)):
                 deletes.append(delete_pod(pod, why))
     return PodCleanup(deletes, deadlines)
 
 
-def _why(record: UnitStatusRecord, pod: PodView) -> str:
+def _why(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> str:
     if pod.attempt < record.attempt or pod.attempt <= record.ended_attempt:
-        return f"attempt {pod.attempt} of {record.name} has ended"
+        return "" if _stays(context, record, pod) else f"attempt {pod.attempt} of {record.name} has ended"
     if record.state is UnitState.DRAINING:
         return f"{record.name} drains: {record.message or record.reason}"
     return ""
+
+
+def _stays(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> bool:
+    """Whether the pod of an attempt that is over stays for its log. Units of a pool that is gone leave status, and so nothing of them."""
+    if not pod.ended or record.pool not in context.pools:
+        return False
+    return pod.attempt == record.failed_attempt or (record.state is UnitState.COMPLETED and pod.attempt == record.attempt)
 
 
 def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]:
@@ -58,11 +69,27 @@ def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]
     return deletes, deadlines
 
 
-def remaining_pods(context: ReconcileContext, why: str) -> PodCleanup:
-    """Every pod of a job that is over."""
+def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, complete: bool) -> PodCleanup:
+    """Pods to delete of a job that is over since `ended_at`. Those of a complete job get a while to end by themselves."""
     deletes, deadlines = force_deletes(context)
+    due = ended_at + (RECONCILE.end_by_itself if complete else 0.0)
     pods = [pod for pods in context.learners.values() for pod in pods] + ([context.syncer] if context.syncer is not None else [])
-    return PodCleanup([*deletes, *(delete_pod(pod, why) for pod in pods if pod.deletion is None)], deadlines)
+    for pod in pods:
+        if pod.deletion is not None or _stays_after_the_end(context, pod):
+            continue
+        if not pod.ended and context.now < due:
+            deadlines.append(due)
+        else:
+            deletes.append(delete_pod(pod, "the job is over"))
+    return PodCleanup(deletes, deadlines)
+
+
+def _stays_after_the_end(context: ReconcileContext, pod: PodView) -> bool:
+    """The last attempt of a unit had no other end than that of the job, however its pods ended."""
+    if pod.component == names.COMPONENT_SYNCER:
+        return pod.ended
+    record = context.before.get(pod.unit)
+    return pod.ended and record is not None and pod.attempt in (record.attempt, record.failed_attempt)
 
 
 def delete_pod(pod: PodView, why: str, *, grace_seconds: int | None = None) -> Delete:

@@ -50,10 +50,11 @@ def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart,
                 ended_at=end.at,
             )
         case EndKind.PERMANENT:
+            ended = ended._replace(failed_attempt=attempt)
             message = f"given up after attempt {attempt}: {end.message}; {RETRY_HINT}"
             return ended._replace(state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=end.at)
         case EndKind.FAILURE:
-            return _after_failure(ended, attempt, end, budget, now)
+            return _after_failure(ended._replace(failed_attempt=attempt), attempt, end, budget, now)
 
 
 def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:

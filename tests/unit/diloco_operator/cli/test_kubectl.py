@@ -402,7 +402,7 @@ async def test_suspending_is_waited_for(cluster: Cluster) -> None:
     assert not waiting.done()
     await cluster.set_status(Suspended="True")
     await waiting
-    assert cluster.said[-1].endswith("every pod has gone, the state is saved")
+    assert cluster.said[-1].endswith("no pod runs any more, the state is saved")
 
 
 @on_a_cluster

@@ -68,6 +68,13 @@ class Stand:
         pods = self.cluster.pods(("default", name))
         return [pod for pod in pods if pod["metadata"]["labels"].get(names.LABEL_ATTEMPT) == str(attempt)]
 
+    async def on_record(self, name: str, *, restarts: int) -> None:
+        for _ in range(600):
+            if sum(unit["restarts"] for unit in (await self.status(name))["units"]) == restarts:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"status never had {restarts} restarts on record")
+
     async def status(self, name: str) -> Obj:
         found: Obj = (await self.api.get(names.DILOCO_JOBS, "default", name))["status"]
         return found
@@ -105,7 +112,7 @@ def test_failures_that_come_one_by_one_are_written_down_together() -> None:
             assert there.learners("big", 2), "successors are not kept waiting until the last has failed"
             await until(lambda: len(there.learners("big", 2)) == UNITS)
             await there.trains("big", UNITS)
-            await until(lambda: not there.learners("big", 1))
+            await there.on_record("big", restarts=UNITS)
             # Without a delay there would be a write for nearly each failure.
             assert len(there.api.status_writes) - before <= 8
             await asyncio.sleep(5)

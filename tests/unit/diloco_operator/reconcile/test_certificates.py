@@ -292,10 +292,10 @@ def test_nothing_starts_while_a_secret_goes_away() -> None:
     stage.settle()
     stage.advance(3600)
     stage.settle()
-    assert stage.learner_pods() == ["bytes-lm-v5p-1-a1-0"]
+    assert [unit for _, unit, _ in stage.live_attempts()] == ["v5p-1"]
     del stage.secrets[LEARNERS]
     stage.settle()
-    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a1-0"]
+    assert sorted((unit, attempt) for _, unit, attempt in stage.live_attempts()) == [("v5p-0", 2), ("v5p-1", 1)]
     assert set(read(stage, LEARNERS).certificates) == {"v5p-0-a2.pem", "v5p-1-a1.pem"}
 
 

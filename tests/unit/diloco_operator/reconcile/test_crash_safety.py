@@ -36,7 +36,8 @@ def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None
     recover(stage)
     unit = stage.unit("v5p-1")
     assert (unit["state"], unit["attempt"], unit["restarts"], len(unit["failures"])) == ("Training", 2, 1, 1)
-    assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 2)) for h in (0, 1)]
+    # Those of the attempt that failed stay for their logs.
+    assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 1), (1, 2)) for h in (0, 1)]
 
 
 def test_record_of_an_end_that_pods_still_show_may_wait() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
-from builders.pods import exits, main_container_exits
+from builders.pods import exits, main_container_exits, phase
 from builders.stage import Stage
 from diloco.contract import Exit, Result, UnitResult
 from diloco_operator.api.job import Status
 from diloco_operator.report import LossPoint
+from diloco_operator.timeouts import RECONCILE
 
 RESULT = Result(
     step=100,
@@ -66,7 +67,8 @@ def test_pods_go_only_after_the_end_is_on_record() -> None:
     plan = stage.step()
     assert plan.status is not None
     assert plan.deletes == ()
-    assert {d.name for d in stage.step().deletes} == {"bytes-lm-syncer", "bytes-lm-v5p-0-a1-0"}
+    stage.advance(RECONCILE.end_by_itself)
+    assert {d.name for d in stage.step().deletes} == {"bytes-lm-v5p-0-a1-0"}
 
 
 def test_result_survives_an_operator_that_was_not_there() -> None:
@@ -126,7 +128,8 @@ def test_finished_job_stays_as_it_is() -> None:
     stage.advance(100)
     stage.settle()
     assert stage.status == before
-    assert stage.pods == {} or all("deletionTimestamp" in p["metadata"] for p in stage.pods.values())
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+    assert phase(stage.syncer) == "Succeeded"
 
 
 def test_finished_job_is_deleted_after_its_time_to_live() -> None:
@@ -165,7 +168,8 @@ def test_job_fails_when_no_unit_can_reach_the_quorum_any_more() -> None:
     for part in ("expected wte of 256x64", "training.quorum 1", "volume bytes-lm-syncer"):
         assert part in failed["message"]
     stage.settle()
-    assert all("deletionTimestamp" in p["metadata"] for p in stage.pods.values())
+    assert "deletionTimestamp" in stage.syncer["metadata"]
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]  # ended by itself: its log says why
 
 
 def test_job_with_a_quorum_of_two_fails_with_one_unit_left() -> None:

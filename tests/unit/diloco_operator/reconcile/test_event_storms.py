@@ -42,6 +42,15 @@ class EventStorms(RuleBasedStateMachine):
             if phase(p) not in ("Succeeded", "Failed") and "deletionTimestamp" not in p["metadata"]
         }
         assert len(staying) <= self.stage.job["spec"]["learners"]["max"], "more units run than learners.max"
+        self._only_those_of_the_newest_failure_stay()
+
+    def _only_those_of_the_newest_failure_stay(self) -> None:
+        units = {unit["name"]: unit for unit in self.stage.status.get("units", ())}
+        for pod in self._learners():
+            labels = pod["metadata"]["labels"]
+            unit, attempt = units[labels["diloco.dev/unit"]], int(labels["diloco.dev/attempt"])
+            if phase(pod) in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"] and attempt <= unit["endedAttempt"]:
+                assert attempt == unit.get("failedAttempt") or (unit["state"], attempt) == ("Completed", unit["attempt"])
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 10.0, 40.0, 90.0]))
     def time_passes(self, seconds: float) -> None:

@@ -27,7 +27,7 @@ def test_crashed_unit_is_replaced_in_the_reconcile_that_sees_it() -> None:
     stage.learner_exits("v5p-0", 1, 1)
     plan = stage.step()
     assert [c.obj["metadata"]["name"] for c in plan.creates] == ["bytes-lm-v5p-0-a2-0"]
-    assert [d.name for d in plan.deletes] == ["bytes-lm-v5p-0-a1-0"]
+    assert plan.deletes == ()  # the pod stays for its log
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["attempt"], unit["endedAttempt"], unit["restarts"]) == ("Starting", 2, 1, 1)
     assert len(unit["failures"]) == 1
@@ -86,7 +86,8 @@ def test_unit_with_more_failures_than_the_limit_is_given_up_with_advice() -> Non
     assert (unit["state"], unit["reason"], unit["slice"]) == ("Failed", "RestartsExhausted", "")
     for part in ("3 failures within 1h", "limit is 2", "exit 1: ValueError: bad batch", "suspend the job and resume it"):
         assert part in unit["message"]
-    assert stage.learner_pods() == []
+    assert stage.live_attempts() == []
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a3-0"]  # of the newest failed attempt, for its log
 
 
 def test_job_goes_on_without_a_unit_that_was_given_up() -> None:
@@ -265,7 +266,7 @@ def test_all_hosts_of_a_unit_go_when_one_fails() -> None:
     stage = Stage(a_job().with_restarts(3, "30s").with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
     stage.learner_exits("v5p-0", 1, 1, host=1)
     plan = stage.step()
-    assert {d.name for d in plan.deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-0-a1-1", "bytes-lm-v5p-0-a1-hosts-2"}
+    assert {d.name for d in plan.deletes} == {"bytes-lm-v5p-0-a1-0", "bytes-lm-v5p-0-a1-hosts-2"}  # the other host has ended
     assert len(stage.unit("v5p-0")["failures"]) == 1
 
 
@@ -273,11 +274,11 @@ def test_next_attempt_of_a_gang_waits_for_the_last_process_of_the_one_before() -
     stage = Stage(a_job().with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
     stage.learner_exits("v5p-0", 1, 1, host=1)
     stage.settle()
-    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]  # asked to go, still there
+    assert [attempt for _, _, attempt in stage.live_attempts()] == [1]  # asked to go, still there
     assert stage.unit("v5p-0")["message"].endswith("; waits until the pod bytes-lm-v5p-0-a1-0 has gone")
     stage.kubelets_finish_deletions()
     stage.settle()
-    assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-0-a2-1"]
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-1", "bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-0-a2-1"]
 
 
 def test_first_failure_in_a_gang_is_named_as_its_cause() -> None:
