@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
 import sys
 import time
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import click
 
 from diloco_operator.cli.cluster import Target, on_cluster, target_options
+from diloco_operator.cli.curve import Paper
 from diloco_operator.cli.drain import drain as drain_unit
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.jobs import find_job, list_jobs, unit_of
@@ -63,14 +66,15 @@ def main(target: Target) -> None:
 @_OUTPUT
 @target_options
 def status(target: Target, job: str, all_namespaces: bool, output: str) -> None:
-    """Show whether JOB trains: conditions, progress, learner units and pools, with reasons. Without JOB: every job of the namespace."""
+    """Show whether JOB trains: conditions, progress, loss curve, learner units and pools, with reasons. Without JOB: every job of the
+    namespace, without the curves."""
     if job and all_namespaces:
         raise click.UsageError("give a JOB or --all-namespaces, not both")
 
     async def work(client: RestClient, namespace: str) -> None:
         if job:
             view = JobView.of(await find_job(client, namespace, job))
-            click.echo(json.dumps(as_json(view), indent=2) if output == "json" else status_text(view, time.time()))
+            click.echo(json.dumps(as_json(view), indent=2) if output == "json" else status_text(view, time.time(), _paper()))
             return
         where = "" if all_namespaces else namespace
         views = [JobView.of(obj) for obj in await list_jobs(client, where)]
@@ -141,6 +145,10 @@ def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, pr
         await show_logs(client, namespace, sources, _write, follow=follow, tail=tail)
 
     on_cluster(target, work)
+
+
+def _paper() -> Paper:
+    return Paper.of(shutil.get_terminal_size().columns, sys.stdout.encoding, os.environ)
 
 
 def _write(piece: bytes) -> None:

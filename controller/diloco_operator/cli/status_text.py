@@ -8,6 +8,7 @@ from typing import Any
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Condition, HostStatus, UnitState, UnitStatus
 from diloco_operator.api.reasons import SuspendedReason
+from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration
 
@@ -30,13 +31,15 @@ def as_json(view: JobView) -> dict[str, Any]:
     }
 
 
-def status_text(view: JobView, now: float) -> str:
-    """The whole report of a job: headline, figures, conditions, units and pools."""
+def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
+    """The whole report of a job: headline, figures, loss curve (on `paper`, if there is one), conditions, units and pools."""
     status = view.status
     lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
     if not status.conditions:
         return "\n".join(lines)
     lines += [f"  {text}" for text in _figures(view, now)]
+    curve = curve_lines(status.progress, paper.narrower(2)) if paper is not None else []
+    lines += ["", *(f"  {line}" for line in curve)] if curve else []
     lines += ["", *table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), (_condition(each, now) for each in status.conditions))]
     lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
     pools = [(pool.name, str(pool.contributing), str(pool.placed), _reason_and_message(pool.reason, pool.message)) for pool in status.pools]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, Line, repeats_status, result
 from diloco_operator.cli.view_text import plain, screen, summary
 
@@ -120,7 +122,9 @@ class JsonView:
 
     def jobs(self, views: Sequence[JobView]) -> None:
         for job in result(views):
-            self._write({"type": "status", **job})
+            # The result has the whole history; a line for each change would repeat it each time.
+            progress = {key: value for key, value in job["progress"].items() if key not in ("lossHistory", "heldOutLossHistory")}
+            self._write({"type": "status", **job, "progress": progress})
 
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})
@@ -138,6 +142,9 @@ def _print_summary(console: Console, views: Sequence[JobView], messages: Sequenc
     for view in views:
         console.print()
         console.print(summary(view))
+        if curve := curve_lines(view.status.progress, Paper.of(console.width, console.encoding, os.environ)):
+            console.print()
+            console.print("\n".join(curve), markup=False)
     if messages:
         console.print()
     for text in messages:

@@ -16,6 +16,7 @@ from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import CUSTOM_RESOURCES, DILOCO_JOBS, NAMESPACES, NODES, PODS
 from diloco_operator.cli import kubectl
 from diloco_operator.cli.cluster import CommandError
+from diloco_operator.cli.curve import Paper
 from diloco_operator.cli.drain import drain
 from diloco_operator.cli.jobs import find_job, list_jobs, wait_until
 from diloco_operator.cli.logs import Source, show_logs, syncer_source, unit_sources
@@ -208,6 +209,27 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "POOL   CONTRIBUTE   PLACED   WHY NOT MORE\n"
         "h100   0            0        NoFreeSlice: 2 of 2 slices are in use"
     )
+
+
+HISTORY = [{"step": step, "loss": 1 + 4 / step} for step in range(1, 21)]
+
+
+@pytest.mark.parametrize("state", ["Training", "Complete", "Failed", "Suspended"])
+def test_status_draws_the_loss_in_every_state_that_a_job_can_be_in(state: str) -> None:
+    progress = {"step": 20, "steps": 40, "lossHistory": HISTORY, "heldOutLossHistory": [{"step": 20, "loss": 1.5}]}
+    over: dict[str, Any] = {state: "True"}
+    view = a_view(unit(), progress=progress, **over)
+    curve = status_text(view, NOW, Paper(80, unicode=False)).split("\n\n")[1].splitlines()
+    assert curve[0] == "  loss by outer step: 1.2 at step 20; o held-out loss 1.5 at step 20"
+    assert curve[1].startswith("  5.00 +")
+    assert curve[-1].split() == ["1", "10", "20"]
+    assert max(map(len, curve)) == 80
+    assert as_json(view)["progress"]["lossHistory"] == HISTORY
+
+
+def test_status_draws_nothing_before_there_are_three_points() -> None:
+    view = a_view(unit(), progress={"step": 2, "steps": 40, "lossHistory": HISTORY[:2]}, Training="True")
+    assert status_text(view, NOW, Paper(80, unicode=False)) == status_text(view, NOW)
 
 
 def test_status_names_the_hosts_on_which_attempts_failed_and_those_that_are_avoided() -> None:

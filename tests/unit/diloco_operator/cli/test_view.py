@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from diloco_operator.cli.view import JsonView, PlainView
 from diloco_operator.cli.view_model import (
     JobView,
     Line,
@@ -205,3 +206,23 @@ def test_result_is_json_in_the_apis_words() -> None:
     assert job["conditions"][0]["type"] == "Complete"
     assert job["units"][0]["recoverSeconds"] == 2.5
     assert job["progress"]["step"] == 400
+
+
+HISTORY = [{"step": step, "loss": 1 + 4 / step} for step in range(1, 401, 40)]
+
+
+def test_plain_output_ends_with_the_loss_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    PlainView().end([view(step=400, units=[unit()], progress={"lossHistory": HISTORY}, Complete="True")], {}, ["done"])
+    shown = capsys.readouterr().out
+    assert shown.index("UNIT") < shown.index("loss by outer step: 1.011 at step 361\n5.00 ") < shown.index("done")
+
+
+def test_json_output_has_the_loss_history_in_its_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    views = [view(step=400, progress={"lossHistory": HISTORY}, Complete="True")]
+    output = JsonView()
+    output.jobs(views)
+    output.end(views, {}, [])
+    status, ended = map(json.loads, capsys.readouterr().out.splitlines())
+    assert "lossHistory" not in status["progress"]
+    assert status["progress"]["step"] == 400
+    assert ended["jobs"][0]["progress"]["lossHistory"] == HISTORY
