@@ -16,10 +16,14 @@ from typing import Any
 import pytest
 import yaml
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
+from diloco.torch import ModuleStore
+from diloco.trainers import byte_lm_torch, options
+from safetensors.numpy import load_file
 
 type Obj = dict[str, Any]
 
 DILOCO = Path(sys.executable).parent / "diloco"
+_MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.timeout(180)
 
@@ -78,14 +82,14 @@ def at_step(step: int) -> Callable[[Obj], bool]:
 
 
 @pytest.mark.timeout(960)  # simulated speeds stretch each step by 17: beside other work it takes several times its usual 90 s
-def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up]) -> None:
+def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up], tmp_path: Path) -> None:
     jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
     fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
     jobs[0]["spec"]["training"]["steps"] = 220
     for node in fleet:  # so slow that units which start later still find work to do
         node["metadata"].setdefault("annotations", {})["local.diloco.dev/relative-speed"] = "0.06"
     for pool in jobs[0]["spec"]["pools"]:
-        pool["template"]["spec"]["containers"][0]["command"] += ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
+        pool["template"]["spec"]["containers"][0]["command"] += _MODEL
     status, result = up(jobs, "--fault", "unit=h100-1,step=110,signal=KILL", "--timeout", "900s", fleet=fleet).end()
     assert status == 0, result
     assert [fired["fault"] for fired in result["faults"]["fired"]] == ["unit=h100-1,step=110,signal=KILL"]
@@ -99,6 +103,15 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert units["h100-1"]["recoverSeconds"] > 0
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
+
+    command = [str(DILOCO), "export", "state", "-o", "model.safetensors"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "outer step 220 of job bytes-lm" in said
+    chosen = options.parse("test", [*_MODEL, "--alone", "--steps", "1"])
+    model = byte_lm_torch.initial_model(chosen.model, seed=1)
+    ModuleStore(model, canonical=byte_lm_torch.canonical_names(chosen.model)).write(load_file(tmp_path / "model.safetensors"))
+    loss = byte_lm_torch.held_out_loss(model, chosen.read_corpus())
+    assert loss == pytest.approx(job["progress"]["heldOutLoss"], abs=1e-3), "it is the model that the units evaluated"
 
 
 def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_in_the_accounts(

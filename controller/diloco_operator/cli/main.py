@@ -9,6 +9,7 @@ import click
 _COMMANDS = {
     "up": "diloco_operator.cli.up",
     "validate": "diloco_operator.cli.validate",
+    "export": "diloco_operator.cli.export",
     "crd": "diloco_operator.cli.crd",
     "local": "diloco_operator.cli.local_nodes",
 }

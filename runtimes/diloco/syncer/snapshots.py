@@ -210,6 +210,12 @@ def generation_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def step_of(name: str) -> int | None:
+    """The outer step in a snapshot's folder name; None if it is no such name."""
+    match = _NAME.match(name)
+    return int(match[2]) if match else None
+
+
 def read_snapshot(path: Path) -> tuple[int, dict[str, Array], dict[str, Any]]:
     """Step, tensors (writable) and meta of one snapshot, after checking it. Raises `Unusable`."""
     manifest = check_snapshot(path)
@@ -239,11 +245,18 @@ def check_snapshot(path: Path) -> dict[str, Any]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / MANIFEST_FILE).read_bytes())
+        text = (path / MANIFEST_FILE).read_bytes()
     except FileNotFoundError as error:
         raise Unusable(f"{MANIFEST_FILE} is missing") from error
     except OSError as error:
         raise Unusable(f"{MANIFEST_FILE} cannot be read: {error.strerror or error}") from error
+    return parse_manifest(text)
+
+
+def parse_manifest(text: bytes) -> dict[str, Any]:
+    """A manifest whose own checksum holds; its `bytes` and `sha256` are those of the tensors. Raises `Unusable`."""
+    try:
+        manifest = json.loads(text)
     except ValueError as error:
         raise Unusable(f"{MANIFEST_FILE} is not JSON: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("formatVersion"), int):

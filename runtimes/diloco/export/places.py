@@ -1,0 +1,230 @@
+"""Finding the snapshots below a folder or a URI, and choosing one of them.
+
+A place is whatever holds snapshots: the state directory of `diloco up`, the folder of a syncer's volume, the copies below
+`training.checkpoint.uri`, or one snapshot.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from diloco.syncer.snapshots import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
+
+_DEPTH = 4
+"""Folders between a state directory and its snapshots: `volumes/<namespace>/<claim>/snapshots`."""
+_FOLDERS = 1000
+"""So many folders are looked into: a bucket may hold anything beside snapshots."""
+_LISTED = 20
+"""How many steps or jobs a message lists."""
+
+
+class ExportError(Exception):
+    """There is nothing to export, or it cannot be exported. The message says what was looked for, where, and what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The folder of one finished snapshot."""
+
+    fs: Any = field(repr=False)
+    """A fsspec file system."""
+    path: str
+    """Within `fs`."""
+    manifest: dict[str, Any] = field(repr=False)
+    """Its own checksum holds."""
+    remark: str = ""
+    """What a user should know of the choice; "": nothing."""
+
+    @property
+    def name(self) -> str:
+        """As messages show it: a path, or a URI."""
+        return _shown(self.fs, self.path)
+
+    @property
+    def t(self) -> int:
+        """Outer step."""
+        return int(self.manifest["t"])
+
+    @property
+    def job(self) -> str:
+        """Name of the job that wrote it."""
+        return _job(self.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder with snapshots of one job."""
+
+    path: str
+    snapshots: Sequence[str]
+    """Names of the finished ones, newest first."""
+    unfinished: Sequence[str]
+    """Names of those without a manifest: of an upload in progress, or damaged."""
+
+
+def find_snapshot(where: str, *, job: str = "", step: int | None = None) -> Snapshot:
+    """The newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`.
+
+    `job`: its name, where several jobs have snapshots there. Raises ExportError. Only the manifest is read and checked.
+    """
+    fs, path = _file_system(where)
+    with _errors_of_drivers(where):
+        if not fs.exists(path):
+            raise ExportError(f"{where} does not exist")
+        if generation_of(_last(path)) is not None:
+            parent, folders = path.rpartition("/")[0], [_one(fs, path)]
+        else:
+            parent, folders = path, list(_folders(fs, path))
+        folder = _of_job(fs, where, folders, job)
+        snapshots = folder.snapshots if step is None else [name for name in folder.snapshots if step_of(name) == step]
+        if not snapshots:
+            raise ExportError(_nothing(fs, folder, parent, step))
+        newest = snapshots[0]
+        found = f"{folder.path}/{newest}"
+        try:
+            manifest = _manifest(fs, found)
+        except Unusable as reason:
+            others = [name for name in folder.snapshots if name != newest]
+            raise ExportError(f"snapshot {_shown(fs, found)} cannot be used: {reason}. {_there(others)}") from reason
+    newer = [name for name in folder.unfinished if step is None and (generation_of(name) or 0) > (generation_of(newest) or 0)]
+    remark = f"{', '.join(newer)} has no {MANIFEST_FILE}: it is unfinished or damaged, and the one before it is used" if newer else ""
+    return Snapshot(fs, found, manifest, remark)
+
+
+def other_steps(snapshot: Snapshot) -> str:
+    """A sentence about the other snapshots beside this one."""
+    try:
+        names = _one_folder(snapshot.fs, snapshot.path.rpartition("/")[0]).snapshots
+    except OSError:
+        return _there([])
+    return _there([name for name in names if name != _last(snapshot.path)])
+
+
+def _file_system(where: str) -> tuple[Any, str]:
+    try:
+        fs, path = fsspec.core.url_to_fs(where)
+    except (ImportError, ValueError) as error:
+        raise ExportError(
+            f"{where} cannot be read: {error}. Install the driver (pip install s3fs for s3://, gcsfs for gs://) or correct the URI."
+        ) from error
+    return fs, str(path).rstrip("/")
+
+
+@contextlib.contextmanager
+def _errors_of_drivers(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:  # drivers raise classes of their own: gcsfs an HttpError that is no OSError
+        raise ExportError(f"{where} cannot be read: {error}") from error
+
+
+def _folders(fs: Any, path: str) -> Iterator[_Folder]:
+    """The folders with snapshots at or below `path`, the nearest first."""
+    waiting, looked_into = [(path, 0)], 0
+    while waiting:
+        at, depth = waiting.pop(0)
+        looked_into += 1
+        if looked_into > _FOLDERS:
+            raise ExportError(f"{_shown(fs, path)} has more than {_FOLDERS} folders: give the folder of one job")
+        inside = _subfolders(fs, at)
+        if any(generation_of(name) is not None for name in inside):
+            yield _one_folder(fs, at, inside)
+        elif depth < _DEPTH:
+            # A state directory has logs beside its volumes, and a syncer's volume may hold more than snapshots.
+            named = [name for name in ("snapshots", "volumes") if name in inside]
+            waiting += [(f"{at}/{name}", depth + 1) for name in named[:1] or inside]
+
+
+def _subfolders(fs: Any, path: str) -> list[str]:
+    return sorted(_last(str(entry["name"])) for entry in fs.ls(path, detail=True) if entry["type"] == "directory")
+
+
+def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> _Folder:
+    names = [name for name in (inside if inside is not None else _subfolders(fs, path)) if generation_of(name) is not None]
+    newest_first = sorted(names, key=lambda name: generation_of(name) or 0, reverse=True)
+    finished = [name for name in newest_first if fs.exists(f"{path}/{name}/{MANIFEST_FILE}")]
+    return _Folder(path, finished, [name for name in newest_first if name not in finished])
+
+
+def _one(fs: Any, path: str) -> _Folder:
+    parent, _, name = path.rpartition("/")
+    there = fs.exists(f"{path}/{MANIFEST_FILE}")
+    return _Folder(parent, [name] if there else [], [] if there else [name])
+
+
+def _of_job(fs: Any, where: str, folders: Sequence[_Folder], job: str) -> _Folder:
+    """The only folder, or that of the job. Raises ExportError that names the jobs there."""
+    if not folders:
+        raise ExportError(f"there are no snapshots in {where}: a job writes its first one when its first learner has joined")
+    if len(folders) == 1 and not job:
+        return folders[0]
+    jobs = [_job_of(fs, folder) for folder in folders]
+    chosen = [folder for folder, name in zip(folders, jobs, strict=True) if not job or name == job]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not chosen:
+        raise ExportError(f"there are no snapshots of job {job} in {where}; there are some of {_listed(sorted(set(jobs)))}")
+    paths = [f"{name} ({_shown(fs, folder.path)})" for folder, name in zip(folders, jobs, strict=True) if folder in chosen]
+    remedy = "give the folder of one of them" if job else "choose one with --job, or give its folder"
+    raise ExportError(f"{where} has snapshots of several jobs: {_listed(paths)}; {remedy}")
+
+
+def _job_of(fs: Any, folder: _Folder) -> str:
+    """From the newest manifest that can be read; "?" if there is none."""
+    for name in folder.snapshots:
+        with contextlib.suppress(Unusable):
+            return _job(_manifest(fs, f"{folder.path}/{name}"))
+    return "?"
+
+
+def _job(manifest: dict[str, Any]) -> str:
+    job = manifest["meta"].get("job")
+    return str(job.get("name", "?")) if isinstance(job, dict) else "?"
+
+
+def _manifest(fs: Any, path: str) -> dict[str, Any]:
+    """Raises Unusable."""
+    try:
+        manifest = parse_manifest(fs.cat_file(f"{path}/{MANIFEST_FILE}"))
+    except FileNotFoundError as error:
+        raise Unusable(f"{MANIFEST_FILE} is missing") from error
+    if not isinstance(manifest.get("t"), int) or not isinstance(manifest.get("bytes"), int) or not isinstance(manifest.get("meta"), dict):
+        raise Unusable(f"{MANIFEST_FILE} does not say which step it is of, or how large it is")
+    return manifest
+
+
+def _nothing(fs: Any, folder: _Folder, path: str, step: int | None) -> str:
+    where = _shown(fs, folder.path or path)
+    if step is not None and folder.snapshots:
+        return f"there is no snapshot of outer step {step} in {where}. {_there(folder.snapshots)}"
+    return f"there is no finished snapshot in {where}: {_listed(folder.unfinished)} has no {MANIFEST_FILE}"
+
+
+def _there(names: Sequence[str]) -> str:
+    steps = [str(step_of(name)) for name in names]
+    if not steps:
+        return "There is no other one."
+    return f"There is one of outer step {steps[0]}." if len(steps) == 1 else f"There are those of outer steps {_listed(steps)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _shown(fs: Any, path: str) -> str:
+    return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))

@@ -1,0 +1,121 @@
+"""A model over a pipe that may break: a line of JSON that says what comes, the file, and a line of JSON with its checksum.
+
+    {"format": 1, "bytes": 1234, "step": 240, "job": "bytes-lm", "snapshot": "/var/lib/diloco/…", "tensors": 12, "parameters": 300, …}
+    …1234 bytes…
+    {"sha256": "…"}
+
+The reader answers with a line once it has everything. Until then the sender stays: what a container wrote right before its end may be lost.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import BinaryIO
+
+from diloco.export.model_file import ModelFile
+from diloco.export.places import ExportError
+
+FORMAT = 1
+RECEIVED = b"received\n"
+_LONGEST_LINE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a stream brings."""
+
+    format: int
+    bytes: int
+    step: int
+    job: str
+    snapshot: str
+    remark: str
+    tensors: int
+    parameters: int
+
+
+def announcement(model: ModelFile) -> Announcement:
+    snapshot = model.snapshot
+    return Announcement(FORMAT, model.size, snapshot.t, snapshot.job, snapshot.name, snapshot.remark, model.tensors, model.parameters)
+
+
+def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
+    """Write the stream; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the stream perhaps."""
+    output.write(json.dumps(asdict(announcement(model))).encode() + b"\n")
+    digest = hashlib.sha256()
+    for piece in model.pieces():
+        output.write(piece)
+        digest.update(piece)
+    output.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
+    output.flush()
+    answers.readline()
+
+
+class StreamReader:
+    """Takes a stream apart, in whatever pieces it comes. `begin` is called with the announcement, `write` with the bytes of the file."""
+
+    def __init__(self, begin: Callable[[Announcement], None], write: Callable[[bytes], None]) -> None:
+        self._begin = begin
+        self._write = write
+        self._digest = hashlib.sha256()
+        self._line = b""
+        self._left = 0
+        self._announced: Announcement | None = None
+        self.complete = False
+        """Everything came, and its checksum holds."""
+
+    def feed(self, piece: bytes) -> None:
+        """Raises ExportError for what is no such stream."""
+        rest = piece
+        while rest and not self.complete:
+            if self._left:
+                part, rest = rest[: self._left], rest[self._left :]
+                self._left -= len(part)
+                self._digest.update(part)
+                self._write(part)
+                continue
+            line, newline, rest = rest.partition(b"\n")
+            self._line += line
+            if len(self._line) > _LONGEST_LINE:
+                raise _not_ours(self._line)
+            if newline:
+                self._on_line(self._line)
+                self._line = b""
+
+    def end(self) -> None:
+        """No more will come. Raises ExportError if something is missing."""
+        if self.complete:
+            return
+        if self._announced is None:
+            raise ExportError(f"the stream ended before the model began{f': {self._line[:200]!r}' if self._line else ''}")
+        came = self._announced.bytes - self._left
+        raise ExportError(f"the stream ended after {came} of {self._announced.bytes} bytes, without its checksum")
+
+    def _on_line(self, line: bytes) -> None:
+        try:
+            found = json.loads(line)
+            if self._announced is None:
+                announced = Announcement(**found)
+            else:
+                expected = str(found["sha256"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise _not_ours(line) from error
+        if self._announced is not None:
+            if expected != self._digest.hexdigest():
+                raise ExportError("the bytes that came do not have the checksum of those that were sent")
+            self.complete = True
+            return
+        if announced.format != FORMAT or not isinstance(announced.bytes, int) or announced.bytes <= 0:
+            raise ExportError(f"the stream has format {announced.format!r}, this program reads {FORMAT}: use an image of this release")
+        self._announced = announced
+        self._left = announced.bytes
+        self._begin(announced)
+
+
+def _not_ours(line: bytes) -> ExportError:
+    return ExportError(f"the stream is not one of `python -m diloco.export`: {line[:200]!r}")

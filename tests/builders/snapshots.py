@@ -1,0 +1,42 @@
+"""Snapshots as a syncer writes them, of any model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from builders.core import a_job
+from diloco.algorithm.core import Core
+from diloco.algorithm.fragments import pack_all
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.contract import JobFile
+from diloco.data.ledger import Ledger
+from diloco.syncer.loss_history import LossHistory
+from diloco.syncer.restore import snapshot_data
+from diloco.syncer.snapshots import SnapshotStore
+from diloco.syncer.unit_stats import UnitStatsTable
+from numpy.typing import NDArray
+
+type Arrays = Mapping[str, NDArray[Any]]
+
+
+def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", uid: str = "uid", fragments: int = 1) -> Path:
+    """The folder of a snapshot of step `t` below `root`, in which these are the parameters. None before it is removed."""
+    training = a_job(fragments=fragments, sync_interval=max(2, fragments))
+    core = Core(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
+    assert core.seed(list(pack_all(core.fragments, arrays))) is None
+    file = JobFile(name=job, namespace="default", uid=uid, training=training)
+    data = snapshot_data(core, Ledger(), UnitStatsTable(), file, {}, {}, LossHistory())
+    return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)
+
+
+def a_model(value: float = 1.0, **more: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Three tensors; one is a scalar."""
+    return {
+        "layers.0.weight": np.arange(12, dtype=np.float32).reshape(4, 3) + value,
+        "layers.0.bias": np.full(3, value, np.float32),
+        "scale": np.array(value, np.float32),
+        **more,
+    }
