@@ -17,7 +17,7 @@ from diloco_operator.cli.curve import Paper
 from diloco_operator.cli.drain import drain as drain_unit
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.jobs import find_job, list_jobs, unit_of
-from diloco_operator.cli.logs import SYNCER, show_logs, syncer_source, unit_sources
+from diloco_operator.cli.logs import SYNCER, UnitLogs, show_logs, syncer_source, unit_logs
 from diloco_operator.cli.status_text import as_json, status_text, units_lines
 from diloco_operator.cli.suspension import set_suspend, wait_suspended, wait_training
 from diloco_operator.cli.unit_pods import unit_pods
@@ -119,7 +119,12 @@ def units(target: Target, job: str, output: str) -> None:
 @click.argument("unit")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Print only the last LINES lines. Default: all.")
-@click.option("-p", "--previous", is_flag=True, help="Print the log of the attempt before the newest, if its pods still exist.")
+@click.option(
+    "-p",
+    "--previous",
+    is_flag=True,
+    help="Print the log of the failed attempt before the newest; of the syncer, of its run before the last restart.",
+)
 @click.option(
     "--host",
     type=click.IntRange(min=0),
@@ -129,20 +134,26 @@ def units(target: Target, job: str, output: str) -> None:
 @click.option("-c", "--container", default="", metavar="NAME", help="Container. Default: the training program, or the syncer.")
 @target_options
 def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, previous: bool, host: int | None, container: str) -> None:
-    """Print the log of UNIT of JOB. The UNIT "syncer" is the syncer."""
-    if unit == SYNCER and (previous or host is not None):
-        raise click.UsageError("the syncer has no attempts and hosts: leave out --previous and --host")
+    """Print the log of UNIT of JOB, also after its end. The UNIT "syncer" is the syncer.
+
+    Pods that ended by themselves stay until the job is deleted: those of each unit's newest attempt that failed, and those that completed.
+    """
+    if unit == SYNCER and host is not None:
+        raise click.UsageError("the syncer has no hosts: leave out --host")
 
     async def work(client: RestClient, namespace: str) -> None:
         view = JobView.of(await find_job(client, namespace, job))
         if unit == SYNCER:
-            sources = [syncer_source(job, container)]
+            wanted = UnitLogs([syncer_source(job, container, previous=previous)])
         else:
             pods = await unit_pods(client, namespace, job, unit)
+            record = next((each for each in view.status.units if each.name == unit), None)
             if not pods:
                 unit_of(view, unit)  # a wrong name gets another message than a unit without pods
-            sources = unit_sources(unit, pods, host=host, previous=previous, container=container)
-        await show_logs(client, namespace, sources, _write, follow=follow, tail=tail)
+            wanted = unit_logs(unit, record, pods, host=host, previous=previous, container=container)
+        if wanted.note:
+            click.echo(wanted.note, err=True)
+        await show_logs(client, namespace, wanted.sources, _write, follow=follow, tail=tail)
 
     on_cluster(target, work)
 

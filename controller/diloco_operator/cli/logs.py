@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from diloco_operator.api.job import UnitStatus
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, syncer_pod_name
 from diloco_operator.cli.cluster import CommandError
+from diloco_operator.cli.drain import describe
 from diloco_operator.cli.unit_pods import UnitPod
 from diloco_operator.kube.client import ApiError, BadRequest, NotFound
 from diloco_operator.kube.rest.line_splitter import LineSplitter
@@ -26,7 +28,14 @@ type Write = Callable[[bytes], None]
 
 class PodLogs(Protocol):
     def pod_logs(
-        self, namespace: str, name: str, *, container: str = "", follow: bool = False, tail_lines: int | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        container: str = "",
+        follow: bool = False,
+        previous: bool = False,
+        tail_lines: int | None = None,
     ) -> AsyncIterator[bytes]: ...
 
 
@@ -38,30 +47,70 @@ class Source:
     container: str
     prefix: str = ""
     """Printed before every line if there are several hosts."""
+    previous: bool = False
+    """Of the container's run before its last restart in the same pod."""
+    instead: str = ""
+    """What to do if there is no log yet."""
 
 
-def syncer_source(job: str, container: str) -> Source:
-    return Source(syncer_pod_name(job), container or SYNCER_CONTAINER)
+class UnitLogs(NamedTuple):
+    """Whose log is printed for a unit."""
+
+    sources: Sequence[Source]
+    note: str = ""
+    """What the reader must know of them; "": nothing."""
 
 
-def unit_sources(unit: str, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str) -> list[Source]:
-    """One for each host of the newest attempt (`previous`: of the newest before it). Raises `CommandError` that
-    says what exists."""
+def syncer_source(job: str, container: str, *, previous: bool = False) -> Source:
+    """The syncer restarts in its pod: `previous` is its run before the last restart."""
+    return Source(syncer_pod_name(job), container or SYNCER_CONTAINER, previous=previous)
+
+
+def unit_logs(
+    unit: str, record: UnitStatus | None, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str
+) -> UnitLogs:
+    """Of the newest attempt that has pods (`previous`: of those before the unit's newest), one source for each host. `record`: the unit in
+    status; None: it is not there. Raises `CommandError` that says what exists, and why not more."""
     attempts = sorted({pod.attempt for pod in pods})
     if not attempts:
-        raise CommandError(f"unit {unit} has no pods now; `kubectl diloco units` shows why")
-    if previous and len(attempts) < 2:
-        raise CommandError(
-            f"unit {unit} has only the pods of attempt {attempts[0]}: the pods of an ended attempt are deleted when the next one starts. "
-            "Their logs are where your cluster collects logs"
-        )
-    attempt = attempts[-2] if previous else attempts[-1]
+        raise CommandError(_why_no_pods(unit, record))
+    newest = max(attempts[-1], record.attempt if record is not None else 0)
+    earlier = [attempt for attempt in attempts if attempt < newest]
+    if previous and not earlier:
+        raise CommandError(_why_no_earlier(unit, record, newest))
+    attempt = earlier[-1] if previous else attempts[-1]
     chosen = [pod for pod in pods if pod.attempt == attempt and host in (None, pod.host)]
     if not chosen:
         hosts = sorted(pod.host for pod in pods if pod.attempt == attempt)
         raise CommandError(f"unit {unit} has no host {host} in attempt {attempt}; it has {', '.join(map(str, hosts))}")
+    instead = f"; -p prints that of attempt {earlier[-1]}" if earlier and not previous and attempt == newest else ""
     several = len(chosen) > 1
-    return [Source(pod.name, container or LEARNER_CONTAINER, f"[host {pod.host}] " if several else "") for pod in chosen]
+    sources = [
+        Source(pod.name, container or LEARNER_CONTAINER, f"[host {pod.host}] " if several else "", instead=instead) for pod in chosen
+    ]
+    note = f"attempt {newest} of {unit} has no pods; this is the log of attempt {attempt}" if not previous and attempt < newest else ""
+    return UnitLogs(sources, note)
+
+
+_ELSEWHERE = "Only pods that ended by themselves stay; other logs are where your cluster collects logs"
+
+
+def _why_no_pods(unit: str, record: UnitStatus | None) -> str:
+    if record is None or record.attempt == 0:
+        return f"unit {unit} has never run, so it has no log" + (f": {describe(record)}" if record is not None else "")
+    return f"unit {unit} has no pods now: attempt {record.attempt} was its last, and it is {describe(record)}. {_ELSEWHERE}"
+
+
+def _why_no_earlier(unit: str, record: UnitStatus | None, newest: int) -> str:
+    failed = (record.failed_attempt or 0) if record is not None else 0
+    only = f"unit {unit} has only the pods of attempt {newest}"
+    if newest == 1:
+        return f"{only}, its first; leave out -p to print their log"
+    if failed == newest:
+        return f"{only}, which failed; leave out -p to print their log"
+    if failed:
+        return f"{only}: attempt {failed} failed, but none of its pods is there any more. {_ELSEWHERE}"
+    return f"{only}: none before has failed. {_ELSEWHERE}"
 
 
 async def show_logs(client: PodLogs, namespace: str, sources: Sequence[Source], write: Write, *, follow: bool, tail: int | None) -> None:
@@ -77,16 +126,21 @@ async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *
     lines = LineSplitter()
     prefix = source.prefix.encode()
     try:
-        async for piece in client.pod_logs(namespace, source.pod, container=source.container, follow=follow, tail_lines=tail):
+        pieces = client.pod_logs(
+            namespace, source.pod, container=source.container, follow=follow, previous=source.previous, tail_lines=tail
+        )
+        async for piece in pieces:
             if not prefix:
                 write(piece)
                 continue
             for line in lines.feed(piece):
                 write(prefix + line + b"\n")
     except NotFound as error:
+        if error.message.startswith("nodes "):
+            raise CommandError(f"the node of pod {source.pod} is gone, and the log with it: {error.message}") from error
         raise CommandError(f"there is no pod {source.pod} now; see `kubectl diloco status`") from error
     except BadRequest as error:
-        raise CommandError(f"pod {source.pod} has no log: {error.message}") from error
+        raise CommandError(f"pod {source.pod} has no {'such ' if source.previous else ''}log: {error.message}{source.instead}") from error
     except ApiError as error:
         if error.code != _INTERNAL_ERROR:
             raise

@@ -131,13 +131,23 @@ class RestClient:
                 raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} ended inside an event")
 
     async def pod_logs(
-        self, namespace: str, name: str, *, container: str = "", follow: bool = False, tail_lines: int | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        container: str = "",
+        follow: bool = False,
+        previous: bool = False,
+        tail_lines: int | None = None,
     ) -> AsyncIterator[bytes]:
-        """A container's log, in pieces as they come. `follow`: continue with new output until the container ends.
+        """A container's log, in pieces as they come. `follow`: continue with new output until the container ends. `previous`: of the run
+        before the container's last restart.
 
-        `container`: "" if there is only one. `tail_lines`: only so many lines at the end. Raises `BadRequest` before the container starts.
+        `container`: "" if there is only one. `tail_lines`: only so many lines at the end. Raises `BadRequest` before the container starts,
+        and where there is no such run.
         """
-        query: dict[str, str | int] = {"container": container, "follow": "true" if follow else ""}
+        flags = {"follow": follow, "previous": previous}
+        query: dict[str, str | int] = {"container": container, **{name: "true" for name, holds in flags.items() if holds}}
         wanted = {key: value for key, value in query.items() if value} | ({} if tail_lines is None else {"tailLines": tail_lines})
         path = object_path(PODS, namespace, name, "log")
         async with self._transport.answer("GET", path, query=wanted, timeout=None if follow else REQUESTS.answer) as response:

@@ -73,9 +73,8 @@ def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, co
     """Pods to delete of a job that is over since `ended_at`. Those of a complete job get a while to end by themselves."""
     deletes, deadlines = force_deletes(context)
     due = ended_at + (RECONCILE.end_by_itself if complete else 0.0)
-    pods = [pod for pods in context.learners.values() for pod in pods] + ([context.syncer] if context.syncer is not None else [])
-    for pod in pods:
-        if pod.deletion is not None or _stays_after_the_end(context, pod):
+    for pod in _remaining(context):
+        if pod.component == names.COMPONENT_SYNCER and pod.ended:
             continue
         if not pod.ended and context.now < due:
             deadlines.append(due)
@@ -84,12 +83,21 @@ def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, co
     return PodCleanup(deletes, deadlines)
 
 
-def _stays_after_the_end(context: ReconcileContext, pod: PodView) -> bool:
-    """The last attempt of a unit had no other end than that of the job, however its pods ended."""
-    if pod.component == names.COMPONENT_SYNCER:
-        return pod.ended
-    record = context.before.get(pod.unit)
-    return pod.ended and record is not None and pod.attempt in (record.attempt, record.failed_attempt)
+def remaining_pods(context: ReconcileContext, why: str) -> PodCleanup:
+    """Pods to delete of a job that is over and starts again: what runs, and the syncer's pod, whose name the next one needs."""
+    deletes, deadlines = force_deletes(context)
+    return PodCleanup([*deletes, *(delete_pod(pod, why) for pod in _remaining(context))], deadlines)
+
+
+def _remaining(context: ReconcileContext) -> list[PodView]:
+    """Pods of a job that is over, without those that go already and those of learners that stay for their logs. The last attempt of a unit
+    had no other end than that of the job, however its pods ended."""
+    found = [context.syncer] if context.syncer is not None else []
+    for unit, pods in context.learners.items():
+        record = context.before.get(unit)
+        kept = (record.attempt, record.failed_attempt) if record is not None else ()
+        found += [pod for pod in pods if not (pod.ended and pod.attempt in kept)]
+    return [pod for pod in found if pod.deletion is None]
 
 
 def delete_pod(pod: PodView, why: str, *, grace_seconds: int | None = None) -> Delete:

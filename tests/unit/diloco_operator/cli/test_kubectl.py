@@ -13,16 +13,17 @@ from builders.pods import a_learner_pod
 from builders.virtual_time import run_virtual
 from click.testing import CliRunner
 from diloco_operator.api.crd import build_crd
+from diloco_operator.api.job import UnitStatus
 from diloco_operator.api.names import CUSTOM_RESOURCES, DILOCO_JOBS, NAMESPACES, NODES, PODS
 from diloco_operator.cli import kubectl
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.curve import Paper
 from diloco_operator.cli.drain import drain
 from diloco_operator.cli.jobs import find_job, list_jobs, wait_until
-from diloco_operator.cli.logs import Source, show_logs, syncer_source, unit_sources
+from diloco_operator.cli.logs import Source, show_logs, syncer_source, unit_logs
 from diloco_operator.cli.status_text import as_json, status_text, units_lines
 from diloco_operator.cli.suspension import set_suspend, wait_suspended, wait_training
-from diloco_operator.cli.unit_pods import unit_pods
+from diloco_operator.cli.unit_pods import UnitPod, unit_pods
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import ApiError, BadRequest, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.kube.memory import MemoryApi
@@ -453,12 +454,19 @@ class Logs:
 
     def __init__(self, **written: list[bytes] | ApiError) -> None:
         self._written = {name.replace("_", "-"): pieces for name, pieces in written.items()}
-        self.asked: list[tuple[str, str, bool, int | None]] = []
+        self.asked: list[tuple[str, str, bool, bool, int | None]] = []
 
     async def pod_logs(
-        self, namespace: str, name: str, *, container: str = "", follow: bool = False, tail_lines: int | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        container: str = "",
+        follow: bool = False,
+        previous: bool = False,
+        tail_lines: int | None = None,
     ) -> AsyncIterator[bytes]:
-        self.asked.append((name, container, follow, tail_lines))
+        self.asked.append((name, container, follow, previous, tail_lines))
         pieces = self._written.get(name) or NotFound(404, "NotFound", f'pods "{name}" not found')
         if isinstance(pieces, ApiError):
             raise pieces
@@ -477,19 +485,65 @@ async def printed(logs: Logs, *sources: Source, follow: bool = False, tail: int 
 async def test_logs_are_of_the_newest_attempt_and_every_host_is_told_apart(cluster: Cluster) -> None:
     await cluster.begin(unit(), pods=[a_learner_pod(attempt=1), a_learner_pod(attempt=2, host=1), a_learner_pod(attempt=2, host=0)])
     pods = await unit_pods(cluster.api, "team", "bytes-lm", "v5p-0")
-    both = unit_sources("v5p-0", pods, host=None, previous=False, container="")
-    assert both == [
-        Source("bytes-lm-v5p-0-a2-0", "learner", "[host 0] "),
-        Source("bytes-lm-v5p-0-a2-1", "learner", "[host 1] "),
+    record = a_unit(attempt=2, failed_attempt=1)
+    both = unit_logs("v5p-0", record, pods, host=None, previous=False, container="")
+    or_previous = "; -p prints that of attempt 1"
+    assert both.sources == [
+        Source("bytes-lm-v5p-0-a2-0", "learner", "[host 0] ", instead=or_previous),
+        Source("bytes-lm-v5p-0-a2-1", "learner", "[host 1] ", instead=or_previous),
     ]
-    assert unit_sources("v5p-0", pods, host=1, previous=False, container="side") == [Source("bytes-lm-v5p-0-a2-1", "side")]
-    assert unit_sources("v5p-0", pods, host=None, previous=True, container="") == [Source("bytes-lm-v5p-0-a1-0", "learner")]
+    [side] = unit_logs("v5p-0", record, pods, host=1, previous=False, container="side").sources
+    assert side == Source("bytes-lm-v5p-0-a2-1", "side", instead=or_previous)
+    assert unit_logs("v5p-0", record, pods, host=None, previous=True, container="") == ([Source("bytes-lm-v5p-0-a1-0", "learner")], "")
     with pytest.raises(CommandError, match="has no host 2 in attempt 2; it has 0, 1"):
-        unit_sources("v5p-0", pods, host=2, previous=False, container="")
-    with pytest.raises(CommandError, match="has only the pods of attempt 2"):
-        unit_sources("v5p-0", pods[1:], host=None, previous=True, container="")
-    with pytest.raises(CommandError, match="unit v5p-0 has no pods now"):
-        unit_sources("v5p-0", [], host=None, previous=False, container="")
+        unit_logs("v5p-0", record, pods, host=2, previous=False, container="")
+
+
+def a_unit(**fields: Any) -> UnitStatus:
+    return UnitStatus(name="v5p-0", pool="v5p", **{"state": "Training", **fields})
+
+
+def a_unit_pod(attempt: int) -> UnitPod:
+    return UnitPod(f"bytes-lm-v5p-0-a{attempt}-0", f"uid-{attempt}", attempt, 0, "tpu-0", ended=True)
+
+
+def test_newest_log_that_there_is_is_printed_with_a_note() -> None:
+    """Attempt 2 was disrupted, so its pods are gone."""
+    record = a_unit(state="Pending", attempt=2, failed_attempt=1)
+    found = unit_logs("v5p-0", record, [a_unit_pod(1)], host=None, previous=False, container="")
+    assert found == ([Source("bytes-lm-v5p-0-a1-0", "learner")], "attempt 2 of v5p-0 has no pods; this is the log of attempt 1")
+    again = unit_logs("v5p-0", record, [a_unit_pod(1)], host=None, previous=True, container="")
+    assert again.sources == [Source("bytes-lm-v5p-0-a1-0", "learner")]
+
+
+@pytest.mark.parametrize(
+    ("record", "pods", "words"),
+    [
+        (
+            a_unit(state="Pending", reason="NoCapacity", message="no slice is free"),
+            (),
+            r"has never run, .*: Pending \(NoCapacity: no slice",
+        ),
+        (
+            a_unit(state="Pending", attempt=3, reason="Suspended", message="the job is suspended"),
+            (),
+            "has no pods now: attempt 3 .*suspended",
+        ),
+        (
+            a_unit(state="Pending", attempt=1, reason="NodeLost"),
+            (),
+            r"has no pods now: .*\(NodeLost\)\. Only pods that ended by themselves",
+        ),
+        (a_unit(attempt=1), (1,), "has only the pods of attempt 1, its first; leave out -p"),
+        (a_unit(state="BackingOff", attempt=2, failed_attempt=2), (2,), "attempt 2, which failed; leave out -p"),
+        (a_unit(attempt=2), (2,), "has only the pods of attempt 2: none before has failed"),
+        (a_unit(attempt=3, failed_attempt=2), (3,), "attempt 2 failed, but none of its pods is there any more"),
+        (None, (4,), "has only the pods of attempt 4: none before has failed"),
+    ],
+)
+def test_a_log_that_is_not_there_is_explained(record: UnitStatus | None, pods: tuple[int, ...], words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        unit_logs("v5p-0", record, [a_unit_pod(attempt) for attempt in pods], host=None, previous=True, container="")
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -497,17 +551,28 @@ async def test_lines_of_several_hosts_stay_whole(follow: bool) -> None:
     logs = Logs(one=[b"step 1\nst", b"ep 2\n"], two=[b"step ", b"1\nend"])
     text = await printed(logs, Source("one", "learner", "[host 0] "), Source("two", "learner", "[host 1] "), follow=follow, tail=5)
     assert sorted(text.splitlines()) == [b"[host 0] step 1", b"[host 0] step 2", b"[host 1] end", b"[host 1] step 1"]
-    assert logs.asked == [("one", "learner", follow, 5), ("two", "learner", follow, 5)]
+    assert logs.asked == [("one", "learner", follow, False, 5), ("two", "learner", follow, False, 5)]
 
 
 async def test_one_log_comes_through_byte_by_byte() -> None:
     assert await printed(Logs(bytes_lm_syncer=[b"a\r\n\n\xff", b"b"]), syncer_source("bytes-lm", "")) == b"a\r\n\n\xffb"
 
 
+async def test_syncer_before_its_last_restart_has_a_log_of_its_own() -> None:
+    logs = Logs(bytes_lm_syncer=[b"step 1"])
+    assert await printed(logs, syncer_source("bytes-lm", "", previous=True)) == b"step 1"
+    assert logs.asked == [("bytes-lm-syncer", "syncer", False, True, None)]
+
+
 async def test_a_log_that_is_not_there_yet_is_told() -> None:
     waiting = BadRequest(400, "BadRequest", 'container "learner" in pod "one" is waiting to start: ContainerCreating')
     with pytest.raises(CommandError, match=r"pod one has no log: .*ContainerCreating"):
         await printed(Logs(one=waiting), Source("one", "learner"))
+    with pytest.raises(CommandError, match="ContainerCreating; -p prints that of attempt 1"):
+        await printed(Logs(one=waiting), Source("one", "learner", instead="; -p prints that of attempt 1"))
+    gone = NotFound(404, "NotFound", 'nodes "tpu-0" not found')
+    with pytest.raises(CommandError, match="the node of pod one is gone, and the log with it"):
+        await printed(Logs(one=gone), Source("one", "learner"))
     with pytest.raises(CommandError, match="there is no pod two now"):
         await printed(Logs(one=waiting), Source("two", "learner"))
 
@@ -524,7 +589,7 @@ def test_help_names_every_command() -> None:
     ("arguments", "words"),
     [
         (["status", "x", "-A"], "give a JOB or --all-namespaces, not both"),
-        (["logs", "x", "syncer", "--previous"], "the syncer has no attempts and hosts"),
+        (["logs", "x", "syncer", "--host", "0"], "the syncer has no hosts"),
         (["drain", "x"], "Missing argument 'UNIT'"),
         (["suspend", "x", "--timeout", "soon"], "--timeout"),
     ],
