@@ -68,7 +68,7 @@ class NodesCommand:
         """Its first line, once every node is registered."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert "nodes are Ready" in line, (self.folder / "nodes.log").read_text()
+        assert " Ready: " in line, (self.folder / "nodes.log").read_text()
         return line
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:

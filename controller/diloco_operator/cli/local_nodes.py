@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from diloco.wording import plural
 
 from diloco_operator.api.names import STORAGE_CLASS
 from diloco_operator.cli.duration import Duration
@@ -89,7 +90,7 @@ async def _serve(
         joined = SimulatedNodes(client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync)
         with _interrupts() as (first, second):
             async with joined:
-                click.echo(f"{len(manifests)} nodes are Ready: {', '.join(joined.nodes.names)}")
+                click.echo(f"{plural(len(manifests), 'node is', 'nodes are')} Ready: {', '.join(joined.nodes.names)}")
                 click.echo(f"volumes: StorageClass {STORAGE_CLASS}; logs of the pods: {joined.state_dir.logs}; Ctrl-C removes the nodes")
                 await first_of(_failure(joined), first.wait())
                 click.echo("ending the pods and removing the nodes; Ctrl-C again kills at once")

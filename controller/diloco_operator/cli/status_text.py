@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from diloco.wording import plural
+
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Condition, HostStatus, UnitState, UnitStatus
 from diloco_operator.api.reasons import SuspendedReason
@@ -79,8 +81,8 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
         yield ", ".join(figures)
     yield (
-        f"{learners.contributing} learners contribute, {learners.placed} placed, {learners.desired} desired "
-        f"(min {learners.min}, max {learners.max})"
+        f"{plural(learners.contributing, 'learner contributes', 'learners contribute')}, {learners.placed} placed, "
+        f"{learners.desired} desired (min {learners.min}, max {learners.max})"
     )
 
 

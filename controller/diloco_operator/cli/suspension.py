@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from diloco.wording import plural
+
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN, MANAGER
@@ -60,7 +62,8 @@ async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *
         emit(f"{_reference(name)} is complete")
     else:
         learners = view.status.learners
-        emit(f"{_reference(name)} trains: {learners.contributing} of {learners.desired} learners contribute")
+        count = plural(learners.desired, "learner contributes", "learners contribute")
+        emit(f"{_reference(name)} trains: {learners.contributing} of {count}")
 
 
 def _reference(name: str) -> str:

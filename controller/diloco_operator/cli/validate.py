@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 import click
+from diloco.wording import plural
 
 from diloco_operator.cli.manifests import Manifest, ManifestError, Problem, load_manifests, validate_jobs
 
@@ -33,7 +34,7 @@ def validate(files: tuple[str, ...], output: str) -> None:
         for problem in problems:
             click.echo(str(problem), err=True)
         if problems:
-            click.echo(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found", err=True)
+            click.echo(f"{plural(len(problems), 'problem')} found", err=True)
         else:
             for job in jobs:
                 click.echo(f"{job.file}: document {job.document} ({job.name}): valid")

@@ -43,4 +43,4 @@ def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
     if not takers:
         return start
     most = min(takers, key=lambda use: (-amount_of(use.requests, lacks.resource), str(use)))
-    return f"{start} left: {first_and_more(str(most), len(takers))} use{'s' if len(takers) == 1 else ''} the rest"
+    return f"{start} left: {first_and_more(str(most), len(takers))} {'uses' if len(takers) == 1 else 'use'} the rest"

@@ -38,6 +38,7 @@ from diloco.algorithm.pacing import OuterStepBudget
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.algorithm.weights import shares, weight
+from diloco.wording import plural
 
 Array = NDArray[np.float32]
 
@@ -150,7 +151,7 @@ class Core:
         if self.seeded:
             return Refusal(Reason.STALE, "the job has parameters already; only the first seed counts")
         if len(values) != len(self.fragments):
-            return Refusal(Reason.BAD_SIZE, f"the seed has {len(values)} fragments, the job {len(self.fragments)}")
+            return Refusal(Reason.BAD_SIZE, f"the seed has {plural(len(values), 'fragment')}, the job {len(self.fragments)}")
         for fragment, value in zip(self.fragments, values, strict=True):
             if value.shape != (fragment.size,):
                 return Refusal(Reason.BAD_SIZE, f"the seed of fragment {fragment.index} has shape {value.shape}, not ({fragment.size},)")
@@ -181,7 +182,7 @@ class Core:
         if len(metadata.steps) != len(self.fragments) or len(metadata.tokens) != len(self.fragments):
             raise ValueError(
                 f"unit {unit} reports {len(metadata.steps)} step and {len(metadata.tokens)} token counters, "
-                f"the job has {len(self.fragments)} fragments"
+                f"the job has {plural(len(self.fragments), 'fragment')}"
             )
         member = self._members.get(unit)
         if member is None:
@@ -336,7 +337,7 @@ class Core:
         """Check and decode a push that was asked for."""
         p = push.fragment
         if push.steps <= 0 or push.tokens <= 0:
-            return _refuse(Reason.NO_WORK, unit, push, f"it holds {push.tokens} tokens in {push.steps} steps")
+            return _refuse(Reason.NO_WORK, unit, push, f"it holds {plural(push.tokens, 'token')} in {plural(push.steps, 'step')}")
         if push.coding not in (Coding.FLOAT32, self.coding):
             return _refuse(Reason.WRONG_CODING, unit, push, f"it is coded {push.coding.name}, the job uses {self.coding.name}")
         if push.coding.delta and push.base != self._versions[p]:
@@ -430,7 +431,7 @@ class Core:
             raise LayoutError("the model is not the one in the stored state: " + "; ".join(difference))
         if len(state.versions) != len(self.fragments):
             raise StateError(
-                f"the stored state is cut into {len(state.versions)} fragments, the job into {len(self.fragments)}: "
+                f"the stored state is cut into {plural(len(state.versions), 'fragment')}, the job into {len(self.fragments)}: "
                 "training.fragments cannot change"
             )
         self._t = state.t

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+from diloco.wording import plural
 
 Array = NDArray[np.float32]
 
@@ -45,7 +46,7 @@ def make_fragments(layout: Layout, count: int) -> tuple[Fragment, ...]:
         raise LayoutError(f"fragments is {count}; it must be at least 1")
     if len(layout.tensors) < count:
         raise LayoutError(
-            f"the model has {len(layout.tensors)} tensors, too few for {count} fragments of whole tensors: "
+            f"the model has {plural(len(layout.tensors), 'tensor')}, too few for {plural(count, 'fragment')} of whole tensors: "
             f"set training.fragments to at most {len(layout.tensors)}"
         )
     smallest = [(0, index) for index in range(count)]

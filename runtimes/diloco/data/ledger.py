@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diloco.data.intervals import IntervalSet, Range
+from diloco.wording import plural
 
 FORMAT: Final = 1
 """Version of `Ledger.to_json`."""
@@ -110,7 +111,7 @@ class Ledger:
         Raises LedgerError as `begin`, and if n < 1.
         """
         if n < 1:
-            raise LedgerError(f"unit {unit} asks for {n} samples")
+            raise LedgerError(f"unit {unit} asks for {plural(n, 'sample')}")
         self.begin(unit, attempt, session)
         taken = self._free.take(n)
         if taken is None:
@@ -138,12 +139,13 @@ class Ledger:
             return UnitWork()
         if new.tokens < 0:
             raise LedgerError(
-                f"unit {unit}: {samples_done} samples with {tokens_done} tokens after {before.samples} samples with {before.tokens}: "
-                "totals cannot shrink"
+                f"unit {unit}: {plural(samples_done, 'sample')} with {plural(tokens_done, 'token')} after "
+                f"{plural(before.samples, 'sample')} with {before.tokens}: totals cannot shrink"
             )
         if new.samples > held.leased:
             raise LedgerError(
-                f"unit {unit}: {samples_done} samples done, but only {before.samples + held.leased} were leased to attempt {attempt}"
+                f"unit {unit}: {plural(samples_done, 'sample')} done, but only {before.samples + held.leased} were leased to "
+                f"attempt {attempt}"
             )
         left = new.samples
         while left:

@@ -16,6 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.wording import plural
+
 Numbers = NDArray[np.int64]
 
 _ROUNDS: Final = 8
@@ -53,7 +55,7 @@ class Permutation:
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 1 << 62:
-            raise ValueError(f"cannot permute {self.size} samples; there must be from 1 to 2^62")
+            raise ValueError(f"cannot permute {plural(self.size, 'sample')}; there must be from 1 to 2^62")
 
     def forward(self, positions: Numbers) -> Numbers:
         """Position in the order -> sample. Raises ValueError for a position outside 0..size-1."""
@@ -127,7 +129,7 @@ class Split:
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < self.total:
-            raise ValueError(f"cannot hold out {self.held_out} of {self.total} samples and have some left to train on")
+            raise ValueError(f"cannot hold out {self.held_out} of {plural(self.total, 'sample')} and have some left to train on")
 
     @property
     def training(self) -> int:

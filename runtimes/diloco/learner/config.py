@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from diloco import contract
 from diloco.environment import ContractError, integer, read_job_file, required, tls_files
 from diloco.protocol.tls import TlsFiles
+from diloco.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
     )
     if config.host >= config.hosts:
         raise ContractError(
-            f"{contract.ENV_HOST} is {config.host}, but the unit has {config.hosts} hosts ({contract.ENV_HOSTS}), counted from 0"
+            f"{contract.ENV_HOST} is {config.host}, but the unit has {plural(config.hosts, 'host')} ({contract.ENV_HOSTS}), counted from 0"
         )
     return config
 

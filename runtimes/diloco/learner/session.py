@@ -39,6 +39,7 @@ from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
+from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class Session:
         if self._draining and not self._done:
             raise _leave(
                 Exit.DRAINED,
-                f"unit {self._unit} drained after {self._steps_taken} steps of this process; its uncommitted work is free again",
+                f"unit {self._unit} drained after {plural(self._steps_taken, 'step')} of this process; its uncommitted work is free again",
             )
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from diloco.protocol.diloco_pb2 import Chunk
+from diloco.wording import plural
 
 CHUNK_BYTES = 1 << 20
 """Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
@@ -56,7 +57,7 @@ class Assembler:
                 raise FramingError(f"{what} begins at offset {chunk.offset}, not at 0")
             expected = self._expected(chunk)
             if chunk.total != expected:
-                raise FramingError(f"{what} announces {chunk.total} bytes, the layout says {expected}")
+                raise FramingError(f"{what} announces {plural(chunk.total, 'byte')}, the layout says {expected}")
             self._open[key] = (bytearray(chunk.total), 0, chunk.t)
         buffer, received, t = self._open[key]
         if (chunk.offset, chunk.t, chunk.total) != (received, t, len(buffer)):
@@ -65,7 +66,7 @@ class Assembler:
             )
         end = received + len(chunk.data)
         if end > len(buffer) or (not chunk.data and buffer):
-            raise FramingError(f"{what} brings {len(chunk.data)} bytes at offset {received} of {len(buffer)}")
+            raise FramingError(f"{what} brings {plural(len(chunk.data), 'byte')} at offset {received} of {len(buffer)}")
         buffer[received:end] = chunk.data
         if end < len(buffer):
             self._open[key] = (buffer, end, t)

@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 
 from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, SkippedSnapshot, SnapshotError, SnapshotStore, Unusable, generation_of
+from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +78,8 @@ class RemoteSnapshots:
         if skipped:
             reasons = "; ".join(f"{one.path}: {one.why}" for one in skipped)
             raise SnapshotError(
-                f"none of the {len(skipped)} snapshots in {self._uri} can be used ({reasons}). Put a good copy back in its place, or "
-                "empty it if the job shall start afresh."
+                f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._uri}, and none can be used ({reasons}). Put a good "
+                "copy back in its place, or empty it if the job shall start afresh."
             )
         return None
 

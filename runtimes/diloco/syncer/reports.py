@@ -12,6 +12,7 @@ from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import LossPoint, Report, UnitReport
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.unit_stats import Phase, UnitStats, UnitStatsTable
+from diloco.wording import plural
 
 RESULT_BYTES = 4096
 """A kubelet keeps this much of a termination message."""
@@ -91,7 +92,10 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
     while len(result_json(result)) > RESULT_BYTES:
         kept -= 1
         result = result.model_copy(
-            update={"units": units[:kept], "message": f"{len(units) - kept} units are left out here; {facts.message[:512]}"}
+            update={
+                "units": units[:kept],
+                "message": f"{plural(len(units) - kept, 'unit is', 'units are')} left out here; {facts.message[:512]}",
+            }
         )
     return result
 
@@ -100,9 +104,9 @@ def ledger_text(ledger: Ledger) -> str:
     """Human-readable: how many samples were trained, and which leased sequence numbers were not."""
     totals = ledger.summary()
     gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
-    shown = ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more ranges" if len(gaps) > 10 else "")
+    shown = ", ".join(gaps[:10]) + (f" and {plural(len(gaps) - 10, 'more range', 'more ranges')}" if len(gaps) > 10 else "")
     lacking = f"; not trained, as they came back or were under way at the end: {shown}" if gaps else ""
-    return f"{totals.committed} samples of sequence numbers 0 to {totals.frontier - 1} trained once each{lacking}"
+    return f"{plural(totals.committed, 'sample')} of sequence numbers 0 to {totals.frontier - 1} trained once each{lacking}"
 
 
 def result_json(result: Result) -> bytes:

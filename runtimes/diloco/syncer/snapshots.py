@@ -27,6 +27,7 @@ import safetensors
 import safetensors.numpy
 
 from diloco.syncer.tensor_file import Array, checksum, write_tensors
+from diloco.wording import plural
 
 FORMAT_VERSION = 1
 TENSORS_FILE = "tensors.safetensors"
@@ -124,8 +125,8 @@ class SnapshotStore:
         if skipped:
             reasons = "; ".join(f"{one.path.name}: {one.why}" for one in skipped)
             raise SnapshotError(
-                f"none of the {len(skipped)} snapshots in {self._root} can be used ({reasons}). Nothing was overwritten. Put a good copy "
-                "back in its place, or empty the directory if the job shall start afresh."
+                f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._root}, and none can be used ({reasons}). Nothing was "
+                "overwritten. Put a good copy back in its place, or empty the directory if the job shall start afresh."
             )
         return None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from diloco import contract
 from diloco.trainers.byte_lm import InnerConfig, ModelConfig
 from diloco.trainers.text import ByteCorpus
+from diloco.wording import plural
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
     if given.alone != (given.steps is not None):
         parser.error("--alone and --steps go together: in a job, the job's training.steps decides")
     if given.steps is not None and given.steps < 1:
-        parser.error(f"a training of {given.steps} steps trains nothing: --steps must be at least 1")
+        parser.error(f"a training of {plural(given.steps, 'step')} trains nothing: --steps must be at least 1")
     if not given.alone:
         _require_job(program, environment)
     try:

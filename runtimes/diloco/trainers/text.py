@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.data.sampling import sample_indices
+from diloco.wording import plural
 
 _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"})
 _HELD_OUT_IN = 20
@@ -73,7 +74,7 @@ class ByteCorpus:
         """`train`, `held_out`: uint8 [n]. Raises ValueError when one of them has less than one window."""
         for name, text in (("training", train), ("held-out", held_out)):
             if len(text) < context + 1:
-                raise ValueError(f"the {name} text has {len(text)} bytes, and a window of context {context} takes {context + 1}")
+                raise ValueError(f"the {name} text has {plural(len(text), 'byte')}, and a window of context {context} takes {context + 1}")
         self._train = train
         self._held_out = held_out
         self._context = context

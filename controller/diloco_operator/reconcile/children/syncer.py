@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diloco.wording import plural
+
 from diloco_operator.api import names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
@@ -109,5 +111,7 @@ def _why_down(pod: PodView) -> str:
         return ""
     if pod.restarts and pod.termination is not None:
         detail = pod.termination.message.strip().splitlines()
-        return f"it has restarted {pod.restarts} times, last after {pod.termination.text}" + (f": {detail[0][:300]}" if detail else "")
+        return f"it has restarted {plural(pod.restarts, 'time')}, last after {pod.termination.text}" + (
+            f": {detail[0][:300]}" if detail else ""
+        )
     return f"its pod is {pod.phase}" + (f": {waits}" if (waits := pod.unschedulable or pod.waiting) else "")

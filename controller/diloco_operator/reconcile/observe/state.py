@@ -13,6 +13,7 @@ from sys import intern
 from typing import Any
 
 from diloco import contract
+from diloco.wording import plural
 
 from diloco_operator.api import names
 from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT, InvalidJob, Spec, load
@@ -145,7 +146,10 @@ def _contradictions(spec: Spec) -> list[Cause]:
         found.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
     if spec.training.quorum > spec.learners.max:
         found.append(
-            Cause("spec.training.quorum", f"{spec.training.quorum} learners can never contribute: learners.max is {spec.learners.max}")
+            Cause(
+                "spec.training.quorum",
+                f"{plural(spec.training.quorum, 'learner')} can never contribute: learners.max is {spec.learners.max}",
+            )
         )
     return [*found, *template_problems(spec)]
 

@@ -229,7 +229,9 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
         if _is_short_for_good(scaling) and not context.finishing:
             return Statement(DegradedReason.LEARNERS_LOST, _lost(context, scaling, contributing))
-        return Statement(DegradedReason.ENOUGH_LEARNERS, f"{len(contributing)} contribute, learners.min is {learners.min}")
+        return Statement(
+            DegradedReason.ENOUGH_LEARNERS, f"{plural(len(contributing), 'contributes', 'contribute')}, learners.min is {learners.min}"
+        )
     there = contributing | active.returning
     if len(there) >= learners.min:
         text = f"{len(there)} trained until the syncer went away and reconnect by themselves, learners.min is {learners.min}"
@@ -252,7 +254,7 @@ def _lost(context: ReconcileContext, scaling: Scaling, contributing: frozenset[s
     more = f"; {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     missing = scaling.desired - scaling.possible
     count = f"{missing} of {plural(scaling.desired, 'learner')} {'is' if missing == 1 else 'are'} lost until a person acts"
-    return f"{count}: {named}{more}; {len(contributing)} contribute{_blamed(context)}"
+    return f"{count}: {named}{more}; {plural(len(contributing), 'contributes', 'contribute')}{_blamed(context)}"
 
 
 def _blamed(context: ReconcileContext) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from diloco.contract import Exit, Result
+from diloco.wording import plural
 from pydantic import ValidationError
 
 from diloco_operator.api import names
@@ -98,7 +99,7 @@ def _result(message: str) -> Result | None:
 
 
 def _summary(result: Result) -> str:
-    text = f"{result.step} of {result.steps} steps, {result.tokens} tokens"
+    text = f"{result.step} of {plural(result.steps, 'step')}, {plural(result.tokens, 'token')}"
     if result.loss is not None:
         text += f", training loss {result.loss:.4f}"
     if result.held_out_loss is not None:
@@ -118,7 +119,7 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
     text = (
-        f"{len(failed)} {'unit has' if len(failed) == 1 else 'units have'} been given up, the rest cannot reach training.quorum {quorum}; "
+        f"{plural(len(failed), 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
         f"{last.name}: {last.message}. The last snapshot is kept on volume {names.volume_claim_name(context.observed.job.name)} as long as "
         "the job exists"
     )

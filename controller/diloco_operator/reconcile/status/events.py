@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from diloco.wording import plural
+
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import CONDITION_REASONS, EventReason, Severity
@@ -27,7 +29,7 @@ def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, Unit
         if event is not None:
             found.append(replace(event, unit=name))
     if len(found) > _LIMIT:
-        return [*found[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{len(found) - _LIMIT} more units changed")]
+        return [*found[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{plural(len(found) - _LIMIT, 'more unit', 'more units')} changed")]
     return found
 
 
@@ -62,9 +64,8 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
         record, old = hosts.records[node], before.get(node)
         if old is not None and (old.uid, old.avoided_until) == (record.uid, until):
             continue
-        text = (
-            f"node {node}: {len(record.failures)} attempts failed there; no unit starts there until {format_timestamp(until)} as long as "
-        )
+        failed = plural(len(record.failures), "attempt")
+        text = f"node {node}: {failed} failed there; no unit starts there until {format_timestamp(until)} as long as "
         found.append(Event.of(EventReason.HOST_AVOIDED, f"{text}another host is free. The last failure: {record.message}"))
     return found
 

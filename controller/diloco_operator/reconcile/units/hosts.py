@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco.protocol.backoff import exponential
+from diloco.wording import plural
 
 from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, Pool, Restart, UnitState
 from diloco_operator.api.reasons import UnitReason
@@ -156,8 +157,8 @@ def _blame_program(
     if len(suspects) <= min(MOST_AVOIDED, max(1, int(len(used) * SHARE))):
         return ""
     return (
-        f"attempts failed on {len(suspects)} of the {len(used)} hosts that the job uses or used, so the program is blamed, and no host is "
-        "avoided"
+        f"attempts failed on {len(suspects)} of the {plural(len(used), 'host')} that the job uses or used, so the program is blamed, "
+        "and no host is avoided"
     )
 
 
@@ -205,7 +206,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
         found[name] = record._replace(
             state=UnitState.BACKING_OFF,
             reason=UnitReason.HOST_AVOIDED,
-            message=f"{excused} of its {len(record.failures)} failures happened on node {node}, which is avoided until "
+            message=f"{excused} of its {plural(len(record.failures), 'failure')} happened on node {node}, which is avoided until "
             f"{format_timestamp(hosts.avoided[node])}; it starts again on another host",
             since=now,
             restarts=record.restarts + 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diloco.protocol.backoff import exponential
+from diloco.wording import plural
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
@@ -61,8 +62,8 @@ def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Res
     failures = (*(t for t in record.failures if now - t < budget.window), end.at)[-(budget.limit + 1) :]
     if len(failures) > budget.limit:
         message = (
-            f"given up: {len(failures)} failures within {format_duration(budget.window)}, learners.restart.limit is {budget.limit}; "
-            f"the last, attempt {attempt}: {end.message}; {RETRY_HINT}"
+            f"given up: {plural(len(failures), 'failure')} within {format_duration(budget.window)}, learners.restart.limit is "
+            f"{budget.limit}; the last, attempt {attempt}: {end.message}; {RETRY_HINT}"
         )
         return record._replace(
             state=UnitState.FAILED,

@@ -197,7 +197,7 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "bytes-lm in namespace team\n"
         "  Training: about Training; Degraded: about Degraded\n"
         "  step 600 of 2400 (25%), loss 2.310, 41.6M tokens, 51.2k tokens/s, about 10m00s left\n"
-        "  1 learners contribute, 2 placed, 3 desired (min 2, max 6)\n"
+        "  1 learner contributes, 2 placed, 3 desired (min 2, max 6)\n"
         "\n"
         "CONDITION   STATUS   REASON           SINCE   MESSAGE\n"
         "Training    True     TrainingReason   1m00s   about Training\n"
