@@ -80,10 +80,15 @@ def _container_status(pod: Obj, state: Obj) -> Obj:
 
 
 def is_unschedulable(
-    pod: Obj, words: str = "0/5 nodes are available: 1 Insufficient google.com/tpu.", reason: str = "Unschedulable"
+    pod: Obj,
+    words: str = "0/5 nodes are available: 1 Insufficient google.com/tpu.",
+    reason: str = "Unschedulable",
+    at: float | None = None,
 ) -> None:
-    """As a scheduler says it of a pod that it finds no place for."""
+    """As a scheduler says it, since `at`, of a pod that it finds no place for."""
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": words}
+    if at is not None:
+        condition["lastTransitionTime"] = format_timestamp(at)
     pod["status"]["conditions"] = [condition]
 
 

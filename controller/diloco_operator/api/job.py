@@ -90,8 +90,8 @@ class Timeouts(_Api):
 
     schedule: Duration = Field(
         30.0,
-        description="From the creation of its pods until a scheduler has bound them all. A unit that waits longer gives its slice up and "
-        "tries another; this does not count as a failure.",
+        description="From a scheduler's first word that it finds no place for a pod until it is bound. A unit that waits longer gives its "
+        "slice up and tries another; this does not count as a failure. Pods that no scheduler has looked at have the time of `start` more.",
     )
     pull: Duration = Field(
         1800.0,

@@ -31,8 +31,10 @@ class PodStartup:
 
     bound_at: float | None
     """When a scheduler bound it to its node, by the control plane's clock; None: it is not bound."""
+    unschedulable_since: float | None
+    """When a scheduler first found no place for it, by the control plane's clock; None: no scheduler has said so, or when."""
     gated: bool
-    """Somebody holds it back from the schedulers (spec.schedulingGates)."""
+    """It is held back from the schedulers (spec.schedulingGates)."""
     nominated: bool
     """A scheduler takes pods of lower priority away from a node to make room for it."""
     network_at: float | None
@@ -55,6 +57,7 @@ def project_startup(obj: Obj) -> PodStartup:
     scheduled, network = conditions.get("PodScheduled", {}), conditions.get("PodReadyToStartContainers", {})
     bound = bool(spec.get("nodeName"))
     bound_at = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "True" else None
+    unschedulable_since = moment(scheduled, "lastTransitionTime", in_condition) if scheduled.get("status") == "False" else None
     initial = objects(spec, "initContainers", "spec")
     sidecars = {string(each, "name", "spec.initContainers[]") for each in initial if each.get("restartPolicy") == "Always"}
     init = [_Container.of(each) for each in objects(status, "initContainerStatuses", "status")]
@@ -63,6 +66,7 @@ def project_startup(obj: Obj) -> PodStartup:
     ran = [each for each in init if each.runs or each.ended]
     return PodStartup(
         bound_at=(bound_at if bound_at is not None else moment(meta, "creationTimestamp", "metadata") or 0.0) if bound else None,
+        unschedulable_since=None if bound else unschedulable_since,
         gated=scheduled.get("reason") == "SchedulingGated",
         nominated=bool(status.get("nominatedNodeName")),
         network_at=moment(network, "lastTransitionTime", in_condition) if network.get("status") == "True" else None,

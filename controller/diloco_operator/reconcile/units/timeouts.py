@@ -43,7 +43,6 @@ _REFUSALS = (
 )
 """In the words of a kubelet: the registry answered, and will answer the same to every further attempt."""
 _REFUSED_REASONS = ("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed")
-_NO_SCHEDULER = "none has looked at it; check that kube-scheduler runs, and schedulerName in the pool's template"
 _STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
 """Reasons of a waiting container that is on its way. With another one the kubelet reports an error."""
 
@@ -151,16 +150,22 @@ def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: f
 def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
     timeouts = context.spec.learners.timeouts
     began = _between(since, pod.created, context.now, context.now)
+    limit = f"{format_duration(timeouts.schedule)} (learners.timeouts.schedule)"
+    words = _clip(pod.unschedulable)
+    message = f"no scheduler bound {pod.name} to {pod.node or 'its node'} within {limit}: {words}"
+    due: float | None
     if startup.gated:
-        words, due = f"is held back by spec.schedulingGates: {_clip(pod.unschedulable)}", None
+        words, due = f"is held back by spec.schedulingGates: {words}", None
     elif startup.nominated:  # its victims take their time to end
-        words, due = f"a scheduler makes room for it: {_clip(pod.unschedulable)}", began + timeouts.schedule + timeouts.start
-    else:
-        words, due = _clip(pod.unschedulable) or "waits for a scheduler", began + timeouts.schedule
-    message = (
-        f"no scheduler bound {pod.name} to {pod.node or 'its node'} within {format_duration(timeouts.schedule)} "
-        f"(learners.timeouts.schedule): {words if pod.unschedulable else _NO_SCHEDULER}"
-    )
+        words, due = f"a scheduler makes room for it: {words}", began + timeouts.schedule + timeouts.start
+    elif words:
+        due = _between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
+    else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
+        words, due = "waits for a scheduler", began + timeouts.schedule + timeouts.start
+        message = (
+            f"no scheduler has looked at {pod.name} within {format_duration(timeouts.schedule + timeouts.start)} "
+            "(learners.timeouts.schedule and start); check that kube-scheduler runs, and schedulerName in the pool's template"
+        )
     return _Wait(pod, StartStep.SCHEDULING, words, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, message))
 
 

@@ -72,7 +72,7 @@ def test_times_that_an_operator_with_a_fast_clock_wrote_do_not_stop_the_time_out
     stage.settle()
     written_ahead(stage)
     stage.settle()
-    stage.advance(61)
+    stage.advance(91)  # timeouts.schedule and start
     stage.settle()
     assert stage.unit("v5p-0")["endedAttempt"] == 1  # its pods were never scheduled
 

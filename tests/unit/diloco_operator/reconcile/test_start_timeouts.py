@@ -170,11 +170,36 @@ def test_operator_that_dies_before_the_deletes_gives_up_once() -> None:
     assert "bytes-lm-v5p-0-a1-0" not in stage.pods
 
 
-def test_pod_without_a_scheduler_says_what_to_check() -> None:
+def test_pod_that_no_scheduler_has_looked_at_keeps_its_slice_for_longer_and_then_says_what_to_check() -> None:
     stage = starting()
-    stage.advance(30)
+    stage.advance(149)  # 30 s to be scheduled and 2 minutes to start, but for one
+    assert stage.reconcile_only().deletes == ()
+    stage.advance(1)
     stage.step()
-    assert "check that kube-scheduler runs, and schedulerName" in stage.unit("v5p-0")["message"]
+    message = stage.unit("v5p-0")["message"]
+    assert "no scheduler has looked at bytes-lm-v5p-0-a1-0 within 2m30s" in message
+    assert "check that kube-scheduler runs, and schedulerName" in message
+
+
+def test_time_to_schedule_counts_from_the_first_word_of_a_scheduler_with_a_long_queue() -> None:
+    stage = starting()
+    stage.advance(100)
+    is_unschedulable(stage.pod("v5p-0", 1), at=stage.now)
+    stage.settle()
+    stage.advance(29)
+    assert stage.reconcile_only().deletes == ()
+    stage.advance(1)
+    stage.settle()
+    assert stage.unit("v5p-0")["reason"] == "Unschedulable"
+
+
+def test_time_to_schedule_counts_from_the_creation_of_a_pod_when_a_clock_is_ahead() -> None:
+    stage = starting()
+    is_unschedulable(stage.pod("v5p-0", 1), at=stage.now + HOUR)
+    stage.settle()
+    stage.advance(30)
+    stage.settle()
+    assert stage.unit("v5p-0")["reason"] == "Unschedulable"
 
 
 def test_long_words_of_a_scheduler_are_clipped() -> None:
