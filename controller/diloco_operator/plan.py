@@ -2,6 +2,7 @@
 
 The stages run in this order, and every action may be repeated:
 
+0. `patches`, concurrently; each is bound to the object that it was decided on. Nothing follows if one of them fails.
 1. `creates` and `certificates`, wave after wave. The actions of one wave run concurrently; a wave begins only if all earlier ones
    succeeded. If the name exists already, an object of the same job is success, and a foreign object is an error. While
    `operator.certificate_writes` makes certificates, earlier ones are written. A pod is created after the Secret with its certificate.
@@ -41,8 +42,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """The write for an `IssueCertificates` whose Secret exists: a merge patch. uid and resourceVersion in its metadata bind it to the
-    object that the plan was made from."""
+    """A merge patch, of a Secret whose certificates are issued or of the volume claim. uid and resourceVersion in its metadata bind it to
+    the object that the plan was made from."""
 
     resource: Resource
     namespace: str
@@ -122,6 +123,8 @@ class UnitRestart:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    patches: tuple[Patch, ...] = ()
+    """Changes of the volume claim. Those of Secrets are made from `certificates`."""
     creates: tuple[Create, ...] = ()
     certificates: tuple[IssueCertificates, ...] = ()
     """In the order of their waves."""
@@ -145,4 +148,4 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.creates or self.certificates or self.status or self.deletes)
+        return not (self.patches or self.creates or self.certificates or self.status or self.deletes)

@@ -6,6 +6,7 @@ See docs/decisions/0041-syncer-observation.md.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -46,6 +47,15 @@ class UnitReport:
     recover_seconds: float = 0.0
 
 
+_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
+_PATH_LIMIT = 253
+
+
+def snapshot_path(text: str) -> str:
+    """A path within the syncer's volume, as a syncer writes it; "" for anything else: people and commands use it."""
+    return text if len(text) <= _PATH_LIMIT and _PATH.fullmatch(text) else ""
+
+
 class LossPoint(NamedTuple):
     step: int
     """Outer step."""
@@ -68,6 +78,10 @@ class Report:
     seeded: bool = False
     done: bool = False
     snapshot_t: int = -1
+    snapshot: str = ""
+    """Folder of the newest durable snapshot within the syncer's volume; "": none, or a syncer of an earlier version."""
+    snapshot_copied: bool = False
+    """That snapshot is below `training.checkpoint.uri` too."""
     snapshot_error: str = ""
     message: str = ""
     draining: bool = False

@@ -26,7 +26,7 @@ from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip
-from diloco_operator.report import LossPoint, Report, UnitPhase, UnitReport
+from diloco_operator.report import LossPoint, Report, UnitPhase, UnitReport, snapshot_path
 from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
@@ -251,7 +251,9 @@ def report_of(wire: diloco_pb2.Report, received_at: float) -> Report:
         step_seconds=_figure(wire.step_seconds),
         seeded=wire.seeded,
         done=wire.done,
-        snapshot_t=wire.snapshot_t,
+        snapshot_t=min(wire.snapshot_t, MOST_COUNT),
+        snapshot=snapshot_path(wire.snapshot),
+        snapshot_copied=wire.snapshot_copied,
         snapshot_error=clip(wire.snapshot_error),
         message=clip(wire.message),
         draining=wire.draining,

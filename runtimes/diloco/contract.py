@@ -49,6 +49,7 @@ __all__ = [
     "UnitResult",
     "learner_identity",
     "operator_identity",
+    "remote_snapshots",
     "syncer_host_name",
     "syncer_identity",
     "syncer_pod_name",
@@ -123,6 +124,11 @@ def syncer_identity(job_uid: str) -> str:
 def operator_identity(job_uid: str) -> str:
     """Of the operator as a client of the job's syncer: it may watch."""
     return f"diloco://{job_uid}/operator"
+
+
+def remote_snapshots(uri: str, namespace: str, job: str, uid: str) -> str:
+    """The folder below `spec.training.checkpoint.uri` with the copies of this job's snapshots."""
+    return f"{uri.rstrip('/')}/{namespace}-{job}-{uid}"
 
 
 def syncer_pod_name(job: str) -> str:
@@ -223,7 +229,13 @@ class JobFile(_Wire):
     training: Training
 
 
-class UnitResult(_Wire):
+class _Report(_Wire):
+    """Read by operators of other versions, which ignore what they do not know."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class UnitResult(_Report):
     """What one unit contributed to the whole job."""
 
     unit: str
@@ -233,7 +245,7 @@ class UnitResult(_Wire):
     refused: dict[str, int] = Field(default_factory=dict)
 
 
-class Result(_Wire):
+class Result(_Report):
     """The result of a job: the syncer's termination message, at most 4096 bytes, which is what a kubelet keeps."""
 
     step: int
@@ -243,3 +255,7 @@ class Result(_Wire):
     held_out_loss: float | None = None
     units: list[UnitResult] = Field(default_factory=list)
     message: str = ""
+    snapshot: str = ""
+    """Folder of the final snapshot within the syncer's volume; "": a syncer of an earlier version does not say it."""
+    snapshot_copied: bool = False
+    """That snapshot is below `spec.training.checkpoint.uri` too."""

@@ -314,8 +314,8 @@ IMMUTABLE: dict[str, tuple[str, Any, str]] = {
     "managedBy": ("spec.managedBy", "example.org/other", "managedBy is immutable"),
     "fragments": ("spec.training.fragments", 12, "fragments is immutable"),
     "accelerator": ("spec.pools[1].accelerator", "nvidia-b200", "accelerator of a pool is immutable"),
-    "storage size": ("spec.syncer.storage.size", "5Gi", "storage is immutable"),
-    "storage class": ("spec.syncer.storage.className", "fast", "storage is immutable"),
+    "storage size": ("spec.syncer.storage.size", "5Gi", "size is immutable"),
+    "storage class": ("spec.syncer.storage.className", "fast", "className is immutable"),
 }
 """A field of `a_manifest()`, the value that it cannot change to, and words of the refusal."""
 

@@ -20,6 +20,7 @@ from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.kube.memory.merge import merge_patch
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import Create, Delete, Patch, Plan
@@ -115,7 +116,7 @@ class Stage:
         self.inventory.set_reservations(self.observed().job.key, plan.reservations)
         secrets = certificate_writes(self.issuer, plan.certificates)  # a pod comes after the Secret with its certificate
         changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
-        writes: list[Any] = [*changes, *([plan.status] if plan.status else []), *plan.deletes]
+        writes: list[Any] = [*plan.patches, *changes, *([plan.status] if plan.status else []), *plan.deletes]
         for write in writes if crash_after is None else writes[:crash_after]:
             if isinstance(write, Create):
                 self._create(write)
@@ -192,6 +193,14 @@ class Stage:
         self.pods.setdefault(obj["metadata"]["name"], obj)
 
     def _patch(self, patch: Patch) -> None:
+        if patch.resource.kind == "PersistentVolumeClaim":
+            claim = self.children[patch.resource.kind]
+            assert (claim["metadata"]["uid"], claim["metadata"].get("resourceVersion", "")) == tuple(
+                patch.body["metadata"][key] for key in ("uid", "resourceVersion")
+            )
+            self.children[patch.resource.kind] = merge_patch(claim, patch.body)
+            self.children[patch.resource.kind]["metadata"]["resourceVersion"] = str(next(self._uids))
+            return
         secret = self.secrets[patch.name]
         meta = patch.body["metadata"]
         assert (secret["metadata"]["uid"], secret["metadata"].get("resourceVersion", "")) == (meta["uid"], meta["resourceVersion"])

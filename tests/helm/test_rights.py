@@ -29,7 +29,7 @@ NAMESPACED: Rules = {
     ("", "configmaps"): f"{ALL} create delete",
     ("", "secrets"): f"{ALL} create patch delete",
     ("", "services"): f"{ALL} create",
-    ("", "persistentvolumeclaims"): f"{ALL} create",
+    ("", "persistentvolumeclaims"): f"{ALL} create patch",
     ("", "events"): "create patch",
 }
 CLUSTER: Rules = {

@@ -231,18 +231,30 @@ class Pool(_Api):
         )
 
 
-class Storage(_Api):
-    """The syncer's volume. Immutable."""
+class Retain(enum.StrEnum):
+    """What becomes of the syncer's volume claim when the job is deleted."""
 
-    size: str = Field("10Gi", max_length=16, description="Size of the volume claim, a Kubernetes quantity.")
-    class_name: str = Field("", max_length=253, description='Storage class; "" is the cluster\'s default.')
+    DELETE = "Delete"
+    KEEP = "Keep"
+
+
+class Storage(_Api):
+    """The syncer's volume."""
+
+    size: str = Field("10Gi", max_length=16, description="Size of the volume claim, a Kubernetes quantity. Immutable.")
+    class_name: str = Field("", max_length=253, description='Storage class; "" is the cluster\'s default. Immutable.')
+    retain: Retain = Field(
+        Retain.DELETE,
+        description="What becomes of the volume claim, with the model in it, when the job is deleted, also by ttlSecondsAfterFinished. "
+        "Delete: it is deleted with the job. Keep: it stays. It can be changed at any time, also once the job is over.",
+    )
 
 
 class Syncer(_Api):
     """The one logical syncer of the job."""
 
     shards: int = Field(1, ge=1, le=64, description="Processes that share the syncer's work; only 1 is supported. Immutable.")
-    storage: Storage = Field(default_factory=Storage, description="The syncer's volume. Immutable.")
+    storage: Storage = Field(default_factory=Storage, description="The syncer's volume. Size and class are immutable.")
     template: PodTemplate | None = Field(
         None, description='Pod template to start from; its container named "syncer", if there is one, is the syncer.'
     )
@@ -440,6 +452,36 @@ class Progress(_Api):
     updated_at: Timestamp | None = Field(None, description="When these figures were written; they are written every few seconds.")
 
 
+SNAPSHOT_PATH_LIMIT = 253
+"""Characters of the path of a snapshot within the syncer's volume."""
+
+
+class ModelStatus(_Api):
+    """The newest durable snapshot: at the end of the job, the model."""
+
+    step: int = Field(0, ge=0, description="Outer step whose parameters it holds.")
+    claim: str = Field("", max_length=253, description="The PersistentVolumeClaim that holds it, in the job's namespace.")
+    path: str = Field(
+        "",
+        max_length=SNAPSHOT_PATH_LIMIT,
+        description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400; absent: the syncer is of an "
+        "earlier version and does not say it.",
+        json_schema_extra=_without_default,
+    )
+    uri: str = Field(
+        "",
+        max_length=2048,
+        description="The folder of its copy below training.checkpoint.uri; absent: there is no copy of this snapshot.",
+        json_schema_extra=_without_default,
+    )
+    format: str = Field("", max_length=32, description="Format of the file with the parameters: safetensors.")
+    retain: Retain = Field(
+        Retain.DELETE,
+        description="What happens to the claim when the job is deleted, as the claim itself says it. It follows syncer.storage.retain "
+        "within a moment.",
+    )
+
+
 class LearnersStatus(_Api):
     """Numbers of learner units."""
 
@@ -461,6 +503,9 @@ class Status(_Api):
         description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed: each with a reason and a message.",
     )
     progress: Progress = Field(default_factory=Progress, description="Steps, speed and loss.")
+    model: ModelStatus | None = Field(
+        None, description="Where the newest snapshot is, and at the end the model; absent: there is none yet."
+    )
     learners: LearnersStatus = Field(
         default_factory=LearnersStatus, description="How many learner units are wanted, placed and contribute."
     )

@@ -321,7 +321,16 @@ RULES: Mapping[str, list[ValidationRule]] = {
         ValidationRule("self.shards == 1", "shards above 1 is not supported yet; leave it out or set it to 1", ".shards"),
     ],
     "spec.syncer.storage": [
-        ValidationRule("self == oldSelf", "storage is immutable, the volume exists already; create a new job for another volume"),
+        ValidationRule(
+            "self.size == oldSelf.size",
+            "size is immutable; create a new job for another volume, or enlarge the volume claim itself if its storage class allows it",
+            ".size",
+        ),
+        ValidationRule(
+            "self.className == oldSelf.className",
+            "className is immutable, because the volume exists already; create a new job for another volume",
+            ".className",
+        ),
     ],
     "spec.syncer.storage.size": [
         ValidationRule(

@@ -336,9 +336,10 @@ class Caches:
         held = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
         return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
 
-    def secret(self, namespace: str, name: str) -> CachedObject[JobSecret] | None:
-        """The Secret as the cache has it, or None."""
-        return self._secrets.cache.get(namespace, name)
+    def shown(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
+        """The Secret, ConfigMap, Service or volume claim as the cache has it, or None."""
+        followed: _Followed[Any] = self._secrets if resource == names.SECRETS else self._objects[resource]
+        return followed.cache.get(namespace, name)
 
     def _project_secret(self, obj: Obj, _previous: JobSecret | None) -> JobSecret:
         """The content of a Secret is read only if its owner is the job that its label names."""

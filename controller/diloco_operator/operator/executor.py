@@ -114,10 +114,11 @@ class Executor:
         postpone: Callable[[], bool] = lambda: False,
         certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> ExecutionResult:
-        """Creates and certificates, then the status, then deletes, then events. `job`: the job of the plan. `version`: the resourceVersion
-        of the job that the plan was made from; the status is written over no other one. `postpone` is asked before a status that may wait.
-        `certificates` yields the writes for the plan's `certificates`, in their order."""
+        """Patches, creates and certificates, then the status, then deletes, then events. `job`: the job of the plan. `version`: the
+        resourceVersion of the job that the plan was made from; the status is written over no other one. `postpone` is asked before a status
+        that may wait. `certificates` yields the writes for the plan's `certificates`, in their order."""
         result = ExecutionResult()
+        await _all([self._patch(patch, job, result) for patch in plan.patches])
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
             creates = [create for create in plan.creates if create.wave == wave]
             to_issue = [wanted for wanted in plan.certificates if wanted.wave == wave]
@@ -216,7 +217,9 @@ class Executor:
             result.failures.append(Failure(action, error))
             unsent(create.resource, namespace, name)
             return False
-        if any(owner.get("uid") == job.uid for owner in there["metadata"].get("ownerReferences", ())):
+        kept_for = (there["metadata"].get("annotations") or {}).get(names.ANNOTATION_JOB_UID)
+        ours = any(owner.get("uid") == job.uid for owner in there["metadata"].get("ownerReferences", ()))
+        if ours or (create.resource == names.VOLUME_CLAIMS and kept_for == job.uid):
             if create.fresh:
                 result.failures.append(
                     Failure(action, Conflict(409, "Conflict", "an earlier object with this name exists; the job is reconciled again"))

@@ -362,7 +362,7 @@ class Reconciler:
                 self._jobs.on_record(key, job.status, plan)
             self._expectations.expect_version(key, names.DILOCO_JOBS, self._caches.jobs.get(*key), executed.written)
         for resource, written in executed.patched:
-            shown = self._caches.secret(written["metadata"]["namespace"], written["metadata"]["name"])
+            shown = self._caches.shown(resource, written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
         self._rejected_writes.note(key, job.generation, plan, executed, self._now())
         if executed.postponed:

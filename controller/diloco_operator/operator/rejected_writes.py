@@ -32,8 +32,9 @@ class RejectedWrites:
             return
         known = dict(self._known.get(job, {}))
         if result.ok:  # a plan that failed may not have reached all of its writes
-            for create in plan.creates:
-                known.pop(_key(create), None)
+            writes: tuple[Create | Patch, ...] = (*plan.creates, *plan.patches)
+            for write in writes:
+                known.pop(_key(write), None)
             for wanted in plan.certificates:
                 known.pop(write_key(names.SECRETS, wanted.obj), None)
         for key, failure in failed.items():

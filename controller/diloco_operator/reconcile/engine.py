@@ -13,6 +13,7 @@ from diloco_operator.plan import Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
+from diloco_operator.reconcile.children.retention import claim_retention
 from diloco_operator.reconcile.children.syncer import start_blocked_by, syncer_changes
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.observe.state import ObservedState
@@ -20,6 +21,7 @@ from diloco_operator.reconcile.status import conditions
 from diloco_operator.reconcile.status.assembly import assemble, with_conditions
 from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, finished, job_end, recorded_end, time_to_live
+from diloco_operator.reconcile.status.model import ended_status, with_model
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, prune_pods_of_finished_job
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
@@ -77,7 +79,7 @@ def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | 
 
 def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     """Create what is missing, place and start units, delete what is over, and write what there is to report."""
-    configuration = configuration_changes(context)
+    configuration, retention = configuration_changes(context), claim_retention(context)
     certificates = check_certificates(context)
     ready = configuration.ready and certificates.ready
     syncer = syncer_changes(context, may_create=ready)
@@ -101,6 +103,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         taken=[*configuration.taken, *certificates.taken, *syncer.taken],
         rejected=rejected,
         deleting=configuration.deleting,
+        kept_claim=configuration.kept,
     )
     status = assemble(context, statements, scaling, active.contributing)
     write = write_units(context, status, scaling.records, may_wait=may_wait(context, scaling.records))
@@ -113,9 +116,11 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         *to_issue.deadlines,
         *cleanup.deadlines,
         active.recheck_at,
+        retention.retry_at,
         write.due,
     )
     return Plan(
+        patches=retention.patches,
         creates=(*configuration.creates, *syncer.creates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
@@ -137,12 +142,15 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
     active = contributing_units(context, scaling.records, syncer_down=not running)
     status = assemble(context, conditions.suspended(left), scaling, active.contributing)
-    write = write_units(context, status, scaling.records)
+    write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
+        patches=retention.patches,
         status=write.apply,
         deletes=(*cleanup.deletes, *stop, *outdated_host_lists(context, scaling.records)),
         events=write.events,
-        requeue_after=_requeue_after(context, (*units.deadlines, *context.hosts.deadlines, *cleanup.deadlines, write.due)),
+        requeue_after=_requeue_after(
+            context, (*units.deadlines, *context.hosts.deadlines, *cleanup.deadlines, retention.retry_at, write.due)
+        ),
         reservations=reserved_nodes(context, scaling.records),
         request=AllotmentRequest(context.observed.job.key),
     )
@@ -152,9 +160,12 @@ def _record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     """The job is complete or failed: record it first, and clean up once it is on record."""
     records = units.records.items()
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
-    status = assemble(context, conditions.ended(end), scaling, frozenset(), result=end.result)
+    retention = claim_retention(context)
+    statements = conditions.ended(with_model(context, end, retention))
+    status = assemble(context, statements, scaling, frozenset(), result=end.result)
     write = write_units(context, status, scaling.records)
     return Plan(
+        patches=retention.patches,
         status=write.apply,
         events=write.events,
         requeue_after=_requeue_after(context, (write.due,)),
@@ -164,12 +175,17 @@ def _record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
 
 
 def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
-    """The end is on record: delete the pods that do not end by themselves, and the job itself when its time has come."""
+    """The end is on record: delete the pods that do not end by themselves, and the job itself when its time has come. What happens to the
+    model may still change."""
     cleanup = prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete)
-    delete, due = time_to_live(context, end)
+    retention = claim_retention(context)
+    delete, due = time_to_live(context, end, retention)
+    write = write_status(context.observed, ended_status(context, retention), context.now)
     return Plan(
+        patches=retention.patches,
+        status=write.apply,
         deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
-        requeue_after=_earliest(context.now, (*cleanup.deadlines, due)),
+        requeue_after=_earliest(context.now, (*cleanup.deadlines, due, retention.retry_at, write.due)),
         reservations=bound_nodes(context.observed.job, context.observed.pods),
         request=AllotmentRequest(context.observed.job.key),
     )

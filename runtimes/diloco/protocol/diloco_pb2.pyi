@@ -246,7 +246,7 @@ class WatchRequest(_message.Message):
     def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses")
+    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,8 @@ class Report(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     HELD_OUT_LOSSES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_COPIED_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
@@ -281,7 +283,9 @@ class Report(_message.Message):
     draining: bool
     losses: _containers.RepeatedCompositeFieldContainer[LossPoint]
     held_out_losses: _containers.RepeatedCompositeFieldContainer[LossPoint]
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ...) -> None: ...
+    snapshot: str
+    snapshot_copied: bool
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ...) -> None: ...
 
 class LossPoint(_message.Message):
     __slots__ = ("t", "loss")

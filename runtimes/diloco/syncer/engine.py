@@ -57,6 +57,11 @@ MOST_SAMPLES = 1 << 24
 """Upper bound of the samples that one request for work leases."""
 
 
+_FINAL_COPIES = 5
+"""Further attempts to copy the final snapshot to `checkpoint.uri`. After them the job is complete without the copy, and its result says
+so: the snapshot on the volume is what counts."""
+
+
 class RunOutcome(enum.Enum):
     """Why the engine stopped."""
 
@@ -146,10 +151,13 @@ class Engine:
         return ledger_text(self._ledger)
 
     def _facts(self) -> Facts:
+        newest = self._snapshots.newest
         return Facts(
             incarnation=self._incarnation,
             steps=self._training.steps,
             snapshot_t=self._snapshots.snapshot_t,
+            snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
+            snapshot_copied=newest is not None and newest.copied,
             snapshot_error=self._snapshots.error,
             message=self._message,
             complete=self._complete,
@@ -227,6 +235,11 @@ class Engine:
                 await asyncio.wait_for(self._stopping.wait(), self._config.timeouts.final_retry)
         if self._finished_at is None or not durable:
             return RunOutcome.DRAINED
+        for _ in range(_FINAL_COPIES):  # the last snapshot has no next one that would bring its copy
+            if self._stopping.is_set() or await self._snapshots.copy():
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._config.timeouts.final_retry)
         self._complete = True
         self._changes.notify()
         return RunOutcome.COMPLETE

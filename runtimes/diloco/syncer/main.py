@@ -52,7 +52,7 @@ class SyncerServer:
         if state.message:
             _log.warning("%s", state.message)
         changes = Changes()
-        self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot_t)
+        self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot)
         self.engine = Engine(config, state, self._snapshots, changes, secrets.token_bytes(16))
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         add_SyncerServicer_to_server(Service(self.engine, config.job.uid, changes), self._server)

@@ -13,7 +13,16 @@ from typing import Any
 
 import fsspec
 
-from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, SkippedSnapshot, SnapshotError, SnapshotStore, Unusable, generation_of
+from diloco.syncer.snapshots import (
+    MANIFEST_FILE,
+    TENSORS_FILE,
+    SkippedSnapshot,
+    SnapshotError,
+    SnapshotStore,
+    Unusable,
+    generation_of,
+    step_of,
+)
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -37,12 +46,13 @@ class RemoteSnapshots:
                 "(s3fs for s3://, gcsfs for gs://) or correct the URI."
             ) from error
 
-    def upload(self, path: Path) -> None:
-        """Copy one complete local snapshot, then drop what is beyond `keep`. Idempotent. Raises `SnapshotError`."""
+    def upload(self, path: Path, *, tensors: bool = True) -> None:
+        """Copy one complete local snapshot, then drop what is beyond `keep`, and other copies of the same step. Idempotent. `tensors`:
+        False if these are there from an earlier upload, and only the manifest has changed. Raises `SnapshotError`."""
         target = f"{self._base}/{path.name}"
         try:
             self._fs.makedirs(target, exist_ok=True)
-            for file in (TENSORS_FILE, MANIFEST_FILE):
+            for file in (TENSORS_FILE, MANIFEST_FILE) if tensors else (MANIFEST_FILE,):
                 self._fs.put_file(str(path / file), f"{target}/{file}")
             self._fs.invalidate_cache()
             for name in self._old(newest=path.name):
@@ -55,6 +65,13 @@ class RemoteSnapshots:
                 f"snapshot {path.name} could not be copied to {self._uri} (spec.training.checkpoint.uri): {error}. "
                 "The one on the syncer's volume is intact."
             ) from error
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a complete copy of the snapshot with this name. Raises `SnapshotError`."""
+        try:
+            return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
+        except Exception as error:  # as above
+            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {error}") from error
 
     def restore(self, store: SnapshotStore) -> Path | None:
         """Copy the newest usable snapshot into an empty local store; None if there is none here, or the store is not empty.
@@ -99,8 +116,10 @@ class RemoteSnapshots:
         return [name for name in self._names() if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]
 
     def _old(self, newest: str) -> list[str]:
-        """What may go: beyond `keep`, and what an interrupted upload left before `newest`."""
+        """What may go: beyond `keep`, superseded by a newer one of the same step, and what an interrupted upload left before `newest`."""
         names = [name for name in self._names() if name <= newest]
-        complete = [name for name in names if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]
-        kept = set(complete[: self._keep])
-        return [name for name in names if name not in kept]
+        kept: dict[int | None, str] = {}
+        for name in names:
+            if len(kept) < self._keep and step_of(name) not in kept and self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
+                kept[step_of(name)] = name
+        return [name for name in names if name not in kept.values()]

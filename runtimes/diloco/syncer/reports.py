@@ -25,6 +25,9 @@ class Facts:
     incarnation: bytes
     steps: int
     snapshot_t: int
+    snapshot: str
+    """Its folder within the volume; "": there is none yet."""
+    snapshot_copied: bool
     snapshot_error: str
     message: str
     complete: bool
@@ -47,6 +50,8 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         seeded=core is not None and core.seeded,
         done=facts.complete,
         snapshot_t=facts.snapshot_t,
+        snapshot=facts.snapshot,
+        snapshot_copied=facts.snapshot_copied,
         snapshot_error=facts.snapshot_error,
         message=facts.message,
         units=units,
@@ -79,6 +84,7 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         )
         for one in unit_stats.all()
     ]
+    message = "; ".join(text for text in (facts.message, facts.snapshot_error) if text)
     result = Result(
         step=core.t,
         steps=facts.steps,
@@ -86,7 +92,9 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         loss=unit_stats.loss(),
         held_out_loss=held_out_loss(facts.evaluations),
         units=units,
-        message=facts.message[:1024],
+        message=message[:1024],
+        snapshot=facts.snapshot,
+        snapshot_copied=facts.snapshot_copied,
     )
     kept = len(units)
     while len(result_json(result)) > RESULT_BYTES:
@@ -94,7 +102,7 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         result = result.model_copy(
             update={
                 "units": units[:kept],
-                "message": f"{plural(len(units) - kept, 'unit is', 'units are')} left out here; {facts.message[:512]}",
+                "message": f"{plural(len(units) - kept, 'unit is', 'units are')} left out here; {message[:512]}",
             }
         )
     return result

@@ -5,6 +5,7 @@ See docs/decisions/0002-snapshots-and-rollback.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 from diloco.algorithm.core import Core
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
-from diloco.contract import JobFile
+from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.fences import load_fences
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.remote import RemoteSnapshots
-from diloco.syncer.snapshot_writer import SnapshotData
+from diloco.syncer.snapshot_writer import DurableSnapshot, SnapshotData
 from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
 from diloco.syncer.unit_stats import UnitStatsTable
+
+_log = logging.getLogger(__name__)
 
 META_FORMAT = 1
 """Version of what `snapshot_data` stores besides the core's state."""
@@ -42,8 +45,7 @@ class RestoredState:
     evaluations: dict[str, tuple[float, int]]
     """Per unit: held-out loss of the final parameters, and over how many tokens."""
     losses: LossHistory
-    snapshot_t: int
-    """Outer step of that snapshot; -1: none."""
+    snapshot: DurableSnapshot | None
     message: str
     """A remark for status, e.g. that an older snapshot was used; empty: none."""
 
@@ -79,9 +81,8 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
     if not checkpoint.uri:
         return store, None
     try:
-        return store, RemoteSnapshots(
-            f"{checkpoint.uri.rstrip('/')}/{config.job.namespace}-{config.job.name}-{config.job.uid}", checkpoint.keep
-        )
+        folder = remote_snapshots(checkpoint.uri, config.job.namespace, config.job.name, config.job.uid)
+        return store, RemoteSnapshots(folder, checkpoint.keep)
     except SnapshotError as error:
         raise BadState(str(error)) from error
 
@@ -96,9 +97,9 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
     except SnapshotError as error:
         raise BadState(str(error)) from error
     if loaded is None:
-        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), -1, "")
+        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), None, "")
     try:
-        return _state(config, loaded, fences)
+        state = _state(config, loaded, fences, copied=_is_copied(remote, loaded))
     except (LayoutError, StateError, LedgerError) as error:
         raise BadState(
             f"snapshot {loaded.path.name} in {store.root} does not fit job {config.job.name}: {error}. "
@@ -108,9 +109,19 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
         raise BadState(
             f"snapshot {loaded.path.name} in {store.root} was not written by this program: {type(error).__name__}: {error}"
         ) from error
+    store.drop_old()  # what a crash left between a save and this
+    return state
 
 
-def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int]) -> RestoredState:
+def _is_copied(remote: RemoteSnapshots | None, loaded: Loaded) -> bool:
+    try:
+        return remote is not None and remote.holds(loaded.path.name)
+    except SnapshotError as error:
+        _log.warning("%s", error)  # the state is there; the next upload finds out more
+        return False
+
+
+def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int], *, copied: bool) -> RestoredState:
     meta = loaded.meta
     if meta.get("format") != META_FORMAT:
         raise StateError(f"it has format {meta.get('format')!r}, this program reads {META_FORMAT}")
@@ -132,4 +143,5 @@ def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int]) -> Rest
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items()}
     losses = LossHistory(meta.get("losses"))  # a snapshot of an earlier release has none
     ledger, unit_stats = Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"])
-    return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, loaded.t, message)
+    snapshot = DurableSnapshot(loaded.t, loaded.path, copied)
+    return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, snapshot, message)

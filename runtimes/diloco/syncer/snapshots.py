@@ -4,7 +4,8 @@
     <root>/snapshot-00000007-t240/manifest.json
 
 The first number counts saves and orders them: after a roll-back an older step may be saved after a newer one. A folder with such a name
-is complete. The temporary folders of a crash begin with `.tmp-`; the next save removes them.
+is complete. The temporary folders of a crash begin with `.tmp-`; the next save removes them. Of one step there is one snapshot: a save
+takes the place of an earlier one of the same step.
 
 See docs/decisions/0002-snapshots-and-rollback.md.
 """
@@ -26,7 +27,7 @@ from typing import Any
 import safetensors
 import safetensors.numpy
 
-from diloco.syncer.tensor_file import Array, checksum, write_tensors
+from diloco.syncer.tensor_file import Array, Written, checksum, tensors_checksum, write_tensors
 from diloco.wording import plural
 
 FORMAT_VERSION = 1
@@ -63,6 +64,15 @@ class Loaded:
     skipped: list[SkippedSnapshot]
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """The tensors of the snapshot that this process wrote or read last."""
+
+    t: int
+    folder: Path
+    written: Written
+
+
 class Unusable(Exception):
     """Why one snapshot cannot be used."""
 
@@ -77,18 +87,24 @@ class SnapshotStore:
         self._root = root
         self._keep = keep
         self._unusable: set[Path] = set()
+        self._newest: _Tensors | None = None
 
     @property
     def root(self) -> Path:
         return self._root
 
     def save(self, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> Path:
-        """Make the state after outer step `t` durable and return its folder; then drop what is beyond `keep`.
+        """Make the state after outer step `t` durable and return its folder; then drop what is beyond `keep`, and earlier snapshots of the
+        same step, which this one supersedes. If the newest one is of this step and has these tensors, only its manifest is replaced.
 
         `tensors` (float32, int64) must not change meanwhile. `meta` is JSON without NaN and infinities. When this returns, file,
         manifest and folder are on disk. Raises `SnapshotError` when the operating system refuses (earlier snapshots are intact,
         nothing partial stays), ValueError for tensors or meta that the format cannot hold.
         """
+        newest = self._newest
+        if newest is not None and newest.t == t and newest.folder.is_dir() and tensors_checksum(tensors) == newest.written:
+            self._replace_manifest(newest, meta)
+            return newest.folder
         generation = 1 + max((number for number, _ in self._complete()), default=0)
         path = self._root / snapshot_name(generation, t)
         temporary = self._root / f"{TEMPORARY_PREFIX}{path.name}"
@@ -97,15 +113,29 @@ class SnapshotStore:
             # Before writing: the remains of a crash may take the space that is missing now.
             self._remove_temporaries()
             temporary.mkdir()
-            _write_snapshot(temporary, t, tensors, meta)
+            written = _write_snapshot(temporary, t, tensors, meta)
             temporary.replace(path)
             fsync_directory(self._root)
         except OSError as error:
             raise SnapshotError(self._refusal(t, error)) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self._drop_old()
+        self._newest = _Tensors(t, path, written)
+        self.drop_old()
         return path
+
+    def _replace_manifest(self, newest: _Tensors, meta: Mapping[str, Json]) -> None:
+        temporary = self._root / f"{TEMPORARY_PREFIX}{newest.folder.name}"
+        try:
+            self._remove_temporaries()
+            temporary.mkdir()
+            _write_manifest(temporary, newest.t, newest.written, meta)
+            (temporary / MANIFEST_FILE).replace(newest.folder / MANIFEST_FILE)
+            fsync_directory(newest.folder)
+        except OSError as error:
+            raise SnapshotError(self._refusal(newest.t, error)) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def load_newest(self) -> Loaded | None:
         """The newest snapshot whose size and checksums hold; None if there is no snapshot.
@@ -115,13 +145,14 @@ class SnapshotStore:
         skipped: list[SkippedSnapshot] = []
         for _, path in sorted(self._complete(), reverse=True):
             try:
-                t, tensors, meta = read_snapshot(path)
+                manifest, tensors = _read(path)
             except Unusable as reason:
                 _log.warning("snapshot %s cannot be used: %s", path, reason)
                 self._unusable.add(path)
                 skipped.append(SkippedSnapshot(path, str(reason)))
                 continue
-            return Loaded(t, tensors, meta, path, skipped)
+            self._newest = _Tensors(manifest["t"], path, Written(manifest["bytes"], manifest["sha256"]))
+            return Loaded(manifest["t"], tensors, manifest["meta"], path, skipped)
         if skipped:
             reasons = "; ".join(f"{one.path.name}: {one.why}" for one in skipped)
             raise SnapshotError(
@@ -176,11 +207,13 @@ class SnapshotStore:
             if entry.name.startswith(TEMPORARY_PREFIX):
                 shutil.rmtree(entry)
 
-    def _drop_old(self) -> None:
-        """Remove what is older than the `keep` newest; those known to be unusable do not count as kept."""
-        good = 0
+    def drop_old(self) -> None:
+        """Remove what is older than the `keep` newest, and what a newer one of the same step supersedes; those known to be unusable neither
+        count as kept nor supersede."""
+        steps: set[int | None] = set()
         for path in self.paths():
-            if good >= self._keep:
+            t = step_of(path.name)
+            if len(steps) >= self._keep or t in steps:
                 # Renamed first: a crash during the removal must not leave a folder that appears to be a damaged snapshot.
                 doomed = self._root / f"{TEMPORARY_PREFIX}old-{path.name}"
                 try:
@@ -190,7 +223,7 @@ class SnapshotStore:
                     # The new snapshot is safe; the next save tries again to free the space.
                     _log.warning("old snapshot %s could not be removed: %s", path, error)
             elif path not in self._unusable:
-                good += 1
+                steps.add(t)
 
     def _refusal(self, t: int, error: OSError) -> str:
         remedy = "Check the syncer's volume"
@@ -219,12 +252,17 @@ def step_of(name: str) -> int | None:
 
 def read_snapshot(path: Path) -> tuple[int, dict[str, Array], dict[str, Any]]:
     """Step, tensors (writable) and meta of one snapshot, after checking it. Raises `Unusable`."""
+    manifest, tensors = _read(path)
+    return manifest["t"], tensors, manifest["meta"]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     manifest = check_snapshot(path)
     try:
         tensors = safetensors.numpy.load_file(path / TENSORS_FILE)
     except (OSError, safetensors.SafetensorError) as error:
         raise Unusable(f"{TENSORS_FILE} cannot be read: {error}") from error
-    return manifest["t"], {name: tensor if tensor.flags.writeable else tensor.copy() for name, tensor in tensors.items()}, manifest["meta"]
+    return manifest, {name: tensor if tensor.flags.writeable else tensor.copy() for name, tensor in tensors.items()}
 
 
 def check_snapshot(path: Path) -> dict[str, Any]:
@@ -275,11 +313,16 @@ def _manifest_checksum(manifest: Mapping[str, Json]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 
-def _write_snapshot(folder: Path, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> None:
+def _write_snapshot(folder: Path, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> Written:
     with (folder / TENSORS_FILE).open("xb") as file:
         written = write_tensors(file, tensors)
         file.flush()
         os.fsync(file.fileno())
+    _write_manifest(folder, t, written, meta)
+    return written
+
+
+def _write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Json]) -> None:
     manifest: dict[str, Json] = {
         "formatVersion": FORMAT_VERSION,
         "t": t,

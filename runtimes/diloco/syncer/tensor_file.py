@@ -9,10 +9,11 @@ See docs/decisions/0002-snapshots-and-rollback.md.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,18 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> Written:
             digest.update(chunk_view)
         size += len(data)
     return Written(size, digest.hexdigest())
+
+
+def tensors_checksum(tensors: Mapping[str, Array]) -> Written:
+    """Size and checksum of the file that `write_tensors` would write."""
+    return write_tensors(_Nowhere(), tensors)
+
+
+class _Nowhere(io.RawIOBase, BinaryIO):
+    """Takes everything and keeps nothing."""
+
+    def write(self, data: Any, /) -> int:
+        return len(data)
 
 
 def checksum(file: BinaryIO) -> Written:

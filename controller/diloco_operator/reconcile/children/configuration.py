@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from diloco import contract
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Spec
+from diloco_operator.api.job import Retain, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.children.metadata import owned
+from diloco_operator.reconcile.children.retention import claim_metadata, is_claim_of
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import Child, Job
 
@@ -30,13 +31,15 @@ class ConfigurationChanges:
     """`<kind> <name>` of objects that are being deleted, but not by the operator."""
     rejected: Sequence[Rejection]
     """Objects that the API server rejected, and that it is too early to try again."""
+    kept: str = ""
+    """The job's claim by its name, but kept of an earlier job; "": there is none."""
 
 
 def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     """Create what is missing. A job file that no longer fits the spec is deleted, and created anew when it has gone.
 
-    Service and volume claim are created once and do not change. A volume claim that is deleted stays until the syncer's pod ends, and
-    work goes on meanwhile.
+    Service and volume claim are created once; of the claim only the metadata changes (`retention`). A volume claim that is deleted stays
+    until the syncer's pod ends, and work goes on meanwhile.
     """
     observed, job = context.observed, context.observed.job
     derived = job.derived
@@ -51,13 +54,16 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     deletes: list[Delete] = []
     taken: list[str] = []
     deleting: list[str] = []
-    ready = True
+    kept, ready = "", True
     for resource, child, obj in wanted:
         if child is None:
             creates.append(Create(resource, obj))
-        elif child.owner != job.uid:
-            taken.append(f"{resource.kind} {child.name}")
+        elif not _is_ours(resource, child, job):
             ready = False
+            if resource == names.VOLUME_CLAIMS and not child.owner and child.retain == Retain.KEEP:
+                kept = child.name
+            else:
+                taken.append(f"{resource.kind} {child.name}")
         elif child.deleting:
             deleting.append(f"{resource.kind} {child.name}")
             ready = ready and context.syncer is not None and resource == names.VOLUME_CLAIMS
@@ -65,7 +71,11 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
     allowed, rejected = context.without_rejected(creates)
-    return ConfigurationChanges(allowed, deletes, ready and not rejected, taken, deleting, rejected)
+    return ConfigurationChanges(allowed, deletes, ready and not rejected, taken, deleting, rejected, kept)
+
+
+def _is_ours(resource: Resource, child: Child, job: Job) -> bool:
+    return is_claim_of(child, job) if resource == names.VOLUME_CLAIMS else child.owner == job.uid
 
 
 def _outdated(resource: Resource, child: Child, job_file: str) -> bool:
@@ -105,6 +115,6 @@ def _volume_claim(job: Job, spec: Spec) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": owned(job, names.volume_claim_name(job.name)),
+        "metadata": claim_metadata(job, names.volume_claim_name(job.name), storage.retain),
         "spec": claim,
     }

@@ -7,6 +7,7 @@ every reconcile. Times are seconds since the epoch.
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from sys import intern
@@ -347,12 +348,21 @@ class Child:
     unit: str = ""
     attempt: int = 0
     """Of the list of the hosts of an attempt; others have neither."""
+    version: str = ""
+    """metadata.resourceVersion."""
+    kept_for: str = ""
+    """Of a volume claim that outlives its job: the uid of the job."""
+    retain: str = ""
+    """Its label LABEL_RETAIN."""
+    other_owners: str = ""
+    """Its ownerReferences without the controller, as JSON; "" if there are none."""
 
 
 def project_child(obj: Obj) -> Child:
     """From the raw object. Raises `MalformedField`."""
     meta = fields(obj, "metadata")
-    labels = fields(meta, "labels", "metadata")
+    labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
+    others = [owner for owner in objects(meta, "ownerReferences", "metadata") if not owner.get("controller")]
     data = contents(obj, "data")
     data = data if contract.JOB_FILE_KEY in data else {}
     return Child(
@@ -364,6 +374,10 @@ def project_child(obj: Obj) -> Child:
         deleting=bool(meta.get("deletionTimestamp")),
         unit=string(labels, names.LABEL_UNIT, "metadata.labels"),
         attempt=_number(string(labels, names.LABEL_ATTEMPT, "metadata.labels")),
+        version=string(meta, "resourceVersion", "metadata"),
+        kept_for=string(annotations, names.ANNOTATION_JOB_UID, "metadata.annotations"),
+        retain=string(labels, names.LABEL_RETAIN, "metadata.labels"),
+        other_owners=json.dumps(others) if others else "",
     )
 
 

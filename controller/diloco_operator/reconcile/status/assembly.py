@@ -16,6 +16,7 @@ from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSS_HISTORY, LOSS_HISTORY
 from diloco_operator.reconcile.status.conditions import Statements, merge
+from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import write_nodes
 from diloco_operator.report import Report
@@ -52,10 +53,12 @@ def assemble(
     job = context.observed.job
     learners = context.spec.learners
     pools = _pools(context, scaling, contributing)
+    model = model_status(context, result)
     return {
         "observedGeneration": job.generation,
         "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
         "progress": _progress(context, job.status.get("progress") or {}, result),
+        **({"model": model} if model is not None else {}),
         "learners": {
             "desired": scaling.desired,
             "placed": scaling.placed,

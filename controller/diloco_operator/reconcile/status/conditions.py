@@ -101,13 +101,15 @@ def running(
     taken: Sequence[str],
     rejected: Sequence[Rejection] = (),
     deleting: Sequence[str] = (),
+    kept_claim: str = "",
 ) -> Statements:
     """Of a job that is neither over nor suspended. `rejected`: objects that could not be created and without which no unit can start, and
-    why. `deleting`: objects of the job that are being deleted, but not by the operator."""
+    why. `deleting`: objects of the job that are being deleted, but not by the operator. `kept_claim`: a claim that an earlier job of this
+    name left."""
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: _placed(context, scaling),
-        ConditionType.TRAINING: _training(context, scaling, active.contributing, syncer_down, taken, rejected),
+        ConditionType.TRAINING: _training(context, scaling, active.contributing, syncer_down, _names_taken(taken, kept_claim), rejected),
         ConditionType.DEGRADED: _degraded(context, scaling, active, deleting),
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
@@ -181,15 +183,14 @@ def _training(
     scaling: Scaling,
     contributing: frozenset[str],
     syncer_down: str,
-    taken: Sequence[str],
+    taken: str,
     rejected: Sequence[Rejection],
 ) -> Statement:
     quorum = context.spec.training.quorum
     if rejected and not contributing:
         return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in rejected))
     if taken:
-        text = f"{_several(taken)} exists and is not this job's: delete it, or give the job another name"
-        return Statement(TrainingReason.NAME_TAKEN, text)
+        return Statement(TrainingReason.NAME_TAKEN, taken)
     served = context.observed.report is not None or bool((context.observed.job.status.get("progress") or {}).get("step"))
     if syncer_down:
         if served:
@@ -211,6 +212,19 @@ def _training(
         text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
         return Statement(TrainingReason.QUORUM_MISSING, text)
     return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
+
+
+def _names_taken(taken: Sequence[str], kept_claim: str) -> str:
+    """What to do about names that the job needs and others have; "": there are none."""
+    found = []
+    if kept_claim:
+        found.append(
+            f"{names.VOLUME_CLAIMS.kind} {kept_claim} keeps the model of an earlier job of this name, and no job writes over it: give this "
+            f"job another name, or delete the claim and the model with it: kubectl delete pvc {kept_claim}"
+        )
+    if taken:
+        found.append(f"{_several(taken)} exists and is not this job's: delete it, or give the job another name")
+    return ". ".join(found)
 
 
 def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Sequence[str]) -> Statement:

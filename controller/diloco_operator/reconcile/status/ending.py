@@ -18,6 +18,7 @@ from diloco_operator.api.reasons import CompleteReason, FailedReason, UnitReason
 from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
+from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -120,19 +121,20 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
     text = (
         f"{plural(len(failed), 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
-        f"{last.name}: {last.message}. The last snapshot is kept on volume {names.volume_claim_name(context.observed.job.name)} as long as "
-        "the job exists"
+        f"{last.name}: {last.message}"
     )
     return JobEnd(reason, text)
 
 
-def time_to_live(context: ReconcileContext, end: RecordedEnd) -> tuple[Delete | None, float | None]:
-    """The job's own deletion once ttlSecondsAfterFinished has passed, or when that will be."""
+def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:
+    """The job's own deletion once ttlSecondsAfterFinished has passed and the claim is as the spec wants it, or when that will be."""
     ttl = context.spec.ttl_seconds_after_finished
     if ttl is None:
         return None, None
     job = context.observed.job
     if context.now < end.at + ttl:
         return None, end.at + ttl
+    if not retention.settled:
+        return None, retention.retry_at  # the next change of the claim reconciles the job again
     why = f"ttlSecondsAfterFinished {ttl} s have passed"
     return Delete(names.DILOCO_JOBS, job.namespace, job.name, job.uid, why=why), None

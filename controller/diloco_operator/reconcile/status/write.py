@@ -89,6 +89,7 @@ def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the figures that change with every outer step."""
+    """Without the figures that change with every outer step, or with every snapshot."""
     units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
-    return {**{k: v for k, v in status.items() if k != "progress"}, "units": units}
+    rest = {key: value for key, value in status.items() if key not in ("progress", "model")}
+    return {**rest, "units": units, "retain": (status.get("model") or {}).get("retain")}

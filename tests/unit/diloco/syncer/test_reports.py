@@ -14,6 +14,8 @@ def facts(**changes: object) -> Facts:
         "incarnation": b"e",
         "steps": 24,
         "snapshot_t": -1,
+        "snapshot": "",
+        "snapshot_copied": False,
         "snapshot_error": "",
         "message": "",
         "complete": False,

@@ -176,9 +176,9 @@ def test_content_of_a_secret_is_read_only_if_the_job_of_its_label_owns_it(monkey
             await cluster.api.create(names.SECRETS, secret)
         async with running(cluster.operator):
             await cluster.works("team-a")
-            held = {name: cluster.operator.caches.secret("team-a", name) for name in ("labelled", "of-nobody", "of-another")}
+            held = {name: cluster.operator.caches.shown(names.SECRETS, "team-a", name) for name in ("labelled", "of-nobody", "of-another")}
             assert all(each is None or not each.value.read for each in held.values())
-            ours = cluster.operator.caches.secret("team-a", "lm-ca")
+            ours = cluster.operator.caches.shown(names.SECRETS, "team-a", "lm-ca")
             assert ours is not None
             assert ours.value.certificates.owner == uid
             assert ours.value.read
@@ -217,14 +217,14 @@ def test_secrets_that_came_before_their_job_are_read_when_it_comes() -> None:
         late.forbidden.add(("list", "dilocojobs", "team-a"))
         async with running(late.operator):
             seen = late.operator.caches
-            await until(lambda: seen.secret("team-a", "lm-ca") is not None)
-            held = seen.secret("team-a", "lm-ca")
+            await until(lambda: seen.shown(names.SECRETS, "team-a", "lm-ca") is not None)
+            held = seen.shown(names.SECRETS, "team-a", "lm-ca")
             assert held is not None
             assert not held.value.read
             late.forbidden.clear()
 
             def read() -> bool:
-                held = seen.secret("team-a", "lm-ca")
+                held = seen.shown(names.SECRETS, "team-a", "lm-ca")
                 return held is not None and held.value.read
 
             await until(read)

@@ -37,7 +37,10 @@ def completed(**spec: object) -> Stage:
 def test_syncer_that_succeeded_completes_the_job_with_its_figures() -> None:
     stage = completed()
     assert stage.true() == {"Accepted", "Complete"}
-    assert stage.condition("Complete")["message"] == "100 of 100 steps, 64000 tokens, training loss 2.1250, held-out loss 2.2500"
+    assert stage.condition("Complete")["message"] == (
+        "100 of 100 steps, 64000 tokens, training loss 2.1250, held-out loss 2.2500. The model is in claim bytes-lm-syncer (safetensors); "
+        "the claim is deleted with the job (syncer.storage.retain: Delete)"
+    )
     progress = stage.status["progress"]
     assert (progress["step"], progress["tokens"], progress["heldOutLoss"]) == (100, 64000, 2.25)
     unit = stage.unit("v5p-0")
@@ -118,7 +121,10 @@ def test_completion_without_a_readable_result_is_reported() -> None:
     stage = trained()
     exits(stage.syncer, 0, stage.now, message="{truncated")
     stage.step()
-    assert stage.condition("Complete")["message"] == "the syncer ended with status 0, but left no readable result"
+    assert stage.condition("Complete")["message"] == (
+        "the syncer ended with status 0, but left no readable result. The model is in claim bytes-lm-syncer (safetensors); the claim is "
+        "deleted with the job (syncer.storage.retain: Delete)"
+    )
 
 
 def test_finished_job_stays_as_it_is() -> None:
@@ -165,7 +171,7 @@ def test_job_fails_when_no_unit_can_reach_the_quorum_any_more() -> None:
     assert stage.true() == {"Accepted", "Failed"}
     failed = stage.condition("Failed")
     assert failed["reason"] == "LayoutRefused"
-    for part in ("expected wte of 256x64", "training.quorum 1", "volume bytes-lm-syncer"):
+    for part in ("expected wte of 256x64", "training.quorum 1", "claim bytes-lm-syncer"):
         assert part in failed["message"]
     stage.settle()
     assert "deletionTimestamp" in stage.syncer["metadata"]

@@ -1,0 +1,94 @@
+"""What becomes of the volume claim when its job is deleted: `syncer.storage.retain`. Pure.
+
+With Delete the claim has an owner reference to the job, and the garbage collector deletes it with the job. With Keep it has none: an
+annotation says whose claim it is, and a label finds it. An existing claim follows the field at any time.
+
+See docs/decisions/0139-model-at-the-end.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.job import Retain
+from diloco_operator.plan import Patch
+from diloco_operator.reconcile.children.metadata import owned
+from diloco_operator.reconcile.children.pods import owner_reference
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import Child, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Whether the claim says what the spec says."""
+
+    patches: tuple[Patch, ...] = ()
+    settled: bool = True
+    """The claim is as the spec wants it, or there is none of this job. Before that the job must not be deleted: its deletion would take a
+    claim that shall stay, or leave one that shall go."""
+    refused: str = ""
+    """Why the API server rejects the change; "": it does not."""
+    retry_at: float | None = None
+    """When a rejected change is tried again."""
+
+
+def claim_metadata(job: Job, name: str, retain: Retain) -> dict[str, Any]:
+    """Metadata of a new claim."""
+    meta = owned(job, name)
+    if retain is Retain.KEEP:
+        del meta["ownerReferences"]
+        meta["labels"][names.LABEL_RETAIN] = Retain.KEEP.value
+        meta["annotations"] = {names.ANNOTATION_JOB_UID: job.uid}
+    return meta
+
+
+def is_claim_of(claim: Child, job: Job) -> bool:
+    """By the controller among its owner references; without one by the annotation."""
+    return (claim.owner or claim.kept_for) == job.uid
+
+
+def retained(claim: Child, job: Job) -> Retain:
+    """What happens to a claim of the job now when the job is deleted."""
+    return Retain.DELETE if claim.owner == job.uid or any(_is_to(owner, job) for owner in _others(claim)) else Retain.KEEP
+
+
+def claim_retention(context: ReconcileContext) -> Retention:
+    """How the claim must change to follow the spec."""
+    job, claim, wanted = context.observed.job, context.observed.children.volume_claim, context.spec.syncer.storage.retain
+    if claim is None:
+        unseen = wanted is Retain.KEEP and bool(context.observed.missing_rights)
+        return Retention(settled=not unseen)
+    if claim.deleting or not is_claim_of(claim, job) or _follows(claim, job, wanted):
+        return Retention()
+    if (rejection := context.rejection((names.VOLUME_CLAIMS.kind, claim.name))) is not None:
+        return Retention(settled=False, refused=rejection.text, retry_at=rejection.retry_at)
+    others = [owner for owner in _others(claim) if not _is_to(owner, job)]
+    keep = wanted is Retain.KEEP
+    meta = {
+        "uid": claim.uid,
+        "resourceVersion": claim.version,
+        "ownerReferences": others if keep else [*others, owner_reference(job)],
+        "labels": {names.LABEL_RETAIN: Retain.KEEP.value if keep else None},
+        "annotations": {names.ANNOTATION_JOB_UID: job.uid if keep else None},
+    }
+    return Retention((Patch(names.VOLUME_CLAIMS, job.namespace, claim.name, {"metadata": meta}),), settled=False)
+
+
+def _follows(claim: Child, job: Job, wanted: Retain) -> bool:
+    if retained(claim, job) is not wanted:
+        return False
+    if wanted is Retain.DELETE:
+        return not claim.retain and claim.owner == job.uid
+    return claim.retain == Retain.KEEP and claim.kept_for == job.uid
+
+
+def _others(claim: Child) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(claim.other_owners) if claim.other_owners else []
+    return found
+
+
+def _is_to(owner: dict[str, Any], job: Job) -> bool:
+    return owner.get("uid") == job.uid

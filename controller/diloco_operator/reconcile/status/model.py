@@ -1,0 +1,129 @@
+"""Where the model is: `status.model`, and the sentence about it in the message of a job that is over. Pure.
+
+The claim says what happens to it when the job is deleted, and the sentence follows the claim and the spec as long as the job exists.
+
+See docs/decisions/0139-model-at-the-end.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from diloco.contract import Result, remote_snapshots
+
+from diloco_operator.api import names
+from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.job import Retain
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.status.ending import JobEnd
+from diloco_operator.report import snapshot_path
+
+FORMAT = "safetensors"
+
+_MODEL = "The model is in"
+_LAST = "The last snapshot, of outer step"
+_NONE = "No snapshot is known in claim"
+
+
+def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
+    """`status.model`: by the result of a complete job, by the syncer's report, or as it was; None: no snapshot is known yet."""
+    report, known = context.report, context.observed.job.status.get("model")
+    if result is not None and result.snapshot:
+        found = _place(context, result.step, snapshot_path(result.snapshot), copied=result.snapshot_copied)
+    elif report is not None and report.snapshot_t >= 0 and (result is None or report.snapshot_t == result.step):
+        found = _place(context, report.snapshot_t, report.snapshot, copied=report.snapshot_copied)
+    elif result is not None and (known is None or known.get("step") != result.step):
+        found = _place(context, result.step, "", copied=False)  # a syncer of an earlier version: its exit says that there is one
+    elif known is not None:
+        found = {**known}
+    else:
+        return None
+    found["retain"] = _retain(context).value
+    return found
+
+
+def _retain(context: ReconcileContext) -> Retain:
+    """What happens to the claim when the job is deleted now."""
+    claim, job = context.observed.children.volume_claim, context.observed.job
+    if claim is not None and is_claim_of(claim, job):
+        return retained(claim, job)
+    return Retain((job.status.get("model") or {}).get("retain", Retain.DELETE))
+
+
+def _place(context: ReconcileContext, step: int, path: str, *, copied: bool) -> dict[str, Any]:
+    job, uri = context.observed.job, context.spec.training.checkpoint.uri
+    found: dict[str, Any] = {"step": step, "claim": names.volume_claim_name(job.name), "format": FORMAT}
+    if path:
+        found["path"] = path
+    if path and copied and uri:
+        found["uri"] = f"{remote_snapshots(uri, job.namespace, job.name, job.uid)}/{path.rpartition('/')[2]}"
+    return found
+
+
+def model_sentence(
+    context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float
+) -> str:
+    """Where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in seconds."""
+    claim = names.volume_claim_name(context.observed.job.name)
+    if model is None and not complete:
+        return f"{_NONE} {claim}; {_fate(context, _retain(context), retention, ended)}"
+    model = model or {}  # a syncer that left no readable result: its exit says that there is a model
+    begin = _MODEL if complete else f"{_LAST} {model.get('step', 0)}, is in"
+    path = f", {model['path']}" if model.get("path") else ""
+    text = f"{begin} claim {model.get('claim') or claim}{path} ({model.get('format') or FORMAT})"
+    uri, copy = context.spec.training.checkpoint.uri, model.get("uri", "")
+    if copy:
+        text += f", and in {copy}"
+    elif uri and model.get("path"):
+        text += f", and has not been copied to {uri}"
+    stays = "; the copy stays" if copy else ""
+    return f"{text}; {_fate(context, Retain(model.get('retain', Retain.DELETE)), retention, ended)}{stays}"
+
+
+def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended: float) -> str:
+    wanted = context.spec.syncer.storage.retain
+    why = f"syncer.storage.retain: {wanted.value}"
+    if wanted is not retain:
+        why += f", which is not in effect yet{': ' + retention.refused if retention.refused else ''}"
+    ttl = context.spec.ttl_seconds_after_finished
+    when = f"at {format_timestamp(ended + ttl)} (ttlSecondsAfterFinished)" if ttl is not None else ""
+    if retain is Retain.KEEP:
+        return f"the claim stays when the job is deleted{' ' + when if when else ''} ({why})"
+    return f"the claim is deleted with the job{' ' + when if when else ''} ({why})"
+
+
+def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> JobEnd:
+    """The end of a job that is over now; its message says where the model is."""
+    ended = parse_timestamp(format_timestamp(context.now))  # as lastTransitionTime will say it
+    sentence = model_sentence(context, model_status(context, end.result), retention, complete=end.complete, ended=ended)
+    return replace(end, message=f"{end.message.rstrip('.')}. {sentence}")
+
+
+def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
+    """The status of a job that is over, with what changed since: what happens to the claim, and when. The message of a job that ended under
+    an earlier release stays as it is."""
+    status, model = context.observed.job.status, model_status(context)
+    return {
+        **status,
+        "observedGeneration": context.observed.job.generation,
+        **({"model": model} if model is not None else {}),
+        "conditions": [_restated(context, model, retention, each) for each in status.get("conditions") or ()],
+    }
+
+
+def _restated(
+    context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, condition: Mapping[str, Any]
+) -> dict[str, Any]:
+    if condition["type"] not in TERMINAL or condition["status"] != "True":
+        return dict(condition)
+    complete = condition["type"] == ConditionType.COMPLETE
+    message: str = condition.get("message", "")
+    cuts = [at for at in (message.rfind(f". {begin}") for begin in (_MODEL, _LAST, _NONE)) if at >= 0]
+    if not cuts:
+        return dict(condition)
+    sentence = model_sentence(context, model, retention, complete=complete, ended=parse_timestamp(condition["lastTransitionTime"]))
+    return {**condition, "message": f"{message[: max(cuts)]}. {sentence}"}
