@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import start
+from builders.control_plane import ControlPlane, start
 from builders.kube_jobs import install_chart, kube_cluster, operator
 from builders.local_jobs import a_fleet, a_quadratic_job
 
@@ -18,7 +18,16 @@ def contribute(count: int) -> Any:
     return lambda job: bool(job) and job.get("status", {}).get("learners", {}).get("contributing") == count
 
 
-async def test_a_unit_is_drained_and_a_job_suspended_and_resumed_while_it_trains(tmp_path: Path) -> None:
+def attempts(job: Any) -> dict[str, int]:
+    return {unit["name"]: unit["attempt"] for unit in job["status"]["units"]}
+
+
+def of_job(plane: ControlPlane, *kinds: str) -> list[str]:
+    """`kind/name` of the objects of the job `quad`."""
+    return plane.kubectl("get", ",".join(kinds), "-l", "diloco.dev/job=quad", "-o", "name").stdout.split()
+
+
+async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end(tmp_path: Path) -> None:
     with start(tmp_path / "plane", node_grace="50s") as plane:
         install_chart(plane, progressInterval="500ms")
 
@@ -27,15 +36,18 @@ async def test_a_unit_is_drained_and_a_job_suspended_and_resumed_while_it_trains
 
         async with kube_cluster(plane, tmp_path, a_fleet(tpus=2, gpus=1)) as cluster:
             with operator(plane, tmp_path):
-                await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20}))
-                await cluster.job("quad", contribute(3))
+                crash = {"QUADRATIC_CRASH_AT_STEP": 30, "QUADRATIC_CRASH_UNIT": "v5p-1"}
+                await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20, **crash}))
+                await cluster.job("quad", lambda job: contribute(3)(job) and attempts(job)["v5p-1"] == 2)
+                said = await diloco("logs", "quad", "v5p-1", "-p")
+                assert said.endswith("RuntimeError: crash as requested at this step\n")
 
                 said = await diloco("drain", "quad", "v5p-0", "--timeout", "2m")
                 assert said.startswith("pod/quad-v5p-0-a1-0 evicted\n")
                 assert said.splitlines()[-1].startswith("unit v5p-0 contributes again after ")
                 assert said.endswith("failures on its restart budget: 0\n")
                 drained = await cluster.job("quad", contribute(3))
-                assert {unit["name"]: unit["attempt"] for unit in drained["status"]["units"]} == {"v5p-0": 2, "v5p-1": 1, "h100-0": 1}
+                assert attempts(drained) == {"v5p-0": 2, "v5p-1": 2, "h100-0": 1}
                 shown = await diloco("status", "quad")
                 assert "\n  Training: 3 of 3 learners contribute\n" in shown
                 assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
@@ -43,11 +55,27 @@ async def test_a_unit_is_drained_and_a_job_suspended_and_resumed_while_it_trains
                 said = await diloco("suspend", "quad", "--wait", "--timeout", "2m")
                 assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
                 parked = await cluster.job("quad", contribute(0))
-                pods = plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/job=quad")["items"]
-                assert pods == []
+                assert of_job(plane, "pods") == ["pod/quad-v5p-1-a1-0"], "what ended by itself stays, and nothing else"
 
                 said = await diloco("resume", "quad", "--wait", "--timeout", "2m")
                 assert said.splitlines()[-1].startswith("dilocojob.diloco.dev/quad trains: ")
                 resumed = await cluster.job("quad", contribute(3))
                 assert resumed["status"]["progress"]["step"] >= parked["status"]["progress"]["step"]
+
+                more = resumed["status"]["progress"]["step"] + 100
+                await cluster.change("quad", {"training": {"steps": more}})
+                await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
+                ended = {unit: f"pod/quad-{unit}-a{attempt}-0" for unit, attempt in attempts(await cluster.job("quad")).items()}
+                for pod in (*ended.values(), "pod/quad-syncer"):
+                    await cluster.kubectl("wait", pod, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+                assert of_job(plane, "pods") == sorted([*ended.values(), "pod/quad-v5p-1-a1-0", "pod/quad-syncer"])
+                ledger = "samples of sequence numbers 0 to"
+                assert ledger in await cluster.kubectl("logs", "quad-syncer")
+                assert ledger in await diloco("logs", "quad", "syncer", "-f")
+                assert await diloco("logs", "quad", "v5p-0") == await cluster.kubectl("logs", ended["v5p-0"])
+                assert (await diloco("logs", "quad", "v5p-1", "-p")).endswith("RuntimeError: crash as requested at this step\n")
+
                 await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
+                plane.wait_for(
+                    lambda: of_job(plane, "pods", "configmaps", "secrets", "services", "pvc") == [], "everything of the job to be gone"
+                )
