@@ -30,7 +30,7 @@ def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
         (contract.ENV_UNIT, "", "DILOCO_UNIT is not set"),
         (contract.ENV_ATTEMPT, "0", "DILOCO_ATTEMPT must be an integer of at least 1, not '0'"),
         (contract.ENV_ATTEMPT, "two", "not 'two'"),
-        (contract.ENV_HOST, "1", "the unit has 1 hosts"),
+        (contract.ENV_HOST, "1", "the unit has 1 host \\("),
         (contract.ENV_RELATIVE_SPEED, "0", r"must be a number in \(0, 1\], not '0'"),
         (contract.ENV_RELATIVE_SPEED, "fast", "not 'fast'"),
         (contract.ENV_RELATIVE_SPEED, "nan", "not 'nan'"),
