@@ -356,6 +356,7 @@ WITH_EFFECT: dict[str, tuple[Obj, Obj]] = {
     "labels": (an_ended_job("Complete"), {"metadata.labels": {"team": "a"}}),
     "time to live of a failed job": (an_ended_job("Failed"), {"spec.ttlSecondsAfterFinished": 60}),
     "time to live of a complete job": (an_ended_job("Complete"), {"spec.ttlSecondsAfterFinished": 60}),
+    "claim that stays": (an_ended_job("Complete"), {"spec.syncer.storage.retain": "Keep"}),
     "retry": (an_ended_job("Failed"), {"spec.retry": 1}),
     "one more retry": (an_ended_job("Failed", retry=3), {"spec.retry": 4}),
     "retry that a manifest lowers": (an_ended_job("Failed", retry=3), {"spec.retry": 2}),

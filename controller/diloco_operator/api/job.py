@@ -433,9 +433,6 @@ class Progress(_Api):
 
     step: int = Field(0, ge=0, description="Outer steps done.")
     steps: int = Field(0, ge=0, description="Outer steps in all.")
-    snapshot_step: int | None = Field(
-        None, ge=0, description="Outer step of the newest durable snapshot that the syncer has reported; absent: none."
-    )
     tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
     loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")

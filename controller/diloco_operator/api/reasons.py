@@ -136,6 +136,7 @@ class SuspendedReason(ConditionReason):
 class CompleteReason(ConditionReason):
     STEPS_REACHED = "StepsReached", TRUE, Severity.NORMAL, "The last step is done and the final snapshot is durable."
     IN_PROGRESS = "InProgress", FALSE, Severity.NORMAL, "The job has not reached its last step."
+    CONTINUING = "Continuing", FALSE, Severity.NORMAL, "`training.steps` was raised: the job goes on from its final snapshot."
     STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job failed before its last step."
 
 
@@ -159,6 +160,7 @@ class FailedReason(ConditionReason):
         Severity.WARNING,
         "The state on the syncer's volume cannot be used; nothing was overwritten.",
     )
+    RETRYING = "Retrying", FALSE, Severity.NORMAL, "`spec.retry` was raised: the job starts again from its last snapshot."
     NOT_FAILED = "NotFailed", FALSE, Severity.NORMAL, "Nothing stops the job."
 
 
@@ -274,6 +276,7 @@ class UnitReason(enum.StrEnum):
     SCALED_DOWN = "ScaledDown", "The job asks for fewer learners."
     GAVE_WAY = "GaveWay", "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share of what is left."
     SUSPENDED = "Suspended", "The job is suspended."
+    RETRIED = "Retried", "Pending: `spec.retry` or `training.steps` was raised; the unit starts again with a new restart budget."
     TEMPLATE_CHANGED = "TemplateChanged", "The pool's template changed; the unit is replaced by one from the new template."
 
 

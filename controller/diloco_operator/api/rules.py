@@ -5,6 +5,7 @@ Every message names the field and the rule, and says what to do. Rules call only
 a rule iterates over is bounded in the schema, so that the rule's estimated cost stays within the API server's limit.
 
 See docs/decisions/0010-crd-generation.md.
+See docs/decisions/0143-retry-and-more-steps.md.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from diloco_operator.cli.drain import drain as drain_unit
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.jobs import find_job, list_jobs, unit_of
 from diloco_operator.cli.logs import SYNCER, UnitLogs, show_logs, syncer_source, unit_logs
+from diloco_operator.cli.retry import retry_job, wait_retried
 from diloco_operator.cli.status_text import as_json, status_text, units_lines
 from diloco_operator.cli.suspension import set_suspend, wait_suspended, wait_training
 from diloco_operator.cli.unit_pods import unit_pods
@@ -56,7 +57,7 @@ class _Group(click.Group):
 @click.version_option(package_name="diloco-operator", message="%(prog)s %(version)s")
 @target_options
 def main(target: Target) -> None:
-    """Inspect DiLoCoJobs in a cluster, drain units, suspend and resume jobs."""
+    """Inspect DiLoCoJobs in a cluster, drain units, suspend, resume and retry jobs."""
     click.get_current_context().obj = target
 
 
@@ -215,5 +216,24 @@ def resume(target: Target, job: str, wait: bool, timeout: float) -> None:
         await set_suspend(client, namespace, job, click.echo, suspend=False)
         if wait:
             await wait_training(client, namespace, job, click.echo, seconds=timeout)
+
+    on_cluster(target, work)
+
+
+@main.command(short_help="Start a failed job again from its last snapshot.")
+@click.argument("job")
+@click.option("--wait", is_flag=True, help="Wait until the job trains again.")
+@_TIMEOUT
+@target_options
+def retry(target: Target, job: str, wait: bool, timeout: float) -> None:
+    """Start a failed JOB again from its last snapshot, or units that were given up in a JOB that trains. All get a new restart budget.
+
+    It raises spec.retry by one. To change the spec of a failed job, raise that field yourself in the same change.
+    """
+
+    async def work(client: RestClient, namespace: str) -> None:
+        asked = await retry_job(client, namespace, job, click.echo)
+        if wait:
+            await wait_retried(client, namespace, job, click.echo, asked, seconds=timeout)
 
     on_cluster(target, work)

@@ -24,14 +24,15 @@ async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, 
     word = "suspended" if suspend else "resumed"
     if view.over:
         how = "complete" if view.complete else "failed"
-        raise CommandError(f'job "{name}" is {how} already and cannot be {word}')
+        again = "" if view.complete else f"; kubectl diloco retry {name} starts it again"
+        raise CommandError(f'job "{name}" is {how} already and cannot be {word}{again}')
     if view.suspend == suspend:
-        emit(f"{_reference(name)} {'is suspended already' if suspend else 'is not suspended'}")
+        emit(f"{reference(name)} {'is suspended already' if suspend else 'is not suspended'}")
     else:
         await client.patch(DILOCO_JOBS, namespace, name, {"spec": {"suspend": suspend}}, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
-        emit(f"{_reference(name)} {word}")
-    if foreign := _foreign_manager(obj):
-        emit(f"note: spec.managedBy is {foreign}, so that controller must act on it, not this operator")
+        emit(f"{reference(name)} {word}")
+    if note := foreign_manager_note(obj):
+        emit(note)
 
 
 async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:
@@ -44,7 +45,7 @@ async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, 
 
     if await wait_until(client, namespace, name, is_suspended, seconds=seconds) is None:
         raise CommandError(await _timeout_message(client, namespace, name, "suspended", seconds))
-    emit(f"{_reference(name)}: no pod runs any more, the state is saved")
+    emit(f"{reference(name)}: no pod runs any more, the state is saved")
 
 
 async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:
@@ -59,20 +60,22 @@ async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *
     if view is None:
         raise CommandError(await _timeout_message(client, namespace, name, "training", seconds))
     if view.complete:
-        emit(f"{_reference(name)} is complete")
+        emit(f"{reference(name)} is complete")
     else:
         learners = view.status.learners
         count = plural(learners.desired, "learner contributes", "learners contribute")
-        emit(f"{_reference(name)} trains: {learners.contributing} of {count}")
+        emit(f"{reference(name)} trains: {learners.contributing} of {count}")
 
 
-def _reference(name: str) -> str:
+def reference(name: str) -> str:
+    """The job as kubectl writes it."""
     return f"{DILOCO_JOBS.kind.lower()}.{DILOCO_JOBS.group}/{name}"
 
 
-def _foreign_manager(obj: Obj) -> str:
+def foreign_manager_note(obj: Obj) -> str:
+    """A line for the user of a job that is another controller's; "" of any other."""
     manager = str(obj["spec"].get("managedBy") or MANAGER)
-    return "" if manager == MANAGER else manager
+    return "" if manager == MANAGER else f"note: spec.managedBy is {manager}, so that controller must act on it, not this operator"
 
 
 def _why(view: JobView) -> str:

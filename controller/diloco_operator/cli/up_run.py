@@ -19,7 +19,7 @@ from typing import Any
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
 from diloco_operator.cli.view import View
 from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
-from diloco_operator.kube.client import NotFound, Obj, PatchType
+from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.local.control_plane import LocalControlPlane
 from diloco_operator.local.faults import Fault, Fired
@@ -130,7 +130,7 @@ class Run:
         self._view.note(f"{why}: draining: learners end first, then the syncer writes a snapshot; Ctrl-C again kills at once")
         for view in self._known.values():
             if not view.over:
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(NotFound, Invalid):  # a job that has just ended takes no change
                     await self._plane.client.patch(
                         DILOCO_JOBS,
                         view.namespace,
@@ -213,6 +213,8 @@ class Run:
         if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
             messages += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
             messages.append(f"To continue from the last snapshot: {self._options.resume_command}")
+        if ending is Ending.FAILED:
+            messages.append(f"Once the cause is fixed, the same command goes on from the last snapshot: {self._options.resume_command}")
         messages += [f"Fault {fault} never fired." for fault in injector.waiting]
         messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
         closing = {

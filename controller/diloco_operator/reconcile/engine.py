@@ -9,7 +9,7 @@ from datetime import datetime
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.placement import Solver, place
-from diloco_operator.plan import Plan
+from diloco_operator.plan import Delete, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
@@ -22,13 +22,20 @@ from diloco_operator.reconcile.status.assembly import assemble, with_conditions
 from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, finished, job_end, recorded_end, time_to_live
 from diloco_operator.reconcile.status.model import ended_status, with_model
+from diloco_operator.reconcile.status.starting_again import (
+    SecondStart,
+    fresh_units,
+    second_start,
+    status_of_start,
+    status_while_waiting,
+)
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, prune_pods_of_finished_job
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
-from diloco_operator.reconcile.units.restarts import restarted
+from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.scaling import Scaling, request_on_record, scale
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
@@ -41,16 +48,21 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
         return Plan(reservations=bound_nodes(job, observed.pods))
     if job.spec is None:
         return _leave_alone(observed, conditions.invalid_spec(job.problems), now.timestamp())
-    if observed.missing_rights and not job.deleting and not finished(job.status):
-        return _leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
     context = build_context(observed, job.spec, now.timestamp())
+    end_on_record = recorded_end(job.status)
+    start = second_start(context, end_on_record) if end_on_record is not None else None
+    if observed.missing_rights and not job.deleting and (end_on_record is None or start is not None):
+        return _leave_alone(observed, conditions.rights_missing(observed.missing_rights), now.timestamp())
     if job.deleting:
         return _force_pods_of_deleted_job(context)
-    if (end_on_record := recorded_end(job.status)) is not None:
+    if start is not None:
+        return _start_again(context, start)
+    if end_on_record is not None:
         return _clean_up(context, end_on_record)
     units = observe_units(context)
     context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
     units = units._replace(records=start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now))
+    units = units._replace(records=retry_given_up(context, units.records))
     end = job_end(context, units.records)
     if end is not None:
         plan = _record_end(context, units, end)
@@ -105,8 +117,9 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         deleting=configuration.deleting,
         kept_claim=configuration.kept,
     )
-    status = assemble(context, statements, scaling, active.contributing)
-    write = write_units(context, status, scaling.records, may_wait=may_wait(context, scaling.records))
+    status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
+    wait = may_wait(context, scaling.records) and not is_retry_due(context)
+    write = write_units(context, status, scaling.records, may_wait=wait)
     deadlines = (
         *units.deadlines,
         *context.hosts.deadlines,
@@ -141,7 +154,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
     left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
     active = contributing_units(context, scaling.records, syncer_down=not running)
-    status = assemble(context, conditions.suspended(left), scaling, active.contributing)
+    status = assemble(context, conditions.suspended(left), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
         patches=retention.patches,
@@ -186,6 +199,28 @@ def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
         status=write.apply,
         deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due, retention.retry_at, write.due)),
+        reservations=bound_nodes(context.observed.job, context.observed.pods),
+        request=AllotmentRequest(context.observed.job.key),
+    )
+
+
+def _start_again(context: ReconcileContext, start: SecondStart) -> Plan:
+    """Record that a job which has ended starts again; the next reconcile starts it. The old syncer's pod, which may have
+    stayed for its log, must have gone before."""
+    if context.syncer is None:
+        records = fresh_units(context, start)
+        write = write_units(context, status_of_start(context, start, records), records)
+        deletes: list[Delete] = []
+        deadlines: Sequence[float | None] = (write.due,)
+    else:
+        write = write_status(context.observed, status_while_waiting(context, start), context.now)
+        deletes = [delete_pod(context.syncer, "the job starts again")] if context.syncer.deletion is None else []
+        deadlines = (write.due,)
+    return Plan(
+        status=write.apply,
+        deletes=tuple(deletes),
+        events=write.events,
+        requeue_after=_requeue_after(context, deadlines),
         reservations=bound_nodes(context.observed.job, context.observed.pods),
         request=AllotmentRequest(context.observed.job.key),
     )

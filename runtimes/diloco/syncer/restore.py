@@ -140,7 +140,9 @@ def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int], *, copi
         message = f"went on from the older snapshot of outer step {loaded.t}, because newer ones cannot be used ({reasons})"
     elif not same_job:
         message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
-    evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items()}
+    # Of the final parameters. With more training.steps than before, these are no longer the final ones.
+    final = stored.t == training.steps
+    evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items() if final}
     losses = LossHistory(meta.get("losses"))  # a snapshot of an earlier release has none
     ledger, unit_stats = Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"])
     snapshot = DurableSnapshot(loaded.t, loaded.path, copied)

@@ -48,14 +48,16 @@ def assemble(
     contributing: frozenset[str],
     *,
     result: Result | None = None,
+    retry: int | None = None,
 ) -> dict[str, Any]:
-    """The whole status."""
+    """The whole status. `retry`: the spec.retry that this reconcile acts on."""
     job = context.observed.job
     learners = context.spec.learners
     pools = _pools(context, scaling, contributing)
     model = model_status(context, result)
     return {
         "observedGeneration": job.generation,
+        **({"retry": acted} if (acted := max(retry or 0, job.status.get("retry") or 0)) else {}),
         "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
         "progress": _progress(context, job.status.get("progress") or {}, result),
         **({"model": model} if model is not None else {}),

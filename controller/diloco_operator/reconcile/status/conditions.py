@@ -148,6 +148,23 @@ def ended(end: JobEnd) -> Statements:
     }
 
 
+def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
+    """Of a job that has ended and starts again now: nothing of it runs yet."""
+    return {
+        ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
+        ConditionType.PLACED: Statement(PlacedReason.STOPPED, text),
+        ConditionType.TRAINING: Statement(TrainingReason.SYNCER_STARTING, text),
+        ConditionType.DEGRADED: Statement(DegradedReason.STOPPED, text),
+        ConditionType.COMPLETE: Statement(why if isinstance(why, CompleteReason) else CompleteReason.IN_PROGRESS, text),
+        ConditionType.FAILED: Statement(why if isinstance(why, FailedReason) else FailedReason.NOT_FAILED, text),
+    }
+
+
+def waiting_to_start(text: str) -> Statements:
+    """Of a job that has ended and that cannot start again yet; the rest stays as it was."""
+    return {ConditionType.TRAINING: Statement(TrainingReason.STOPPED, text)}
+
+
 def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     learners = context.spec.learners
     count = f"{scaling.placed} of {plural(scaling.desired, 'unit has', 'units have')} hardware"

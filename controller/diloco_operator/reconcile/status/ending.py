@@ -22,6 +22,7 @@ from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.restarts import RETRY_HINT
 from diloco_operator.reconcile.units.scaling import possible_units
 
 
@@ -80,11 +81,15 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
     if end.exit_code == Exit.BAD_STATE:
         message = (
             f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
-            "fix or replace the snapshots and create the job again"
+            f"repair or replace the snapshots, then {_retry(syncer.job)}"
         )
         return JobEnd(FailedReason.STATE_UNUSABLE, message)
     if end.exit_code == Exit.BAD_CONTRACT:
-        return JobEnd(FailedReason.SYNCER_FAILED, f"the syncer cannot read its environment or job file{detail}")
+        return JobEnd(
+            FailedReason.SYNCER_FAILED,
+            f"the syncer cannot read its environment or job file{detail}; use the syncer "
+            f"image that belongs to the operator, then {_retry(syncer.job)}",
+        )
     return None
 
 
@@ -121,9 +126,14 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
     text = (
         f"{plural(len(failed), 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
-        f"{last.name}: {last.message}"
+        f"{last.name}: {last.message.removesuffix(f'; {RETRY_HINT}')}. Fix the cause, then {_retry(context.observed.job.name)}"
     )
     return JobEnd(reason, text)
+
+
+def _retry(job: str) -> str:
+    """What a person does to start a failed job again."""
+    return f"kubectl diloco retry {job}; a change of the spec goes with a higher spec.retry in the same kubectl apply"
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:

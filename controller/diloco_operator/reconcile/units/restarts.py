@@ -12,10 +12,12 @@ from diloco_operator.api.job import Restart, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
+from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 
-RETRY_HINT = "fix the cause, then change the pool's template, or suspend the job and resume it, to try again"
+RETRY_HINT = "fix the cause, then kubectl diloco retry starts it again"
+"""How each message of a unit that was given up ends."""
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
@@ -27,6 +29,34 @@ def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitSt
     """The restarts between two records of the units, each with the reason why its attempt ended."""
     none = UnitStatusRecord("", "")
     return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
+
+
+def is_retry_due(context: ReconcileContext) -> bool:
+    """The user has asked for a retry that the operator has not acted on."""
+    return (context.spec.retry or 0) > (context.observed.job.status.get("retry") or 0)
+
+
+def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
+    """The units; if a retry is due, those that were given up start again."""
+    if not is_retry_due(context):
+        return dict(records)
+    text = f"retry {context.spec.retry}: the unit starts again"
+    return {name: start_fresh(r, text, context.now) if r.state is UnitState.FAILED else r for name, r in records.items()}
+
+
+def start_fresh(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
+    """A unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older ones."""
+    return record._replace(
+        state=UnitState.PENDING,
+        slice="",
+        reason=UnitReason.RETRIED,
+        message=message,
+        since=now,
+        failures=(),
+        not_before=None,
+        unschedulable=0,
+        ended_at=None,
+    )
 
 
 def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:

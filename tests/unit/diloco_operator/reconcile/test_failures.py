@@ -84,7 +84,7 @@ def test_unit_with_more_failures_than_the_limit_is_given_up_with_advice() -> Non
         stage.kubelets_start()
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["reason"], unit["slice"]) == ("Failed", "RestartsExhausted", "")
-    for part in ("3 failures within 1h", "limit is 2", "exit 1: ValueError: bad batch", "suspend the job and resume it"):
+    for part in ("3 failures within 1h", "limit is 2", "exit 1: ValueError: bad batch", "kubectl diloco retry"):
         assert part in unit["message"]
     assert stage.live_attempts() == []
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a3-0"]  # of the newest failed attempt, for its log

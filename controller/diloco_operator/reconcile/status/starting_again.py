@@ -1,0 +1,77 @@
+"""How a job that has ended starts again: a failed one by a retry, a complete one with more steps. Pure.
+
+Both are levels. `spec.retry` above `status.retry` is a retry that is due; the status that starts it raises `status.retry`. More
+`training.steps` than the status of a complete job counts are steps that are due; the next report raises what the status counts. The old
+syncer's pod must be gone first: a syncer's pod that a later reconcile sees is then of the new start, and its end is the end of the job.
+
+See docs/decisions/0143-retry-and-more-steps.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.api.reasons import CompleteReason, FailedReason
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
+from diloco_operator.reconcile.status.assembly import with_conditions
+from diloco_operator.reconcile.status.conditions import starting_again, waiting_to_start
+from diloco_operator.reconcile.status.ending import RecordedEnd
+from diloco_operator.reconcile.units.restarts import is_retry_due, start_fresh
+
+
+@dataclass(frozen=True, slots=True)
+class SecondStart:
+    """Why a job that has ended starts again."""
+
+    reason: FailedReason | CompleteReason
+    message: str
+
+
+def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | None:
+    """Of a job that has ended; None: it stays as it is."""
+    status = context.observed.job.status
+    if not end.complete:
+        if not is_retry_due(context):
+            return None
+        return SecondStart(FailedReason.RETRYING, f"retry {context.spec.retry}: the job starts again {_from_where(status)}")
+    progress = status.get("progress") or {}
+    reached, steps = progress.get("steps"), context.spec.training.steps
+    if reached is None or steps <= reached:
+        return None
+    text = f"the job goes on from its final snapshot, of outer step {progress.get('step', 0)}, to {steps} steps"
+    return SecondStart(CompleteReason.CONTINUING, text)
+
+
+def _from_where(status: Mapping[str, Any]) -> str:
+    if (model := status.get("model")) is not None:
+        return f"from its last snapshot, of outer step {model.get('step', 0)}"
+    if (status.get("progress") or {}).get("step"):  # an operator of an earlier release wrote this status
+        return "from the newest snapshot on its volume"
+    return "from the beginning, because it has no snapshot"
+
+
+def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
+    """The status with which the job starts again; everything that says so changes in this one write."""
+    status = with_conditions(context.observed.job, starting_again(start.reason, start.message), context.now)
+    progress = {key: value for key, value in (status.get("progress") or {}).items() if key != "heldOutLoss"}
+    return {
+        **status,
+        **({"retry": context.spec.retry} if is_retry_due(context) else {}),
+        "progress": {**progress, "steps": context.spec.training.steps},
+        "units": [write_unit(record) for record in records.values()],
+    }
+
+
+def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[str, Any]:
+    """The status as it is, with what the start waits for."""
+    text = f"{start.message}, as soon as the pod {names.syncer_pod_name(context.observed.job.name)} of its last run has gone"
+    return with_conditions(context.observed.job, waiting_to_start(text), context.now)
+
+
+def fresh_units(context: ReconcileContext, start: SecondStart) -> dict[str, UnitStatusRecord]:
+    """All units that are on record, with a new restart budget."""
+    return {name: start_fresh(record, start.message, context.now) for name, record in context.before.items()}
