@@ -75,6 +75,39 @@ def test_only_the_newest_copies_are_kept(uri: str, local: SnapshotStore) -> None
     assert names(uri) == ["snapshot-00000004-t4", "snapshot-00000005-t5"]
 
 
+def test_of_one_step_one_copy_stays(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    for t in (1, 2):
+        remote.upload(save(local, t))
+    remote.upload(local.save(2, {"x": np.full(3, 7, dtype=np.float32)}, {}))
+    assert names(uri) == ["snapshot-00000001-t1", "snapshot-00000003-t2"]
+
+
+def test_new_manifest_is_copied_without_the_tensors(
+    uri: str, local: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteSnapshots(uri, 3)
+    remote.upload(save(local, 1))
+    path = local.save(1, {"x": np.full(3, 1, dtype=np.float32)}, {"epoch": 1, "evaluations": 2})
+    fs, _ = fsspec.core.url_to_fs(uri)
+    real, put = type(fs).put_file, []
+
+    def put_file(self: Any, source: str, *args: Any, **kwargs: Any) -> Any:
+        put.append(Path(source).name)
+        return real(self, source, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fs), "put_file", put_file)
+        remote.upload(path, tensors=False)
+    assert put == [MANIFEST_FILE]
+    store = SnapshotStore(tmp_path / "new", 3)
+    remote.restore(store)
+    loaded = store.load_newest()
+    assert loaded is not None
+    assert loaded.meta == {"epoch": 1, "evaluations": 2}
+    assert (remote.holds(path.name), remote.holds("snapshot-00000009-t9")) == (True, False)
+
+
 def test_upload_may_be_repeated(uri: str, local: SnapshotStore, tmp_path: Path) -> None:
     remote = RemoteSnapshots(uri, 2)
     path = save(local, 1)

@@ -16,8 +16,9 @@ from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.main import main
+from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.restore import BadState
-from diloco.syncer.snapshots import SnapshotStore
+from diloco.syncer.snapshots import SnapshotError, SnapshotStore
 from diloco.syncer.tensor_file import write_tensors
 
 LONG = 100_000
@@ -248,6 +249,97 @@ def test_a_syncer_that_starts_on_a_finished_job_completes_at_once(tmp_path: Path
     assert first is not None
     assert place.result is not None
     assert (place.result.step, place.result.tokens, place.result.held_out_loss) == (10, first.tokens, 0.5)
+
+
+def final_snapshots(place: Place, t: int) -> list[str]:
+    return [path.name for path in stored(place).paths() if path.name.endswith(f"-t{t}")]
+
+
+@pytest.mark.parametrize("every", [5, 7], ids=["the last step is a periodic one", "the last step is none"])
+def test_the_last_step_has_one_snapshot_and_the_result_names_it(tmp_path: Path, every: int) -> None:
+    place = place_for(tmp_path, steps=10, every=every)
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    (name,) = final_snapshots(place, 10)
+    assert place.result is not None
+    assert (place.result.snapshot, place.result.snapshot_copied) == (f"snapshots/{name}", False)
+    loaded = stored(place).load_newest()
+    assert loaded is not None
+    assert loaded.meta["evaluations"].keys() == {"u"}, "the evaluations came after the first write"
+    assert learner.left is None
+    assert len(stored(place).paths()) == 2, "the one before is kept"
+
+
+def test_a_restart_after_the_end_and_another_evaluation_leave_one_snapshot_of_the_last_step(tmp_path: Path) -> None:
+    place, port = place_for(tmp_path, steps=10), free_port()
+    with LocalSyncer(place, port=port) as syncer:
+        LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    (name,) = final_snapshots(place, 10)
+    with LocalSyncer(place, port=port) as syncer:
+        assert syncer.wait() is RunOutcome.COMPLETE
+    late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
+    until(lambda: late._thread.is_alive(), "the learner to try to connect")
+    with LocalSyncer(place, LINGERING, port=port) as syncer:
+        late.wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    assert final_snapshots(place, 10) == [name]
+    loaded = stored(place).load_newest()
+    assert loaded is not None
+    assert loaded.meta["evaluations"].keys() == {"u", "late"}
+
+
+def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_for(tmp_path, steps=10)
+    with LocalSyncer(place) as syncer:
+        LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    with monkeypatch.context() as patch:
+        patch.setattr(SnapshotStore, "drop_old", lambda _: None)
+        loaded = stored(place).load_newest()
+        assert loaded is not None
+        stored(place).save(10, loaded.tensors, loaded.meta)
+    assert len(final_snapshots(place, 10)) == 2
+    with LocalSyncer(place) as syncer:
+        assert syncer.wait() is RunOutcome.COMPLETE
+    assert len(final_snapshots(place, 10)) == 1
+
+
+def test_a_syncer_that_stops_again_and_again_at_one_step_keeps_the_snapshots_before_it(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 10)
+    before = [path.name for path in stored(place).paths()]
+    for _ in range(3):
+        with LocalSyncer(place) as syncer:
+            assert syncer.stop() is RunOutcome.DRAINED
+    assert [path.name for path in stored(place).paths()] == before
+
+
+@pytest.mark.parametrize("heals", [True, False], ids=["it heals", "it does not"])
+def test_the_copy_of_the_final_snapshot_is_tried_again_and_the_result_says_whether_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heals: bool
+) -> None:
+    upload, broken, tries = RemoteSnapshots.upload, True, 0
+
+    def away(self: RemoteSnapshots, path: Path, **how: bool) -> None:
+        nonlocal broken, tries
+        tries += path.name.endswith("-t10")
+        broken = broken and not (heals and tries == 3)
+        if broken:
+            raise SnapshotError(f"snapshot {path.name} could not be copied: the bucket is away")
+        upload(self, path, **how)
+
+    monkeypatch.setattr(RemoteSnapshots, "upload", away)
+    place = Place(tmp_path, job_file(training(10, checkpoint={"every_steps": 5, "keep": 2, "uri": f"file://{tmp_path}/elsewhere"})))
+    with LocalSyncer(place, Timeouts(reconnect_window=0.5, final_retry=0.01)) as syncer:
+        LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    (name,) = final_snapshots(place, 10)
+    assert place.result is not None
+    assert (place.result.snapshot, place.result.snapshot_copied) == (f"snapshots/{name}", heals)
+    assert ("the bucket is away" in place.result.message) != heals
+    assert [path.name for path in (tmp_path / "elsewhere").glob("*/*-t10")] == ([name] if heals else [])
 
 
 def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:

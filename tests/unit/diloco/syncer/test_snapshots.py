@@ -83,12 +83,45 @@ def test_newest_is_the_last_saved_also_after_a_roll_back(tmp_path: Path) -> None
     assert loaded.t == 150
 
 
-def test_same_step_may_be_saved_again(tmp_path: Path) -> None:
-    store = store_with(tmp_path, 100)
+def test_save_of_the_same_step_takes_the_place_of_the_earlier_one(tmp_path: Path) -> None:
+    store = store_with(tmp_path, 50, 100)
     store.save(100, state(7), {})
+    assert steps_in(store) == [100, 50]
     loaded = store.load_newest()
     assert loaded is not None
     assert_is_state(loaded.tensors, 7)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_save_of_the_same_tensors_writes_only_the_manifest(tmp_path: Path, restarted: bool) -> None:
+    store = store_with(tmp_path, 50, 100)
+    (path, older), file = store.paths(), store.paths()[0] / TENSORS_FILE
+    before = file.stat()
+    if restarted:
+        store = SnapshotStore(tmp_path, 3)
+        store.load_newest()
+    assert store.save(100, state(100), {"evaluations": {"u": 0.5}}) == path
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert sorted(entry.name for entry in path.iterdir()) == [MANIFEST_FILE, TENSORS_FILE]
+    assert sorted(tmp_path.iterdir()) == [older, path]
+    loaded = SnapshotStore(tmp_path, 3).load_newest()
+    assert loaded is not None
+    assert (loaded.path, loaded.skipped, loaded.meta) == (path, [], {"evaluations": {"u": 0.5}})
+
+
+def test_damaged_snapshot_does_not_supersede_an_earlier_one_of_its_step(tmp_path: Path) -> None:
+    """The process died after a save and before the superseded one was removed, and then the disk returned other bytes."""
+    store_with(tmp_path, 100)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(SnapshotStore, "drop_old", lambda _: None)
+        store_with(tmp_path, 100)
+    store = SnapshotStore(tmp_path, 3)
+    flip_a_bit(store.paths()[0] / TENSORS_FILE)
+    assert store.load_newest() is not None
+    store.drop_old()
+    assert steps_in(store) == [100, 100]
+    store.save(200, state(200), {})
+    assert steps_in(store) == [200, 100, 100]
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -265,6 +298,29 @@ def test_crash_between_any_two_steps_leaves_the_last_or_the_new_snapshot(tmp_pat
         store.save(4, state(4), {})
         assert steps_in(store)[0] == 4
         assert len(list(root.iterdir())) == 2
+    assert outcomes == {2, 3}
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same tensors", "other tensors"])
+def test_crash_during_a_second_save_of_a_step_leaves_the_old_or_the_new_and_a_start_leaves_one(tmp_path: Path, same: bool) -> None:
+    outcomes = set()
+    for at, after in crash_points(tmp_path):
+        root = tmp_path / f"{at}-{after}"
+        store = store_with(root, 1, 2, keep=2)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            machine = Machine(monkeypatch, at, after=after)
+            try:
+                store.save(2, state(2 if same else 7), {"epoch": 3})
+            except Crash:
+                assert machine.died
+        store = SnapshotStore(root, 2)
+        loaded = store.load_newest()
+        assert loaded is not None
+        assert loaded.skipped == [], "a crash must not leave anything that appears damaged"
+        store.drop_old()
+        assert steps_in(store) == [2, 1]
+        outcomes.add(loaded.meta.get("epoch"))
+        assert_is_state(loaded.tensors, 7 if loaded.meta.get("epoch") == 3 and not same else 2)
     assert outcomes == {2, 3}
 
 
