@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import DiLoCoJob
 from diloco_operator.api.names import API_VERSION, DILOCO_JOBS, KIND
@@ -34,22 +33,16 @@ def _column(name: str, type: str, path: str, description: str, *, wide: bool = F
     return {**column, "priority": 1} if wide else column
 
 
-def _condition(type: ConditionType, field: str) -> str:
-    return f'.status.conditions[?(@.type=="{type}")].{field}'
-
-
 _COLUMNS = [
-    _column("Training", "string", _condition(ConditionType.TRAINING, "status"), "Is it training?"),
-    _column("Reason", "string", _condition(ConditionType.TRAINING, "reason"), "Why it is, or is not."),
+    _column("State", "string", ".status.state", "Where the job is in its life."),
+    _column("Reason", "string", ".status.reason", "Why it is in this state."),
     _column("Learners", "integer", ".status.learners.contributing", "Learners that contribute."),
     _column("Of", "integer", ".status.learners.desired", "Learners wanted now."),
     _column("Step", "integer", ".status.progress.step", "Outer steps done."),
     _column("Steps", "integer", ".status.progress.steps", "Outer steps in all."),
-    _column("Tokens/s", "number", ".status.progress.tokensPerSecond", "Tokens per second over all learners."),
-    _column("Loss", "number", ".status.progress.loss", "Training loss.", wide=True),
+    _column("Loss", "number", ".status.progress.loss", "Training loss."),
+    _column("Tokens/s", "number", ".status.progress.tokensPerSecond", "Tokens per second over all learners.", wide=True),
     _column("Pools", "string", ".status.poolSummary", "Contributing of placed units in each pool.", wide=True),
-    _column("Complete", "string", _condition(ConditionType.COMPLETE, "status"), "Has it reached its last step?", wide=True),
-    _column("Degraded", "string", _condition(ConditionType.DEGRADED, "status"), "Are there fewer learners than learners.min?", wide=True),
     _column("Age", "date", ".metadata.creationTimestamp", "Since its creation."),
 ]
 

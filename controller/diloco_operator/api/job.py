@@ -19,6 +19,7 @@ from diloco_operator.accelerators import ACCELERATOR_NAMES, UnitShape, unit_shap
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
+from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.timestamps import Timestamp
 
@@ -493,6 +494,12 @@ class Status(_Api):
     """Observed state. Only the operator writes it."""
 
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
+    state: JobState | None = Field(
+        None,
+        description="The state of the job in one word, from its conditions: Queued, Starting, Training, Degraded, Suspended, Complete or "
+        "Failed. Absent: an earlier release wrote this status, or the operator has not seen the job.",
+    )
+    reason: str = Field("", max_length=1024, description="Reason of the condition that decides the state, in CamelCase.")
     retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")
     conditions: tuple[Condition, ...] = Field(
         (),

@@ -68,12 +68,20 @@ class PlacedReason(ConditionReason):
         Severity.NORMAL,
         "There are slices, but the API server rejected the pods for them; the message says what to do.",
     )
-    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended and gives its slices back."
-    STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job is complete or failed."
+    SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back."
+    JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."
+    JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed and has given its slices back."
 
 
 class TrainingReason(ConditionReason):
     QUORUM_CONTRIBUTING = "QuorumContributing", TRUE, Severity.NORMAL, "At least `training.quorum` learners contribute."
+    FINISHING = "Finishing", TRUE, Severity.SILENT, "The last outer step is done; learners end, and the syncer writes the final snapshot."
+    WAITING_FOR_HARDWARE = (
+        "WaitingForHardware",
+        FALSE,
+        Severity.WARNING,
+        "Fewer units have hardware than the quorum needs; `Placed` says what is missing.",
+    )
     QUORUM_MISSING = "QuorumMissing", FALSE, Severity.WARNING, "Fewer learners contribute than the quorum; outer steps wait for them."
     SYNCER_STARTING = "SyncerStarting", FALSE, Severity.WARNING, "The syncer's pod does not serve yet."
     SYNCER_UNAVAILABLE = (
@@ -85,11 +93,13 @@ class TrainingReason(ConditionReason):
     SYNCER_UNREACHABLE = (
         "SyncerUnreachable",
         UNKNOWN,
-        Severity.NORMAL,
-        "The operator has had no report from the syncer lately; the state of the job is unknown.",
+        Severity.WARNING,
+        "The operator has had no report from the syncer lately; whether the job trains is unknown.",
     )
     SEEDING = "Seeding", FALSE, Severity.WARNING, "The first learner hands over the initial parameters."
-    STOPPED = "Stopped", FALSE, Severity.WARNING, "The job is complete, failed or suspended."
+    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended."
+    JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete; `Complete` says how it ended."
+    JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed; `Failed` says why."
     NAME_TAKEN = "NameTaken", FALSE, Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
     WRITE_REFUSED = (
         "WriteRefused",
@@ -101,7 +111,19 @@ class TrainingReason(ConditionReason):
 
 class DegradedReason(ConditionReason):
     LEARNERS_MISSING = "LearnersMissing", TRUE, Severity.WARNING, "Fewer than `learners.min` learners contribute, for several causes."
-    LEARNERS_STARTING = "LearnersStarting", TRUE, Severity.SILENT, "The missing learners start or join for the first time."
+    QUEUED = "Queued", TRUE, Severity.SILENT, "The job has not trained yet, and waits for hardware."
+    LEARNERS_STARTING = (
+        "LearnersStarting",
+        TRUE,
+        Severity.SILENT,
+        "The missing learners start or join for the first time, or for the first time since the job was resumed.",
+    )
+    LEARNERS_RECONNECTING = (
+        "LearnersReconnecting",
+        TRUE,
+        Severity.SILENT,
+        "The missing learners were there when the syncer went away, and reconnect by themselves.",
+    )
     LEARNERS_FAILED = "LearnersFailed", TRUE, Severity.WARNING, "The missing learners crashed or were refused."
     LEARNERS_LOST = (
         "LearnersLost",
@@ -123,8 +145,9 @@ class DegradedReason(ConditionReason):
         "The syncer's volume claim was deleted; it goes, with every snapshot, when the syncer's pod ends.",
     )
     ENOUGH_LEARNERS = "EnoughLearners", FALSE, Severity.NORMAL, "At least `learners.min` learners contribute."
-    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended."
-    STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job is complete or failed."
+    SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended."
+    JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete."
+    JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed."
 
 
 class SuspendedReason(ConditionReason):
@@ -137,7 +160,7 @@ class CompleteReason(ConditionReason):
     STEPS_REACHED = "StepsReached", TRUE, Severity.NORMAL, "The last step is done and the final snapshot is durable."
     IN_PROGRESS = "InProgress", FALSE, Severity.NORMAL, "The job has not reached its last step."
     CONTINUING = "Continuing", FALSE, Severity.NORMAL, "`training.steps` was raised: the job goes on from its final snapshot."
-    STOPPED = "Stopped", FALSE, Severity.NORMAL, "The job failed before its last step."
+    JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed before its last step."
 
 
 class FailedReason(ConditionReason):
@@ -188,7 +211,7 @@ class EventReason(enum.StrEnum):
         member.severity, member.meaning = severity, meaning
         return member
 
-    UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts; the message says where, and how the last one ended."
+    UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts; the message says where."
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
     UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again."

@@ -7,9 +7,8 @@ from typing import Any
 
 from diloco.wording import plural
 
-from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import Condition, HostStatus, UnitState, UnitStatus
-from diloco_operator.api.reasons import SuspendedReason
+from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration
@@ -53,19 +52,12 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
 
 def headline(view: JobView) -> str:
     """The state of the job in one sentence."""
-    conditions = {each.type: each for each in view.status.conditions}
-    if not conditions:
+    if view.state is None:
         return _NOT_SEEN.format(view.namespace)
-    for end in (ConditionType.FAILED, ConditionType.COMPLETE, ConditionType.SUSPENDED):
-        if view.holds(end):
-            return f"{end}: {conditions[end].message}"
-    if view.suspend:
-        text = f": {conditions[ConditionType.SUSPENDED].message}" if ConditionType.SUSPENDED in conditions else ""
-        return f"{SuspendedReason.SUSPENDING}{text}"
-    if not view.holds(ConditionType.TRAINING):
-        return view.missing_condition()
-    text = f"Training: {conditions[ConditionType.TRAINING].message}"
-    return f"{text}; Degraded: {conditions[ConditionType.DEGRADED].message}" if view.holds(ConditionType.DEGRADED) else text
+    if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
+        return f"{view.state}, to be suspended: the operator has not seen spec.suspend yet"
+    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+    return f"{view.state}{reason}: {view.why()}"
 
 
 def _figures(view: JobView, now: float) -> Iterable[str]:

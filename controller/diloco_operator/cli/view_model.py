@@ -8,11 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diloco_operator.api.conditions import TERMINAL, ConditionType
-from diloco_operator.api.job import Status, UnitState, UnitStatus
+from diloco_operator.api.job import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
-from diloco_operator.api.reasons import PoolReason
+from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, PoolReason, Severity, TrainingReason
+from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.kube.client import Obj
 
+_DECIDING = (
+    ConditionType.ACCEPTED,
+    ConditionType.FAILED,
+    ConditionType.COMPLETE,
+    ConditionType.SUSPENDED,
+    ConditionType.DEGRADED,
+    ConditionType.TRAINING,
+)
+"""Conditions that can decide a job's state. Several can have one reason: the first is the one that explains it."""
 _PROGRESS_LINES = 20
 """Number of progress lines from the first to the last step."""
 
@@ -25,15 +35,15 @@ class JobView:
     name: str
     suspend: bool
     status: Status
+    state: JobState | None = None
+    """None: the operator has not seen it."""
 
     @classmethod
     def of(cls, obj: Obj) -> JobView:
-        metadata = obj["metadata"]
+        metadata, status = obj["metadata"], obj.get("status") or {}
+        checked = Status.model_validate(status)
         return cls(
-            metadata.get("namespace", "default"),
-            metadata["name"],
-            bool(obj["spec"].get("suspend")),
-            Status.model_validate(obj.get("status") or {}),
+            metadata.get("namespace", "default"), metadata["name"], bool(obj["spec"].get("suspend")), checked, state_on_record(status)
         )
 
     def holds(self, type: str) -> bool:
@@ -52,6 +62,16 @@ class JobView:
     def is_suspended(self) -> bool:
         """Nothing of it runs, though it has not ended."""
         return self.holds(ConditionType.SUSPENDED)
+
+    def why(self) -> str:
+        """Why it is in its state: the message of the condition that decides it."""
+        found = {condition.type: condition for condition in self.status.conditions}
+        reason = self.status.reason
+        if reason == TrainingReason.WAITING_FOR_HARDWARE and ConditionType.PLACED in found:
+            return found[ConditionType.PLACED].message
+        by_state = ConditionType(self.state.value) if self.state is not None and self.state.value in set(ConditionType) else None
+        deciding = [found[kind] for kind in _DECIDING if kind in found and (found[kind].reason == reason if reason else kind is by_state)]
+        return deciding[0].message if deciding else self.missing_condition()
 
     def missing_condition(self) -> str:
         """Why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""
@@ -99,14 +119,30 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
         old = known.get(condition.type)
         if old and (old.status, old.reason) == (condition.status, condition.reason):
             continue
-        true = condition.status.value == "True"
+        true = condition.status is ConditionStatus.TRUE
         if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
             continue  # every job begins like this
-        bad = true == (condition.type in (ConditionType.DEGRADED, ConditionType.FAILED))
-        quiet = (ConditionType.COMPLETE, ConditionType.SUSPENDED, ConditionType.TRAINING)
-        warning = bad and condition.type not in quiet and not (new.complete or new.is_suspended)
+        reason = _reason(condition)
+        if reason is not None and reason.severity is Severity.SILENT:
+            continue  # another condition says it, or it belongs to every start
         text = f"{condition.type}={condition.status.value} {condition.reason}"
+        warning = _is_alarm(condition, old, reason)
         yield Line("condition", new.name, f"{text}: {condition.message}" if condition.message else text, warning)
+
+
+def _reason(condition: Condition) -> ConditionReason | None:
+    """From the table; None: another release has this reason."""
+    reasons = CONDITION_REASONS[ConditionType(condition.type)] if condition.type in set(ConditionType) else ()
+    return next((reason for reason in reasons if reason.value == condition.reason), None)
+
+
+def _is_alarm(condition: Condition, old: Condition | None, reason: ConditionReason | None) -> bool:
+    """As its Event: what is no change for the worse is no alarm. A job that starts does not train yet."""
+    if condition.type == ConditionType.TRAINING:
+        return old is not None and old.status is ConditionStatus.TRUE and (reason is None or reason.severity is Severity.WARNING)
+    if reason is not None:
+        return reason.severity is Severity.WARNING
+    return (condition.status is ConditionStatus.TRUE) == (condition.type in (ConditionType.DEGRADED, ConditionType.FAILED))
 
 
 def _pool_changes(before: Status, new: JobView) -> Iterator[Line]:
@@ -128,7 +164,7 @@ def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:
         why = f": {unit.reason}" + (f": {unit.message}" if unit.message else "") if unit.reason else ""
         came = f" (was {old.state})" if old and old.state != unit.state else ""
         recovered = ""
-        if unit.state is UnitState.TRAINING and old and old.state is not UnitState.TRAINING and unit.recover_seconds is not None:
+        if unit.state is UnitState.TRAINING and old and old.ended_at is not None and unit.recover_seconds is not None:
             recovered = f", recovered in {unit.recover_seconds:.1f} s"
         yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _is_warning(unit), unit.name)
     for name in known.keys() - {unit.name for unit in new.status.units}:
@@ -211,6 +247,8 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
         {
             "namespace": view.namespace,
             "name": view.name,
+            "state": view.state.value if view.state is not None else None,
+            "reason": view.status.reason,
             "conditions": [condition.model_dump(mode="json", by_alias=True) for condition in view.status.conditions],
             "progress": view.status.progress.model_dump(mode="json", by_alias=True),
             "units": [

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco_operator.api.job import UnitState, UnitStatus
+from diloco_operator.api.state import JobState
 from diloco_operator.cli.view_model import JobView, Line, seconds_left
 
 _STYLES = {
@@ -23,7 +24,15 @@ _STYLES = {
     UnitState.FAILED: "bold red",
     UnitState.COMPLETED: "blue",
 }
-_BAD_WHEN_TRUE = ("Degraded", "Failed")
+_STATE_STYLES = {
+    JobState.QUEUED: "dim",
+    JobState.STARTING: "yellow",
+    JobState.TRAINING: "green",
+    JobState.DEGRADED: "red",
+    JobState.SUSPENDED: "dim",
+    JobState.COMPLETE: "blue",
+    JobState.FAILED: "bold red",
+}
 
 
 def duration(seconds: float) -> str:
@@ -46,19 +55,16 @@ def count(number: float) -> str:
     raise AssertionError("unreachable: the last unit takes everything")
 
 
-def conditions_line(view: JobView) -> Text:
-    """All conditions in one line: `Accepted=True Placed=True …`."""
-    text = Text()
-    for condition in view.status.conditions:
-        true = condition.status.value == "True"
-        bad = condition.type in _BAD_WHEN_TRUE
-        style = ("red" if bad else "green") if true else "dim"
-        text.append(f"{condition.type}={condition.status.value} ", style=style)
-    return text
+def title(view: JobView) -> Text:
+    """Name, state, and why it is in this state."""
+    if view.state is None:
+        return Text.assemble((view.name, "bold"))
+    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+    return Text.assemble((view.name, "bold"), "  ", (view.state.value, _STATE_STYLES[view.state]), f"{reason}: {view.why()}")
 
 
 def header(view: JobView, now: float) -> RenderableType:
-    """Name, conditions, progress bar, loss, speed, time left."""
+    """Name, state, progress bar, loss, speed, time left."""
     progress = view.status.progress
     left = seconds_left(view, now)
     grid = Table.grid(padding=(0, 1), expand=True)
@@ -70,7 +76,9 @@ def header(view: JobView, now: float) -> RenderableType:
     remaining = "" if left is None else f"  {duration(left)} left"
     bar = ProgressBar(total=max(1, progress.steps), completed=progress.step)
     grid.add_row(steps, bar, f"{loss}{count(progress.tokens_per_second)} tokens/s{remaining}")
-    return Group(Text.assemble((view.name, "bold"), "  ") + conditions_line(view), grid)
+    first = title(view)
+    first.no_wrap, first.overflow = True, "ellipsis"
+    return Group(first, grid)
 
 
 def units_table(units: Sequence[UnitStatus]) -> Table:
@@ -121,7 +129,7 @@ def screen(views: Sequence[JobView], lines: Sequence[tuple[datetime, Line]], now
 
 
 def summary(view: JobView) -> RenderableType:
-    """The summary at the end: conditions, held-out loss, and a row for each unit."""
+    """The summary at the end: state, held-out loss, and a row for each unit."""
     progress = view.status.progress
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("UNIT", no_wrap=True)
@@ -137,7 +145,4 @@ def summary(view: JobView) -> RenderableType:
         figures.append(f"loss {progress.loss:.4f}")
     if progress.held_out_loss is not None:
         figures.append(f"held-out loss {progress.held_out_loss:.4f}")
-    parts: list[RenderableType] = [Text.assemble((view.name, "bold"), "  ") + conditions_line(view)]
-    shown = [c for c in view.status.conditions if c.status.value == "True" and c.type in ("Complete", *_BAD_WHEN_TRUE)]
-    parts += [Text(f"  {c.type}: {c.reason}: {c.message}") for c in shown]
-    return Group(*parts, Text("  " + ", ".join(figures)), Text(), table)
+    return Group(title(view), Text("  " + ", ".join(figures)), Text(), table)

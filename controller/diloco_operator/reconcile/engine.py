@@ -29,6 +29,7 @@ from diloco_operator.reconcile.status.starting_again import (
     status_of_start,
     status_while_waiting,
 )
+from diloco_operator.reconcile.status.statements import Statements
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, prune_pods_of_finished_job
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
@@ -237,7 +238,7 @@ def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     )
 
 
-def _leave_alone(observed: ObservedState, statements: conditions.Statements, now: float) -> Plan:
+def _leave_alone(observed: ObservedState, statements: Statements, now: float) -> Plan:
     """Whatever runs is left alone until a person has corrected what the statements say."""
     job = observed.job
     write = write_status(observed, with_conditions(job, statements, now), now)

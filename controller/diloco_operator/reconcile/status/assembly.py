@@ -15,8 +15,9 @@ from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSS_HISTORY, LOSS_HISTORY
-from diloco_operator.reconcile.status.conditions import Statements, merge
+from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
+from diloco_operator.reconcile.status.statements import Statements, merge
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import write_nodes
 from diloco_operator.report import Report
@@ -58,6 +59,7 @@ def assemble(
     return {
         "observedGeneration": job.generation,
         **({"retry": acted} if (acted := max(retry or 0, job.status.get("retry") or 0)) else {}),
+        **job_state(statements, job.status),
         "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
         "progress": _progress(context, job.status.get("progress") or {}, result),
         **({"model": model} if model is not None else {}),
@@ -83,9 +85,9 @@ def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRe
 
 
 def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, Any]:
-    """The status as it is, but for its conditions."""
+    """The status as it is, but for its conditions and its state."""
     conditions = merge(job.status.get("conditions") or (), statements, job.generation, now)
-    return {**job.status, "observedGeneration": job.generation, "conditions": conditions}
+    return {**job.status, "observedGeneration": job.generation, **job_state(statements, job.status), "conditions": conditions}
 
 
 def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[UnitStatusRecord]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from diloco.wording import plural
 
@@ -13,9 +11,9 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import (
     SHORT_OF_SLICES,
+    TRUE,
     AcceptedReason,
     CompleteReason,
-    ConditionReason,
     DegradedReason,
     FailedReason,
     PlacedReason,
@@ -25,57 +23,19 @@ from diloco_operator.api.reasons import (
     UnitReason,
 )
 from diloco_operator.kube.client import Cause
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.explain import WAITS
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
+from diloco_operator.reconcile.status.job_state import under_way
+from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
+from diloco_operator.report import UnitPhase
 
 _NAMED = 4
 """Units that a message names one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A condition without its times."""
-
-    reason: ConditionReason
-    message: str = ""
-
-    @property
-    def status(self) -> str:
-        return self.reason.status
-
-
-type Statements = dict[ConditionType, Statement]
-
-
-def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generation: int, now: float) -> list[dict[str, Any]]:
-    """`status.conditions`, in the order of `ConditionType`. lastTransitionTime moves only when a status changes."""
-    before = {each["type"]: each for each in previous}
-    found: list[dict[str, Any]] = []
-    for kind in ConditionType:
-        statement = now_true.get(kind)
-        old = before.get(kind.value)
-        if statement is None:
-            if old is not None:
-                found.append(dict(old))
-            continue
-        same = old is not None and old.get("status") == statement.status
-        found.append(
-            {
-                "type": kind.value,
-                "status": statement.status,
-                "reason": statement.reason.value,
-                "message": statement.message,
-                "observedGeneration": generation,
-                "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else format_timestamp(now),
-            }
-        )
-    return found
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
@@ -106,11 +66,13 @@ def running(
     """Of a job that is neither over nor suspended. `rejected`: objects that could not be created and without which no unit can start, and
     why. `deleting`: objects of the job that are being deleted, but not by the operator. `kept_claim`: a claim that an earlier job of this
     name left."""
+    training = _training(context, scaling, active.contributing, syncer_down, _names_taken(taken, kept_claim), rejected)
+    begun = training.status == TRUE or under_way(context.observed.job.status)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: _placed(context, scaling),
-        ConditionType.TRAINING: _training(context, scaling, active.contributing, syncer_down, _names_taken(taken, kept_claim), rejected),
-        ConditionType.DEGRADED: _degraded(context, scaling, active, deleting),
+        ConditionType.TRAINING: training,
+        ConditionType.DEGRADED: _degraded(context, scaling, active, deleting, begun=begun),
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
@@ -121,12 +83,12 @@ def suspended(still: Sequence[str]) -> Statements:
     """`still`: names of the pods that have not gone yet."""
     done = not still
     message = "nothing runs, the state is kept" if done else f"waits for {_several(still)} to hand back state and end"
-    stopped = "the job is suspended; set spec.suspend to false to resume where it stopped"
+    how = "the job is suspended; set spec.suspend to false to resume where it stopped"
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, "every slice is given back" if done else "slices are being given back"),
-        ConditionType.TRAINING: Statement(TrainingReason.STOPPED, stopped),
-        ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED),
+        ConditionType.TRAINING: Statement(TrainingReason.SUSPENDED, how),
+        ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED, "the job is suspended"),
         ConditionType.SUSPENDED: Statement(SuspendedReason.SUSPENDED if done else SuspendedReason.SUSPENDING, message),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
@@ -135,16 +97,21 @@ def suspended(still: Sequence[str]) -> Statements:
 
 def ended(end: JobEnd) -> Statements:
     """Of a job that is complete or failed."""
-    text = f"the job is {'complete' if end.complete else 'failed'}"
-    reason = Statement(end.reason, end.message)
+    if end.complete:
+        text = "the job is complete"
+        placed, training, degraded = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE, DegradedReason.JOB_COMPLETE
+    else:
+        text = "the job failed"
+        placed, training, degraded = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, DegradedReason.JOB_FAILED
+    how = Statement(end.reason, end.message)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
-        ConditionType.PLACED: Statement(PlacedReason.STOPPED, text),
-        ConditionType.TRAINING: Statement(TrainingReason.STOPPED, text),
-        ConditionType.DEGRADED: Statement(DegradedReason.STOPPED, text),
+        ConditionType.PLACED: Statement(placed, text),
+        ConditionType.TRAINING: Statement(training, text),
+        ConditionType.DEGRADED: Statement(degraded, text),
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
-        ConditionType.COMPLETE: reason if end.complete else Statement(CompleteReason.STOPPED, "the job failed before its last step"),
-        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else reason,
+        ConditionType.COMPLETE: how if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
+        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else how,
     }
 
 
@@ -152,17 +119,18 @@ def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
     """Of a job that has ended and starts again now: nothing of it runs yet."""
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
-        ConditionType.PLACED: Statement(PlacedReason.STOPPED, text),
+        ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if isinstance(why, FailedReason) else PlacedReason.JOB_COMPLETE, text),
         ConditionType.TRAINING: Statement(TrainingReason.SYNCER_STARTING, text),
-        ConditionType.DEGRADED: Statement(DegradedReason.STOPPED, text),
+        ConditionType.DEGRADED: Statement(DegradedReason.LEARNERS_STARTING, text),
         ConditionType.COMPLETE: Statement(why if isinstance(why, CompleteReason) else CompleteReason.IN_PROGRESS, text),
         ConditionType.FAILED: Statement(why if isinstance(why, FailedReason) else FailedReason.NOT_FAILED, text),
     }
 
 
-def waiting_to_start(text: str) -> Statements:
+def waiting_to_start(why: FailedReason | CompleteReason, text: str) -> Statements:
     """Of a job that has ended and that cannot start again yet; the rest stays as it was."""
-    return {ConditionType.TRAINING: Statement(TrainingReason.STOPPED, text)}
+    failed = isinstance(why, FailedReason)
+    return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, text)}
 
 
 def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
@@ -208,6 +176,10 @@ def _training(
         return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in rejected))
     if taken:
         return Statement(TrainingReason.NAME_TAKEN, taken)
+    if len(contributing) < quorum and scaling.placed + scaling.rejected < quorum and not context.finishing:
+        count = f"{scaling.placed} of {plural(max(scaling.desired, quorum), 'unit has', 'units have')}" if scaling.placed else "no unit has"
+        text = f"{count} hardware, training.quorum is {quorum}; see Placed"
+        return Statement(TrainingReason.WAITING_FOR_HARDWARE, text)
     served = context.observed.report is not None or bool((context.observed.job.status.get("progress") or {}).get("step"))
     if syncer_down:
         if served:
@@ -220,6 +192,8 @@ def _training(
         limit = context.observed.config.report_stale_after
         text = f"the operator has had no report from the syncer for {limit:.0f} s; check its pod and network"
         return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
+    if context.finishing:
+        return Statement(TrainingReason.FINISHING, "the last outer step is done; the syncer writes the final snapshot")
     count = _count(scaling, contributing)
     if len(contributing) >= quorum and context.report.seeded:
         news = f"; the syncer {context.report.message}" if context.report.message else ""
@@ -244,7 +218,8 @@ def _names_taken(taken: Sequence[str], kept_claim: str) -> str:
     return ". ".join(found)
 
 
-def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Sequence[str]) -> Statement:
+def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Sequence[str], *, begun: bool) -> Statement:
+    """`begun`: the job has trained, or failed to, since it was created, resumed or retried."""
     learners, contributing = context.spec.learners, active.contributing
     volume = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {volume}" in deleting:
@@ -260,17 +235,22 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
         if _is_short_for_good(scaling) and not context.finishing:
             return Statement(DegradedReason.LEARNERS_LOST, _lost(context, scaling, contributing))
-        return Statement(
-            DegradedReason.ENOUGH_LEARNERS, f"{plural(len(contributing), 'contributes', 'contribute')}, learners.min is {learners.min}"
-        )
+        if context.finishing:
+            return Statement(DegradedReason.ENOUGH_LEARNERS, "the last outer step is done")
+        enough = f"{plural(len(contributing), 'contributes', 'contribute')}, learners.min is {learners.min}"
+        return Statement(DegradedReason.ENOUGH_LEARNERS, enough)
     there = contributing | active.returning
-    if len(there) >= learners.min:
-        text = f"{len(there)} trained until the syncer went away and reconnect by themselves, learners.min is {learners.min}"
-        return Statement(DegradedReason.ENOUGH_LEARNERS, text)
+    if begun and len(there) >= learners.min:
+        back = plural(len(active.returning), "reconnects by itself", "reconnect by themselves")
+        text = f"{_count(scaling, contributing)}, learners.min is {learners.min}; {back}, because the syncer went away"
+        return Statement(DegradedReason.LEARNERS_RECONNECTING, text)
     missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
+    reason = _degraded_reason(context, scaling, missing, begun=begun)
+    count = f"{_count(scaling, contributing)}, learners.min is {learners.min}"
+    if reason is DegradedReason.QUEUED:
+        return Statement(reason, f"{count}; see Placed")
     details = _missing(scaling, contributing)
-    text = f"{_count(scaling, contributing)}, learners.min is {learners.min}" + (f"; {details}" if details else "")
-    return Statement(_degraded_reason(missing), text + _blamed(context))
+    return Statement(reason, count + (f"; {details}" if details else "") + _blamed(context))
 
 
 def _is_short_for_good(scaling: Scaling) -> bool:
@@ -292,21 +272,30 @@ def _blamed(context: ReconcileContext) -> str:
     return f"; {context.hosts.program}" if context.hosts.program else ""
 
 
-def _degraded_reason(missing: Sequence[UnitStatusRecord]) -> DegradedReason:
+def _degraded_reason(context: ReconcileContext, scaling: Scaling, missing: Sequence[UnitStatusRecord], *, begun: bool) -> DegradedReason:
     """One cause if all the missing ones share it."""
-    causes = set()
-    for record in missing:
-        if record.state is UnitState.FAILED:
-            causes.add(DegradedReason.LEARNERS_LOST)
-        elif record.state is UnitState.BACKING_OFF:
-            causes.add(DegradedReason.LEARNERS_FAILED)
-        elif record.state is UnitState.PENDING and (not record.slice or record.reason in GAVE_UP):
-            causes.add(DegradedReason.LEARNERS_UNPLACED)
-        elif record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING) and record.restarts == 0:
-            causes.add(DegradedReason.LEARNERS_STARTING)
-        else:
-            causes.add(DegradedReason.LEARNERS_MISSING)
+    causes = {_cause(context, record, begun=begun) for record in missing}
+    if not begun and causes <= {DegradedReason.LEARNERS_STARTING, DegradedReason.LEARNERS_UNPLACED}:
+        return DegradedReason.LEARNERS_STARTING if scaling.placed >= context.spec.training.quorum else DegradedReason.QUEUED
     return causes.pop() if len(causes) == 1 else DegradedReason.LEARNERS_MISSING
+
+
+def _cause(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> DegradedReason:
+    if record.state is UnitState.FAILED:
+        return DegradedReason.LEARNERS_LOST
+    if record.state is UnitState.BACKING_OFF:
+        return DegradedReason.LEARNERS_FAILED
+    if record.state is UnitState.PENDING and (not record.slice or record.reason in GAVE_UP):
+        return DegradedReason.LEARNERS_UNPLACED
+    comes = record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING)
+    first = _is_new(context, record) if begun else record.ended_at is None  # units of a resumed job have trained before
+    return DegradedReason.LEARNERS_STARTING if comes and first else DegradedReason.LEARNERS_MISSING
+
+
+def _is_new(context: ReconcileContext, record: UnitStatusRecord) -> bool:
+    """The unit has never contributed, nor lost its connection to the syncer."""
+    seen = context.unit_report(record.name, record.attempt)
+    return record.restarts == 0 and record.tokens == 0 and (seen is None or seen.phase is not UnitPhase.DISCONNECTED)
 
 
 def _count(scaling: Scaling, contributing: frozenset[str]) -> str:

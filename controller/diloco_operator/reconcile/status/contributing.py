@@ -18,7 +18,8 @@ class ContributingUnits:
     contributing: frozenset[str] = frozenset()
     """Units whose present attempt contributes. Without a recent report: those that did when the last one came."""
     returning: frozenset[str] = frozenset()
-    """Units that trained when the syncer went, and train on as soon as it is back. They are not missing as long as a report would count."""
+    """Of a job that has trained: units that were there when the syncer went, and train on as soon as it is back. They are no alarm as long
+    as a report would count."""
     recheck_at: float | None = None
     """When the returning ones count as missing."""
 

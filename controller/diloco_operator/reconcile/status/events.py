@@ -10,7 +10,7 @@ from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import CONDITION_REASONS, EventReason, Severity
+from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, TRUE, UNKNOWN, EventReason, Severity
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
@@ -38,21 +38,21 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
     if not changed:
         return None
     if new.state is UnitState.FAILED:
-        return Event.of(EventReason.UNIT_FAILED, f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_FAILED, _said(new.name, new.message))
     if gave_slice_up(old, new):
-        return Event.of(EventReason.UNIT_GAVE_SLICE_UP, f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_GAVE_SLICE_UP, _said(new.name, new.message))
     ended = old is not None and new.ended_attempt > old.ended_attempt and new.restarts > old.restarts
     if new.state is UnitState.BACKING_OFF and ended:
-        return Event.of(EventReason.UNIT_CRASHED, f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_CRASHED, _said(new.name, new.message))
     if new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0):
-        again = f" after attempt {new.attempt - 1}: {old.message}" if old and old.attempt and old.message else ""
-        return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} starts on {new.slice}{again}")
+        return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} starts on {new.slice}")
     if ended:
-        return Event.of(EventReason.UNIT_LOST, f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_LOST, _said(new.name, new.message))
     if new.state is UnitState.DRAINING:
-        return Event.of(EventReason.UNIT_DRAINING, f"{new.name}: {new.message}")
+        return Event.of(EventReason.UNIT_DRAINING, _said(new.name, new.message))
     if new.state is UnitState.TRAINING:
-        back = f", {new.recover_seconds:.1f} s after it was lost" if new.recover_seconds is not None and new.attempt > 1 else ""
+        recovered = old is not None and old.ended_at is not None and new.recover_seconds is not None
+        back = f", {new.recover_seconds:.1f} s after it was lost" if recovered else ""
         return Event.of(EventReason.UNIT_CONTRIBUTES, f"{new.name}: attempt {new.attempt} contributes{back}")
     return None
 
@@ -71,14 +71,20 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
 
 
 def condition_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """One for each condition that took another status. Of a new job all are False but Accepted: that is no news."""
-    old = {each["type"]: each["status"] for each in before}
+    """One for each condition that took another status. Of a new job all are False but Accepted: that is no news, except that it has no
+    hardware."""
+    expected = dict.fromkeys(ConditionType, FALSE) | {ConditionType.ACCEPTED: TRUE, ConditionType.PLACED: UNKNOWN}
+    old = {**expected, **{each["type"]: each["status"] for each in before}}
     found = []
     for condition in after:
         kind = ConditionType(condition["type"])
-        if condition["status"] == old.get(kind.value, "True" if kind is ConditionType.ACCEPTED else "False"):
+        if condition["status"] == old[kind]:
             continue
         reason = {each.value: each for each in CONDITION_REASONS[kind]}[condition["reason"]]
         if reason.severity is not Severity.SILENT:
-            found.append(Event.of(reason, f"{kind.value}={condition['status']}: {condition['message']}"))
+            found.append(Event.of(reason, _said(f"{kind.value}={condition['status']}", condition["message"])))
     return found
+
+
+def _said(subject: str, message: str) -> str:
+    return f"{subject}: {message}" if message else subject

@@ -20,6 +20,7 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status.ending import JobEnd
+from diloco_operator.reconcile.status.job_state import state_of_ended
 from diloco_operator.report import snapshot_path
 
 FORMAT = "safetensors"
@@ -105,11 +106,12 @@ def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> 
 
 def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
     """The status of a job that is over, with what changed since: what happens to the claim, and when. The message of a job that ended under
-    an earlier release stays as it is."""
+    an earlier release stays as it is; its state is added."""
     status, model = context.observed.job.status, model_status(context)
     return {
         **status,
         "observedGeneration": context.observed.job.generation,
+        **state_of_ended(status),
         **({"model": model} if model is not None else {}),
         "conditions": [_restated(context, model, retention, each) for each in status.get("conditions") or ()],
     }

@@ -69,7 +69,7 @@ def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapp
 def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[str, Any]:
     """The status as it is, with what the start waits for."""
     text = f"{start.message}, as soon as the pod {names.syncer_pod_name(context.observed.job.name)} of its last run has gone"
-    return with_conditions(context.observed.job, waiting_to_start(text), context.now)
+    return with_conditions(context.observed.job, waiting_to_start(start.reason, text), context.now)
 
 
 def fresh_units(context: ReconcileContext, start: SecondStart) -> dict[str, UnitStatusRecord]:

@@ -112,7 +112,7 @@ def test_columns_and_scale_point_at_fields() -> None:
 def test_narrow_columns_answer_the_first_questions() -> None:
     columns: list[dict[str, Any]] = build_crd()["spec"]["versions"][0]["additionalPrinterColumns"]
     narrow = [column["name"] for column in columns if not column.get("priority")]
-    assert narrow == ["Training", "Reason", "Learners", "Of", "Step", "Steps", "Tokens/s", "Age"]
+    assert narrow == ["State", "Reason", "Learners", "Of", "Step", "Steps", "Loss", "Age"]
     assert "Pools" in [column["name"] for column in columns if column.get("priority")]
 
 

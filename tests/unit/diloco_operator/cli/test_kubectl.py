@@ -195,7 +195,7 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
     shown = status_text(a_view(trains, waits, progress=progress, pools=pools, Training="True", Degraded="True"), NOW)
     assert shown == (
         "bytes-lm in namespace team\n"
-        "  Training: about Training; Degraded: about Degraded\n"
+        "  Degraded: about Degraded\n"
         "  step 600 of 2400 (25%), loss 2.310, 41.6M tokens, 51.2k tokens/s, about 10m00s left\n"
         "  1 learner contributes, 2 placed, 3 desired (min 2, max 6)\n"
         "\n"
@@ -261,8 +261,8 @@ def test_job_without_status_may_be_in_a_namespace_that_no_operator_watches() -> 
         (a_view(Failed="True", Complete="False"), "Failed: about Failed"),
         (a_view(Complete="True", Training="False"), "Complete: about Complete"),
         (a_view(suspend=True, Suspended="True"), "Suspended: about Suspended"),
-        (a_view(suspend=True, Suspended="False", Training="True"), "Suspending: about Suspended"),
-        (a_view(Accepted="True", Placed="False", Training="False"), "Placed=False PlacedReason: about Placed"),
+        (a_view(suspend=True, Suspended="False", Training="True"), "Training, to be suspended: the operator has not seen spec.suspend yet"),
+        (a_view(Accepted="True", Placed="False", Training="False"), "Starting: Placed=False PlacedReason: about Placed"),
     ],
 )
 def test_the_headline_is_what_matters_most(view: JobView, headline: str) -> None:

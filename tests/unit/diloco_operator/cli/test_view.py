@@ -93,7 +93,7 @@ def test_conditions_are_told_when_they_change_and_not_for_how_every_job_begins()
 
 def test_unit_that_fails_and_recovers_is_followed() -> None:
     training = view(units=[unit(slice="np-1", attempt=1)])
-    ended = view(units=[unit(state="BackingOff", slice="np-1", attempt=1, reason="Crashed", message="exit 137")])
+    ended = view(units=[unit(state="BackingOff", slice="np-1", attempt=1, reason="Crashed", message="exit 137", endedAt=SINCE)])
     again = view(units=[unit(slice="np-2", attempt=2, recoverSeconds=3.25)])
     (line,) = changes(training, ended)
     assert line == Line("unit", "bytes-lm", "v5p-0 BackingOff on np-1, attempt 1 (was Training): Crashed: exit 137", True, "v5p-0")
@@ -192,11 +192,11 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     assert "Ctrl-C drains" in text
 
 
-def test_summary_has_conditions_losses_and_a_row_for_each_unit() -> None:
+def test_summary_has_the_state_losses_and_a_row_for_each_unit() -> None:
     units = [unit(state="Completed", tokens=270336, tokensPerSecond=2878.7, weight=0.195, restarts=1, recoverSeconds=2.5)]
     progress = {"tokens": 270336, "loss": 2.7049, "heldOutLoss": 2.6739}
     text = rendered(summary(view(step=400, units=units, progress=progress, Complete="True")))
-    assert "Complete=True" in text
+    assert "bytes-lm  Complete: about Complete" in text
     assert "held-out loss 2.6739" in text
     assert ["v5p-0", "Completed", "270,336", "2,879", "19.5%", "1", "2.5", "s"] in [line.split() for line in text.splitlines()]
 

@@ -331,4 +331,4 @@ def test_without_any_hardware_no_learner_is_counted() -> None:
     stage.settle()
     stage.all_contribute()
     stage.settle()
-    assert stage.condition("Training")["message"].startswith("no learner has hardware, training.quorum is 1")
+    assert stage.condition("Training")["message"].startswith("no unit has hardware, training.quorum is 1")

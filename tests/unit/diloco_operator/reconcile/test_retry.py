@@ -87,7 +87,8 @@ def test_retry_starts_a_failed_job_from_its_last_snapshot_with_new_attempts() ->
         "Retrying",
         "Failed=False: retry 1: the job starts again from its last snapshot, of outer step 30",
     )
-    assert stage.true() == {"Accepted"}
+    assert stage.true() == {"Accepted", "Degraded"}
+    assert stage.status["state"] == "Starting"
     assert stage.status["retry"] == 1
     starts(stage)
     assert stage.true() == {"Accepted", "Placed", "Training"}
@@ -169,7 +170,7 @@ def test_job_waits_for_the_end_of_its_old_syncer() -> None:
     assert stage.condition("Training")["message"].endswith(", as soon as the pod bytes-lm-syncer of its last run has gone")
     stage.kubelets_finish_deletions()
     stage.step()
-    assert stage.true() == {"Accepted"}
+    assert stage.true() == {"Accepted", "Degraded"}
 
 
 def test_each_retry_is_acted_on_once() -> None:

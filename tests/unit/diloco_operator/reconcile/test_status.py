@@ -183,7 +183,7 @@ def test_learner_that_starts_again_is_missing_and_not_merely_starting() -> None:
     assert stage.condition("Degraded")["reason"] == "LearnersMissing"
 
 
-@pytest.mark.parametrize(("nodes", "reason"), [(2, "LearnersStarting"), (0, "LearnersUnplaced")])
+@pytest.mark.parametrize(("nodes", "reason"), [(2, "LearnersStarting"), (0, "Queued")])
 def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
     stage = Stage(a_job().with_learners(2, 2).with_pool(max=2), *(a_tpu_node(f"tpu-{i}") for i in range(nodes)))
     stage.settle()

@@ -1,0 +1,52 @@
+"""The state of a job in one word, and how to read it from a status. `reconcile.status.job_state` decides it.
+
+See docs/decisions/0138-job-state.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.reasons import TRUE, SuspendedReason
+
+
+class JobState(enum.StrEnum):
+    """Where a job is in its life, in one word."""
+
+    QUEUED = "Queued"
+    """It has not trained yet, and waits for hardware or for its turn."""
+    STARTING = "Starting"
+    """It has hardware, and has not trained yet, or not since it was resumed."""
+    TRAINING = "Training"
+    """Outer steps go on, and nothing is wrong."""
+    DEGRADED = "Degraded"
+    """Something is wrong: learners or the syncer are missing, snapshots fail, or the operator cannot look after the job."""
+    SUSPENDED = "Suspended"
+    """It is suspended, or about to be."""
+    COMPLETE = "Complete"
+    """The last step is done."""
+    FAILED = "Failed"
+    """It cannot go on by itself."""
+
+
+OVER = (JobState.COMPLETE, JobState.FAILED)
+"""States in which a job does not go on by itself."""
+
+
+def state_on_record(status: Mapping[str, Any]) -> JobState | None:
+    """By a checked status. One that an earlier release wrote has no state: then by its conditions. None: nothing is on record."""
+    if "state" in status:
+        return JobState(status["state"])
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    true = {kind for kind, condition in conditions.items() if condition["status"] == TRUE}
+    for terminal in TERMINAL:
+        if terminal in true:
+            return JobState(terminal.value)
+    if ConditionType.SUSPENDED in true or conditions.get(ConditionType.SUSPENDED, {}).get("reason") == SuspendedReason.SUSPENDING:
+        return JobState.SUSPENDED
+    if ConditionType.TRAINING in true or (status.get("progress") or {}).get("step"):
+        return JobState.TRAINING if ConditionType.TRAINING in true and ConditionType.DEGRADED not in true else JobState.DEGRADED
+    return JobState.STARTING if conditions else None

@@ -1,0 +1,68 @@
+"""The state of a job in one word, from its conditions and from the state on record. Pure.
+
+See docs/decisions/0138-job-state.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.reasons import FALSE, TRUE, ConditionReason, Severity, SuspendedReason, TrainingReason
+from diloco_operator.api.state import OVER, JobState, state_on_record
+from diloco_operator.reconcile.status.statements import Statements
+
+_UNDER_WAY = (JobState.TRAINING, JobState.DEGRADED)
+
+
+def under_way(status: Mapping[str, Any]) -> bool:
+    """By the status, the job has trained, or failed to, since it was created, resumed or retried. From then on whatever it lacks is worth
+    an alarm."""
+    return state_on_record(status) in _UNDER_WAY
+
+
+def job_state(statements: Statements, status: Mapping[str, Any]) -> dict[str, str]:
+    """`state` and `reason` of the next status; `status` is the one on record. Without a word on whether the spec is accepted, all stays as
+    it was."""
+    if ConditionType.ACCEPTED not in statements:
+        return state_of_ended(status)
+    state, reason = _state(statements, status)
+    return {"state": state.value, "reason": reason}
+
+
+def state_of_ended(status: Mapping[str, Any]) -> dict[str, str]:
+    """`state` and `reason` of a job that is over and whose status an earlier release wrote; empty: they are there."""
+    state = state_on_record(status)
+    how = next((each for each in status.get("conditions") or () if each["type"] == state), None)
+    return {"state": state.value, "reason": how["reason"]} if "state" not in status and state is not None and how is not None else {}
+
+
+def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState, str]:
+    on_record = state_on_record(status)
+    accepted = statements[ConditionType.ACCEPTED].reason
+    if accepted.status == FALSE:
+        return _not_looked_after(on_record, accepted, status)
+    for terminal in TERMINAL:
+        if statements[terminal].status == TRUE:
+            return JobState(terminal.value), statements[terminal].reason
+    suspended = statements.get(ConditionType.SUSPENDED)
+    if suspended is not None and suspended.reason is not SuspendedReason.NOT_SUSPENDED:
+        return JobState.SUSPENDED, suspended.reason
+    training, degraded = statements[ConditionType.TRAINING].reason, statements[ConditionType.DEGRADED].reason
+    if degraded.status == TRUE and degraded.severity is Severity.WARNING:
+        return JobState.DEGRADED, degraded
+    if training.status == TRUE:
+        return JobState.TRAINING, training
+    if on_record in _UNDER_WAY:
+        return JobState.DEGRADED, training
+    return (JobState.QUEUED if training is TrainingReason.WAITING_FOR_HARDWARE else JobState.STARTING), training
+
+
+def _not_looked_after(on_record: JobState | None, accepted: ConditionReason, status: Mapping[str, Any]) -> tuple[JobState, str]:
+    """The operator leaves alone what runs, and says why it does not look after it."""
+    if on_record in OVER:
+        return on_record, status.get("reason", "")
+    if on_record in _UNDER_WAY:
+        return JobState.DEGRADED, accepted
+    return on_record or JobState.QUEUED, accepted

@@ -1,0 +1,51 @@
+"""Conditions before they go into the status: what is true now, without times. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.reasons import ConditionReason
+from diloco_operator.kube.timestamps import format_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A condition without its times."""
+
+    reason: ConditionReason
+    message: str = ""
+
+    @property
+    def status(self) -> str:
+        return self.reason.status
+
+
+type Statements = dict[ConditionType, Statement]
+
+
+def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generation: int, now: float) -> list[dict[str, Any]]:
+    """`status.conditions`, in the order of `ConditionType`. lastTransitionTime moves only when a status changes."""
+    before = {each["type"]: each for each in previous}
+    found: list[dict[str, Any]] = []
+    for kind in ConditionType:
+        statement = now_true.get(kind)
+        old = before.get(kind.value)
+        if statement is None:
+            if old is not None:
+                found.append(dict(old))
+            continue
+        same = old is not None and old.get("status") == statement.status
+        found.append(
+            {
+                "type": kind.value,
+                "status": statement.status,
+                "reason": statement.reason.value,
+                "message": statement.message,
+                "observedGeneration": generation,
+                "lastTransitionTime": old["lastTransitionTime"] if same and old is not None else format_timestamp(now),
+            }
+        )
+    return found
