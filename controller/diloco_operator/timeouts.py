@@ -171,6 +171,23 @@ class ReconcileTimeouts:
         check_order("reconcile", _ZERO, ("crd_retry", self.crd_retry), ("crd_recheck", self.crd_recheck))
 
 
+@dataclass(frozen=True, slots=True)
+class ExportTimeouts:
+    """An export through a pod."""
+
+    poll: float = 0.5
+    """Between two looks at the pod while it starts."""
+    silence: float = 120.0
+    """A stream that brings nothing for so long is broken. The sender says something whenever it has read 128 MiB."""
+    start: float = 600.0
+    """From the creation of the pod until it runs: a node may have to be made for it, and the image pulled."""
+    whole: float = 7200.0
+    """The whole export. The pod ends by itself after so long, for the case that this command cannot delete it."""
+
+    def __post_init__(self) -> None:
+        check_order("export", _ZERO, ("poll", self.poll), ("silence", self.silence), ("start", self.start), ("whole", self.whole))
+
+
 def check_together(requests: RequestTimeouts, *, expectation: float, stop: float) -> None:
     """Raises ValueError where time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
     for (name, seconds), (limit, most) in (
@@ -184,6 +201,7 @@ def check_together(requests: RequestTimeouts, *, expectation: float, stop: float
 REQUESTS = RequestTimeouts()
 CREDENTIALS = CredentialTimeouts()
 RECONCILE = ReconcileTimeouts()
+EXPORT = ExportTimeouts()
 
 STANDBY_RETRY = 0.05
 """Shortest pause between two attempts to take a lease."""

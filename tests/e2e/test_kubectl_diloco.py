@@ -10,6 +10,7 @@ import pytest
 from builders.control_plane import ControlPlane, start
 from builders.kube_jobs import install_chart, kube_cluster, operator
 from builders.local_jobs import a_fleet, a_quadratic_job
+from safetensors.numpy import load_file
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,6 +26,10 @@ def attempts(job: Any) -> dict[str, int]:
 def of_job(plane: ControlPlane, *kinds: str) -> list[str]:
     """`kind/name` of the objects of the job `quad`."""
     return plane.kubectl("get", ",".join(kinds), "-l", "diloco.dev/job=quad", "-o", "name").stdout.split()
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return list(folder.glob("**/*.part"))
 
 
 async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end(tmp_path: Path) -> None:
@@ -52,10 +57,26 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end
                 assert "\n  Training: 3 of 3 learners contribute\n" in shown
                 assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
 
+                said = await diloco("export", "quad", "-o", str(tmp_path / "running.safetensors"))
+                assert f"{tmp_path}/running.safetensors: " in said
+                assert "of job quad, sha256 " in said
+
                 said = await diloco("suspend", "quad", "--wait", "--timeout", "2m")
                 assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
                 parked = await cluster.job("quad", contribute(0))
                 assert of_job(plane, "pods") == ["pod/quad-v5p-1-a1-0"], "what ended by itself stays, and nothing else"
+
+                (tmp_path / "parked").mkdir()
+                said = await diloco("export", "quad", "-o", str(tmp_path / "parked"))
+                assert f"outer step {parked['status']['progress']['step']} of job quad" in said
+                assert load_file(tmp_path / "parked" / "model.safetensors").keys() == load_file(tmp_path / "running.safetensors").keys()
+                unknown = await asyncio.to_thread(plane.kubectl, "diloco", "export", "quad", "--step", "7", check=False)
+                assert unknown.returncode == 1
+                assert "there is no snapshot of outer step 7 in " in unknown.stderr
+                assert f"outer steps {parked['status']['progress']['step']}, " in unknown.stderr
+                assert unfinished(tmp_path) == []
+                left = plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/component=export")["items"]
+                assert [pod for pod in left if "deletionTimestamp" not in pod["metadata"]] == []
 
                 said = await diloco("resume", "quad", "--wait", "--timeout", "2m")
                 assert said.splitlines()[-1].startswith("dilocojob.diloco.dev/quad trains: ")

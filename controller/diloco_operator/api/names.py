@@ -56,7 +56,7 @@ OPERATOR_LEASE = "diloco-operator"
 LABEL_JOB = f"{GROUP}/job"
 """Name of the job, for selectors."""
 LABEL_COMPONENT = f"{GROUP}/component"
-"""COMPONENT_LEARNER or COMPONENT_SYNCER."""
+"""COMPONENT_LEARNER, COMPONENT_SYNCER or COMPONENT_EXPORT."""
 LABEL_UNIT = f"{GROUP}/unit"
 """Name of the learner unit, `<pool>-<index>`."""
 LABEL_POOL = f"{GROUP}/pool"
@@ -73,6 +73,8 @@ LOCAL_PREFIX = f"local.{GROUP}"
 
 COMPONENT_LEARNER = "learner"
 COMPONENT_SYNCER = "syncer"
+COMPONENT_EXPORT = "export"
+"""A pod of `kubectl diloco export`. It belongs to a claim and not to a job, so it has no LABEL_JOB: the operator leaves it alone."""
 
 # Annotations.
 ANNOTATION_SLICE = f"{GROUP}/slice"
@@ -106,6 +108,8 @@ NODE_ZONE = "topology.kubernetes.io/zone"
 
 LEARNER_CONTAINER = "learner"
 """The container of a pool's template that is the training program."""
+EXPORT_CONTAINER = "export"
+"""The container in the pod of `kubectl diloco export`."""
 SYNCER_CONTAINER = "syncer"
 
 

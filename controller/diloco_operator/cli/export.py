@@ -52,19 +52,20 @@ def export(source: str, job: str, output: Path, step: int | None, dtype: DType) 
     what else fsspec has a driver for, as in spec.training.checkpoint.uri. Snapshots are read and checked, never changed. For a job in a
     cluster: kubectl diloco export JOB.
     """
-    try:
-        with ending_in_order(), open_model(source, job=job, step=step, dtype=dtype) as model:
-            about = announcement(model)
-            click.echo(f"reading {about.snapshot}", err=True)
-            with TargetFile(target_path(output)) as target, progress_of(about) as advance:
-                for piece in model.pieces():
-                    target.write(piece)
-                    advance(len(piece))
-                target.commit()
-    except ExportError as error:
-        raise CommandError(str(error)) from error
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+    with errors_of_export():
+        export_from(source, job, output, step, dtype)
+
+
+def export_from(source: str, job: str, output: Path, step: int | None, dtype: DType) -> None:
+    """Write the file and say what it is. Raises ExportError."""
+    with open_model(source, job=job, step=step, dtype=dtype) as model:
+        about = announcement(model)
+        click.echo(f"reading {about.snapshot}", err=True)
+        with TargetFile(target_path(output)) as target, progress_of(about) as advance:
+            for piece in model.pieces():
+                target.write(piece)
+                advance(len(piece))
+            target.commit()
     click.echo(summary(target, about, dtype))
 
 
@@ -91,8 +92,8 @@ def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def ending_in_order() -> Iterator[None]:
-    """SIGTERM ends the command as an exception does, so that no part of a file stays."""
+def errors_of_export() -> Iterator[None]:
+    """Errors end the command with a message. SIGTERM ends it as an exception does, so that nothing stays of a file or a pod."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(_EXIT_TERMINATED)
@@ -100,5 +101,9 @@ def ending_in_order() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

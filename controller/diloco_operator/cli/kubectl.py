@@ -33,18 +33,22 @@ _TIMEOUT = click.option(
 )
 
 
-_OF_DILOCO = {"validate": "diloco_operator.cli.validate", "crd": "diloco_operator.cli.crd"}
-"""Commands of `diloco` that the plugin offers too, by module. They are imported when needed, so that the plugin starts fast."""
+_IMPORTED_WHEN_NEEDED = {
+    "export": "diloco_operator.cli.kubectl_export",
+    "validate": "diloco_operator.cli.validate",
+    "crd": "diloco_operator.cli.crd",
+}
+"""Commands by module, so that the others start fast. `validate` and `crd` are commands of `diloco` too."""
 
 
 class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_OF_DILOCO]
+        return [*super().list_commands(ctx), *_IMPORTED_WHEN_NEEDED]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _OF_DILOCO:
+        if cmd_name not in _IMPORTED_WHEN_NEEDED:
             return super().get_command(ctx, cmd_name)
-        command = getattr(importlib.import_module(_OF_DILOCO[cmd_name]), cmd_name)
+        command = getattr(importlib.import_module(_IMPORTED_WHEN_NEEDED[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

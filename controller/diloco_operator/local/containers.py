@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from diloco.contract import ENV_RELATIVE_SPEED
 
 from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
-from diloco_operator.local.environment import LIBRARY_THREADS, NO_ACCELERATORS, Command, ContainerConfigError, Sources, command
+from diloco_operator.local.environment import (
+    LIBRARY_THREADS,
+    NO_ACCELERATORS,
+    Command,
+    ContainerConfigError,
+    Mount,
+    Sources,
+    command,
+    translate,
+)
 from diloco_operator.local.kubelet_context import KubeletContext, SimulatedNode, out_of_memory_kills
 from diloco_operator.local.pod_status import (
     RESTART_FORGOTTEN_AFTER,
@@ -58,6 +67,8 @@ class Container:
         self._policy = policy
         self._changed = changed
         self._process: Process | None = None
+        self._configured: Command | None = None
+        self._mounts: Sequence[Mount] = ()
         self._stopping = asyncio.Event()
         self._killing = False
         self._restarts_in_a_row = 0
@@ -103,6 +114,13 @@ class Container:
         await self._context.supervisor.signal(self._process, number, group=True)
         return True
 
+    def inside(self, words: Sequence[str]) -> Command | None:
+        """What another program in this container is here; None: the container does not run."""
+        if self._configured is None or not (self._process and self._process.running):
+            return None
+        argv = _here([translate(word, self._mounts, self._context.addresses.resolve) for word in words])
+        return replace(self._configured, argv=tuple(argv), cwd=self._context.working_directory / (self._configured.cwd or ""))
+
     def _update_state(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)
         self._changed()
@@ -147,6 +165,7 @@ class Container:
         claims = await _fetch(client, VOLUME_CLAIMS, namespace, _named(pod, {("persistentVolumeClaim", "claimName")}))
         folders = {name: await self._context.folder_of(claim) for name, claim in claims.items()}
         mounts = self._folder.mounts(pod, self._spec, sources, folders)
+        self._mounts = mounts
         speed = (
             {ENV_RELATIVE_SPEED: self._node.relative_speed} if self._node.relative_speed and self._spec["name"] == LEARNER_CONTAINER else {}
         )
@@ -165,18 +184,16 @@ class Container:
         output = self._folder.log(self._spec["name"], self.state.restarts)
         self.logs.append((output, output.stat().st_size if output.exists() else 0))
         memory_kills = out_of_memory_kills()
-        program, *arguments = configured.argv
-        argv = [sys.executable if program in ("python", "python3") else program, *arguments]
         directory = self._context.working_directory / (configured.cwd or "")
         try:
-            process = await self._context.supervisor.spawn(argv, env=configured.env, cwd=directory, log=output)
+            process = await self._context.supervisor.spawn(_here(configured.argv), env=configured.env, cwd=directory, log=output)
         except StartFailed as refused:
             now = self._context.now()
             what = f'failed to start container: exec: "{configured.argv[0]}": {refused}'
             output.write_text(what + "\n")
             self._update_state(now=Terminated(_START_ERROR, "StartError", now, now, message=what))
             return None
-        self._process = process
+        self._process, self._configured = process, configured
         self._update_state(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
         if self._killing or not self._node.running.is_set():
             await self._context.supervisor.end(process)
@@ -278,3 +295,9 @@ def _plain(data: Mapping[str, str] | None) -> dict[str, bytes]:
 
 def _decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in (data or {}).items()}
+
+
+def _here(argv: Sequence[str]) -> list[str]:
+    """With this interpreter in place of an image's."""
+    program, *arguments = argv
+    return [sys.executable if program in ("python", "python3") else program, *arguments]

@@ -10,12 +10,13 @@ import contextlib
 import enum
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diloco_operator.api.names import PODS
+from diloco_operator.api.names import COMPONENT_EXPORT, LABEL_COMPONENT, PODS
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.reflector import CachedObject, ObjectKey, Reflector, as_it_is
+from diloco_operator.local.environment import Command
 from diloco_operator.local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_operator.local.pod_worker import PodWorker
 
@@ -118,6 +119,14 @@ class Kubelet:
             files = [self._context.state_dir / "logs" / namespace / pod / f"{container}-{count}.log" for count in counts]
             logs = [(file, 0) for file in files if file.exists()]
         return logs, running
+
+    def export_program(self, namespace: str, pod: str, container: str, words: Sequence[str]) -> Command | None:
+        """What a program in a pod of `kubectl diloco export` is here; None: it is no such pod, or it does not run."""
+        found = self._reflector.cache.get(namespace, pod)
+        worker = self._workers.get(found.uid) if found else None
+        if worker is None or (worker.pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) != COMPONENT_EXPORT:
+            return None
+        return worker.inside(container, words)
 
     def logs(self, namespace: str, pod: str) -> list[Path]:
         """The logs of a pod's containers, oldest first."""

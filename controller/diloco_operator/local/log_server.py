@@ -12,7 +12,7 @@ import datetime
 import os
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,11 +34,16 @@ _UNKNOWN = ("sinceTime", "sinceSeconds", "timestamps")
 
 class LogServer:
     """An async context manager. `runs` gives for a container (namespace, pod, name) the log of each run with the position where the run
-    begins in it, oldest first; and whether the container runs now."""
+    begins in it, oldest first; and whether the container runs now. `execute` answers `/exec/…`, see `exec_endpoint`."""
 
-    def __init__(self, runs: Callable[[str, str, str], tuple[list[tuple[Path, int]], bool]]) -> None:
+    def __init__(
+        self,
+        runs: Callable[[str, str, str], tuple[list[tuple[Path, int]], bool]],
+        execute: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> None:
         self._runs = runs
         application = web.Application()
+        application.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
         application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         self._tls: ssl.SSLContext | None = None

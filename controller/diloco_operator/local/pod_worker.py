@@ -15,7 +15,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
 from diloco_operator.local.containers import Container, first_of, mounted_sources
-from diloco_operator.local.environment import ContainerConfigError
+from diloco_operator.local.environment import Command, ContainerConfigError
 from diloco_operator.local.kubelet_context import KubeletContext, SimulatedNode
 from diloco_operator.local.pod_status import Running, Waiting, initial_states, phase, pod_status
 from diloco_operator.local.volumes import CHANGING, PodFolder
@@ -70,6 +70,11 @@ class PodWorker:
         """The log of each run of a container with the position where the run begins in it, oldest first; and whether the container runs."""
         found = next((each for each in self._containers if each.state.name == container), None)
         return (found.logs, isinstance(found.state.now, Running)) if found else ([], False)
+
+    def inside(self, container: str, words: Sequence[str]) -> Command | None:
+        """What another program in a container of the pod is here; None: no such container runs."""
+        found = next((each for each in self._main if each.state.name == container), None)
+        return found.inside(words) if found else None
 
     async def stop_with_node(self) -> None:
         """The node stopped: kill every process, and report nothing."""

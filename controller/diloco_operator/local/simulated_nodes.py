@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from diloco_operator.api.names import LABEL_JOB
+from diloco_operator.api.names import COMPONENT_EXPORT, LABEL_COMPONENT, LABEL_JOB
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.background_tasks import BackgroundTasks
 from diloco_operator.local.cluster_nodes import ClusterNodes
+from diloco_operator.local.exec_endpoint import ExecEndpoint
 from diloco_operator.local.kubelet import Kubelet
 from diloco_operator.local.kubelet_context import KubeletContext, base_environment
 from diloco_operator.local.log_server import LogServer
@@ -66,7 +67,7 @@ class SimulatedNodes:
                 environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, admission_error=self._refuses,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
-            logs = await stack.enter_async_context(LogServer(self.kubelet.runs))
+            logs = await stack.enter_async_context(LogServer(self.kubelet.runs, ExecEndpoint(self.kubelet.export_program).answer))
             self.nodes = ClusterNodes(
                 self.client, self.kubelet, context, self._manifests, server=server, heartbeat=self._heartbeat, listen=logs.listen
             )  # fmt: skip
@@ -93,7 +94,8 @@ class SimulatedNodes:
         await self._provisioner.leave()
 
     def _refuses(self, pod: Obj) -> str:
-        if self._all_pods or LABEL_JOB in (pod["metadata"].get("labels") or {}):
+        labels = pod["metadata"].get("labels") or {}
+        if self._all_pods or LABEL_JOB in labels or labels.get(LABEL_COMPONENT) == COMPONENT_EXPORT:
             return ""
         return (
             "this node is simulated by `diloco local nodes`, which runs only pods of DiLoCoJobs; with --all-pods it runs every pod, "

@@ -9,6 +9,7 @@ See docs/decisions/0140-export.md.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import json
@@ -96,18 +97,20 @@ class ModelFile:
         return len(self._header) + self.parameters * _CODES[self.dtype][1]
 
     def pieces(self) -> Iterator[bytes]:
-        """The file, some MiB at a time. It is good only if the iteration ends without an ExportError: the snapshot's checksum is known
-        after the last piece. Once."""
+        """The file, some MiB at a time, and before it an empty piece for each block that is read for the checksum only. It is good only if
+        the iteration ends without an ExportError: the snapshot's checksum is known after the last piece. Once."""
         with self._as_export_error():
+            for _ in self._skip_to(self._data_at + self._tensors[0].begin):
+                yield b""
             yield self._header
             for tensor in self._tensors:
-                self._skip_to(self._data_at + tensor.begin)
+                collections.deque(self._skip_to(self._data_at + tensor.begin), maxlen=0)
                 left = tensor.end - tensor.begin
                 while left:
                     block = self._read(min(_BLOCK, left))
                     left -= len(block)
                     yield self._coded(block, tensor.name)
-            self._skip_to(self.snapshot.manifest["bytes"])
+            collections.deque(self._skip_to(self.snapshot.manifest["bytes"]), maxlen=0)
             if self._file.read(1):
                 raise Unusable(f"{TENSORS_FILE} is longer than its manifest says")
             if self._digest.hexdigest() != self.snapshot.manifest["sha256"]:
@@ -155,12 +158,12 @@ class ModelFile:
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _skip_to(self, position: int) -> None:
-        """Read on, for the checksum."""
+    def _skip_to(self, position: int) -> Iterator[int]:
+        """Read on, for the checksum; gives the size of each block."""
         if position < self._at:
             raise Unusable(f"the tensors in {TENSORS_FILE} overlap")
         while self._at < position:
-            self._read(min(_BLOCK, position - self._at))
+            yield len(self._read(min(_BLOCK, position - self._at)))
 
     @contextlib.contextmanager
     def _as_export_error(self) -> Iterator[None]:

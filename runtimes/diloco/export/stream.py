@@ -1,4 +1,5 @@
-"""A model over a pipe that may break: a line of JSON that says what comes, the file, and a line of JSON with its checksum.
+"""A model over a pipe that may break: a line of JSON that says what comes, the file, and a line of JSON with its checksum. Empty lines
+before that say that the sender still reads, so that no proxy takes the connection for dead.
 
     {"format": 1, "bytes": 1234, "step": 240, "job": "bytes-lm", "snapshot": "/var/lib/diloco/…", "tensors": 12, "parameters": 300, …}
     …1234 bytes…
@@ -23,6 +24,8 @@ from diloco.export.places import ExportError
 FORMAT = 1
 RECEIVED = b"received\n"
 _LONGEST_LINE = 1 << 16
+_SILENT_BLOCKS = 32
+"""Blocks that are read for the checksum between two empty lines: 128 MiB, some seconds of a slow volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,15 @@ def announcement(model: ModelFile) -> Announcement:
 
 def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
     """Write the stream; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the stream perhaps."""
-    output.write(json.dumps(asdict(announcement(model))).encode() + b"\n")
     digest = hashlib.sha256()
+    begun, silent = False, 0
     for piece in model.pieces():
+        if piece and not begun:
+            output.write(json.dumps(asdict(announcement(model))).encode() + b"\n")
+            begun = True
+        elif not piece and (silent := silent + 1) % _SILENT_BLOCKS == 0:
+            output.write(b"\n")
+            output.flush()
         output.write(piece)
         digest.update(piece)
     output.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
@@ -97,6 +106,8 @@ class StreamReader:
         raise ExportError(f"the stream ended after {came} of {self._announced.bytes} bytes, without its checksum")
 
     def _on_line(self, line: bytes) -> None:
+        if not line:
+            return
         try:
             found = json.loads(line)
             if self._announced is None:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from diloco_operator.kube.client import (
@@ -27,6 +27,7 @@ from diloco_operator.kube.rest.errors import error_of_status
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.nesting import loads
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
+from diloco_operator.kube.rest.pod_exec import PROTOCOL, PodExec
 from diloco_operator.kube.rest.send_guard import BeforeSend
 from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
 from diloco_operator.timeouts import REQUESTS
@@ -153,6 +154,18 @@ class RestClient:
         async with self._transport.answer("GET", path, query=wanted, timeout=None if follow else REQUESTS.answer) as response:
             async for piece in response.content.iter_any():
                 yield piece
+
+    @contextlib.asynccontextmanager
+    async def pod_exec(
+        self, namespace: str, name: str, command: Sequence[str], *, container: str, silence: float
+    ) -> AsyncIterator[PodExec]:
+        """A program in a running container. `silence`: seconds without output after which the connection counts as broken. Raises
+        `Forbidden` without the verbs get and create on pods/exec."""
+        query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
+        path = object_path(PODS, namespace, name, "exec")
+        words = [("command", word) for word in command]
+        async with self._transport.websocket(path, query=[*query, *words], protocol=PROTOCOL, silence=silence) as socket:
+            yield PodExec(socket, path)
 
     async def server_version(self) -> Obj:
         """`{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`. Also checks that the server can be reached."""

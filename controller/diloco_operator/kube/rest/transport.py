@@ -10,7 +10,7 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -117,6 +117,37 @@ class Transport:
             raise Unavailable(504, "Timeout", f"{method} {path}: no complete answer within {timeout} s") from None
         except aiohttp.ClientError as error:
             raise Unavailable(503, "ServiceUnavailable", f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+    @contextlib.asynccontextmanager
+    async def websocket(
+        self, path: str, *, query: Sequence[tuple[str, str]], protocol: str, silence: float
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket that speaks `protocol`. `silence`: seconds without a message after which it counts as broken; reading then raises
+        TimeoutError. Raises the `ApiError` of the refusal, whose text the server does not let us see; `Unavailable`."""
+        active = await self._current()
+        credentials = active.credentials
+        url = f"{path}?{urlencode(query)}"
+        headers = {"User-Agent": self._user_agent}
+        if credentials.authorization:
+            headers["Authorization"] = credentials.authorization
+        try:
+            async with self._session.ws_connect(
+                URL(credentials.server + url, encoded=True),
+                protocols=(protocol,),
+                headers=headers,
+                timeout=aiohttp.ClientWSTimeout(ws_receive=silence, ws_close=REQUESTS.connect),
+                ssl=active.tls,
+                server_hostname=credentials.tls.server_name or None,
+                proxy=credentials.proxy or None,
+                max_msg_size=0,
+            ) as socket:
+                if socket.protocol != protocol:
+                    raise Unavailable(502, "BadGateway", f"{path}: the server does not speak {protocol}")
+                yield socket
+        except aiohttp.WSServerHandshakeError as error:
+            raise error_of_answer(error.status, f"{path}: the server refused the connection".encode()) from error
+        except aiohttp.ClientError as error:
+            raise Unavailable(503, "ServiceUnavailable", f"{path}: {str(error) or type(error).__name__}") from error
 
     async def _accepted(
         self, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout, *, honor_retry_after: bool

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from diloco_operator.local.exec_endpoint import ExecEndpoint
 from diloco_operator.local.log_server import LogServer, _start_of_last_lines
 
 
@@ -41,7 +42,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
     second.write_text("second run\nmore\n")
     other.write_text("of a pod of this name before\nanother container\n")
     known = {("default", "pod", "main"): [(first, 29), (second, 0)], ("default", "pod", "other"): [(other, 29)]}
-    async with LogServer(lambda *container: (known.get(container, []), False)) as server:
+    async with LogServer(lambda *container: (known.get(container, []), False), ExecEndpoint(lambda *_: None).answer) as server:
         yield await server.listen("127.0.0.1")
 
 
