@@ -202,10 +202,11 @@ async def test_a_running_pod_sees_all_files_of_a_changed_secret_at_once(joined: 
 
 async def test_after_a_kill_the_same_command_takes_up_its_nodes_and_reports_the_end_of_their_pods(joined: Joined) -> None:
     async with joined.serving(leave=False):
-        await joined.run("once", "exec sleep 1000")
+        await joined.run("once", "echo ready; exec sleep 1000")
         await joined.run("service", "exec sleep 1000", policy="OnFailure")
         await joined.run("deleted", "exec sleep 1000")
         before = {name: await joined.pod(name, is_true("Ready")) for name in ("once", "service", "deleted")}
+        await until(lambda: joined.log("once") == "ready\n")
         registered = await joined.client.get(NODES, "", "sim-one")
     assert not any(map(runs, before.values())), "processes die with the command"
     await joined.kubectl("delete", "pod", "deleted", "--wait=false")
@@ -214,6 +215,7 @@ async def test_after_a_kill_the_same_command_takes_up_its_nodes_and_reports_the_
         once = await joined.pod("once", has_phase("Failed"))
         ended = once["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
+        assert await joined.kubectl("logs", "once") == "ready\n", "a pod that has ended keeps its log"
         service = await joined.pod("service", lambda pod: is_true("Ready")(pod) and restarts(pod) == 1)
         assert runs(service)
         await joined.pod("deleted", is_gone)
