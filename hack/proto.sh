@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Regenerates the wire's Python. tests/unit/diloco/protocol proves that what is committed is up to date.
+# Regenerates the Python of the protos. tests/unit/diloco/protocol proves that what is committed is up to date.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runtimes}
 .venv/bin/python -m grpc_tools.protoc -I runtimes --python_out="$out" --pyi_out="$out" --grpc_python_out="$out" runtimes/diloco/protocol/diloco.proto
+.venv/bin/python -m grpc_tools.protoc -I runtimes --python_out="$out" --pyi_out="$out" runtimes/diloco/syncer/event_file.proto

@@ -31,7 +31,10 @@ class Paper:
     @classmethod
     def of(cls, width: int, encoding: str, environment: Mapping[str, str]) -> Paper:
         """`encoding` of the output. The locale counts too: Python writes UTF-8 in the locale C, and a terminal of that locale is ASCII."""
-        locale = next((value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))), "")
+        found = {key: value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))}
+        if found.get("LC_CTYPE") == "C.UTF-8" and found.get("LANG", "C") in ("C", "POSIX"):
+            del found["LC_CTYPE"]  # Python itself sets it in the locale C (PEP 538)
+        locale = next(iter(found.values()), "")
         names = [name.lower().replace("-", "").replace("_", "") for name in (encoding, locale)]
         return cls(width, all("utf8" in name for name in names) and environment.get("TERM") not in _ASCII_TERMINALS)
 

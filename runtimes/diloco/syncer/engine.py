@@ -27,6 +27,7 @@ from diloco.protocol.framing import FramingError, Transfer
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.event_writer import EventWriter
 from diloco.syncer.fences import save_fences
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import (
@@ -44,6 +45,7 @@ from diloco.syncer.peer import (
 )
 from diloco.syncer.reports import Facts, held_out_loss, ledger_text, make_report, make_result
 from diloco.syncer.restore import RestoredState, snapshot_data
+from diloco.syncer.scalars import HELD_OUT_LOSS, step_scalars
 from diloco.syncer.seeding import seed_values
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
 from diloco.syncer.snapshot_writer import SnapshotData, SnapshotWriter
@@ -77,6 +79,7 @@ class Engine:
         config: SyncerConfig,
         state: RestoredState,
         snapshots: SnapshotWriter,
+        events: EventWriter,
         changes: Changes,
         incarnation: bytes,
         clock: Callable[[], float] = time.monotonic,
@@ -91,6 +94,7 @@ class Engine:
         self._losses = state.losses
         self._message = state.message
         self._snapshots = snapshots
+        self._event_writer = events
         self._changes = changes
         self._incarnation = incarnation
         self._clock = clock
@@ -159,7 +163,7 @@ class Engine:
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
             snapshot_error=self._snapshots.error,
-            message=self._message,
+            message="; ".join(text for text in (self._message, self._event_writer.error) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
             evaluations=self._evaluations,
@@ -225,6 +229,7 @@ class Engine:
         core = self._core
         if core is None or not core.seeded:
             return RunOutcome.DRAINED
+        self._record_held_out_loss(core)
         durable = self._snapshots.snapshot_t == core.t and self._finished_at is not None and not self._evaluated_anew
         while not durable:
             durable = await self._snapshots.save(self._snapshot_data(core))
@@ -566,10 +571,28 @@ class Engine:
         now = self._clock()
         before = core.t
         actions = await self._work(core, None, lambda: core.advance(now))
-        if core.t > before and (loss := self._unit_stats.loss()) is not None:
-            self._losses.training.add(core.t, loss)  # before the actions: a snapshot of this step holds its loss
+        if core.t > before:
+            self._record_step(core, now)  # before the actions: a snapshot of this step holds its loss
         for action in actions:
             self._carry_out(core, action)
+
+    def _record_step(self, core: Core, now: float) -> None:
+        loss = self._unit_stats.loss()
+        if loss is not None:
+            self._losses.training.add(core.t, loss)
+        if self._event_writer.due(core.t):
+            self._event_writer.offer(core.t, step_scalars(core, self._ledger, self._unit_stats, loss, now))
+
+    def _record_held_out_loss(self, core: Core) -> None:
+        """Once, after all evaluations: a reader shows every value of a step."""
+        held_out = self._losses.held_out.points
+        if not self._evaluated_anew or not held_out:
+            return
+        scalars = {HELD_OUT_LOSS: held_out[-1].loss}
+        if self._began_finished:  # the event file of this process replaces the last step of the one before
+            last = self._losses.training.points[-1:]
+            scalars |= step_scalars(core, self._ledger, self._unit_stats, last[0].loss if last else None, self._clock())
+        self._event_writer.offer(core.t, scalars)
 
     def _carry_out(self, core: Core, action: Action) -> None:
         match action:

@@ -21,6 +21,7 @@ from diloco.protocol.tls import TlsError, server_credentials
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
 from diloco.syncer.engine import Engine, RunOutcome
+from diloco.syncer.event_writer import EventWriter
 from diloco.syncer.fences import FencesError
 from diloco.syncer.reports import result_json
 from diloco.syncer.restore import BadState, restore, snapshot_places
@@ -53,7 +54,13 @@ class SyncerServer:
             _log.warning("%s", state.message)
         changes = Changes()
         self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot)
-        self.engine = Engine(config, state, self._snapshots, changes, secrets.token_bytes(16))
+        self._events = EventWriter(
+            config.state_dir / "tensorboard",
+            steps=config.job.training.steps,
+            t=state.core.t if state.core is not None else 0,
+            changed=changes.notify,
+        )
+        self.engine = Engine(config, state, self._snapshots, self._events, changes, secrets.token_bytes(16))
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         add_SyncerServicer_to_server(Service(self.engine, config.job.uid, changes), self._server)
         try:
@@ -72,6 +79,7 @@ class SyncerServer:
             if outcome is RunOutcome.COMPLETE:
                 self._leave_result()
         finally:
+            await self._events.close()
             await self._server.stop(_LAST_REPORTS)
         return outcome
 

@@ -1,17 +1,21 @@
 import sys
 from pathlib import Path
 
+import pytest
 from grpc_tools import protoc
 
 ROOT = Path(__file__).parents[4]
-GENERATED = ("diloco_pb2.py", "diloco_pb2.pyi", "diloco_pb2_grpc.py")
 
 
-def test_what_is_committed_is_what_the_proto_generates(tmp_path: Path) -> None:
-    """The same command as hack/proto.sh; run `make proto` when this fails."""
-    proto = "runtimes/diloco/protocol/diloco.proto"
-    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
-    assert protoc.main([sys.argv[0], f"-I{ROOT / 'runtimes'}", *outputs, str(ROOT / proto)]) == 0
-    for name in GENERATED:
-        fresh = (tmp_path / "diloco/protocol" / name).read_text()
-        assert fresh == (ROOT / "runtimes/diloco/protocol" / name).read_text(), f"{name} is out of date: run `make proto`"
+@pytest.mark.parametrize(
+    ("proto", "kinds", "count"), [("protocol/diloco", ("python", "pyi", "grpc_python"), 3), ("syncer/event_file", ("python", "pyi"), 2)]
+)
+def test_what_is_committed_is_what_the_proto_generates(proto: str, kinds: tuple[str, ...], count: int, tmp_path: Path) -> None:
+    """The same commands as in hack/proto.sh; run `make proto` when this fails."""
+    outputs = [f"--{kind}_out={tmp_path}" for kind in kinds]
+    assert protoc.main([sys.argv[0], f"-I{ROOT / 'runtimes'}", *outputs, str(ROOT / f"runtimes/diloco/{proto}.proto")]) == 0
+    generated = list((tmp_path / "diloco").rglob("*_pb2*"))
+    assert len(generated) == count
+    for path in generated:
+        name = path.relative_to(tmp_path)
+        assert path.read_text() == (ROOT / "runtimes" / name).read_text(), f"{name} is out of date: run `make proto`"

@@ -102,6 +102,9 @@ def test_a_loss_that_never_changes_is_a_line_in_the_middle() -> None:
         ("utf-8", {"LANG": "en_US.UTF-8", "LC_ALL": "C"}, False),
         ("utf-8", {"LANG": "de_DE.ISO-8859-1"}, False),
         ("utf-8", {}, False),
+        ("utf-8", {"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),  # as Python makes it of LANG=C
+        ("utf-8", {"LC_CTYPE": "C.UTF-8", "LC_ALL": "C.UTF-8"}, True),
+        ("utf-8", {"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"}, True),
         ("ascii", {"LANG": "en_US.UTF-8"}, False),
         ("utf-8", {"LANG": "en_US.UTF-8", "TERM": "linux"}, False),
         ("utf-8", {"LANG": "en_US.UTF-8", "TERM": "xterm-256color"}, True),

@@ -1,0 +1,109 @@
+"""TensorBoard's event files: scalars over outer steps, in files that are only ever appended to.
+
+    <root>/events.out.tfevents.00000003.t240
+
+The first number counts files and orders them, as readers do by name; the second is the outer step at which the file begins. Each process
+begins a file of its own with a START event. A reader then forgets what earlier files have at that step and later, so that no step stands
+twice after a roll-back.
+
+See docs/decisions/0142-loss-history-and-event-files.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from diloco.syncer.event_file_pb2 import Event, SessionLog, Summary
+
+FILE_VERSION = "brain.Event:2"
+MOST_FILES = 64
+MOST_BYTES = 64 << 20
+"""Of all files together, when a new one begins: the oldest go. Only a job whose syncer restarts again and again reaches this."""
+
+_NAME = re.compile(r"^events\.out\.tfevents\.(\d{8,})\.t\d+$")
+
+
+class EventFile:
+    """One event file, written by one thread at a time. Its methods raise OSError."""
+
+    def __init__(self, root: Path, t: int, wall_time: float) -> None:
+        """A new file beside those in `root`, which begins at outer step `t`. `wall_time`: seconds since the epoch."""
+        root.mkdir(parents=True, exist_ok=True)
+        self.path = root / f"events.out.tfevents.{_make_room(root):08d}.t{t}"
+        self._file: BinaryIO = self.path.open("xb")
+        self._readable = False
+        self._append(Event(wall_time=wall_time, file_version=FILE_VERSION))
+        self._append(Event(wall_time=wall_time, step=t, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, t: int, wall_time: float, scalars: Mapping[str, float]) -> None:
+        """Scalars by tag at outer step `t`."""
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._append(Event(wall_time=wall_time, step=t, summary=Summary(value=values)))
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        self._file.flush()
+        self._readable = True
+
+    def close(self) -> None:
+        """Also after an error: what could not be written is lost, and a file without scalars goes. Raises nothing."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if not self._readable:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def _append(self, event: Event) -> None:
+        self._file.write(_record(event.SerializeToString()))
+
+
+def event_files(root: Path) -> list[Path]:
+    """The event files in `root`, oldest first."""
+    if not root.is_dir():
+        return []
+    found = [(int(match[1]), entry) for entry in root.iterdir() if (match := _NAME.match(entry.name))]
+    return [entry for _, entry in sorted(found)]
+
+
+def _make_room(root: Path) -> int:
+    """Remove the oldest files beyond the limits, and return the number of the next one."""
+    files = event_files(root)
+    sizes = [path.stat().st_size for path in files]
+    while files and (len(files) >= MOST_FILES or sum(sizes) > MOST_BYTES):
+        files.pop(0).unlink(missing_ok=True)
+        sizes.pop(0)
+    return 1 + max((int(match[1]) for path in files if (match := _NAME.match(path.name))), default=0)
+
+
+def _record(data: bytes) -> bytes:
+    """As a TFRecord: length, its checksum, data, its checksum, little-endian."""
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, struct.pack("<I", _masked(length)), data, struct.pack("<I", _masked(data))))
+
+
+def _masked(data: bytes) -> int:
+    checksum = _crc32c(data)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _table() -> tuple[int, ...]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [entry >> 1 ^ (0x82F63B78 if entry & 1 else 0) for entry in table]
+    return tuple(table)
+
+
+_TABLE = _table()
+
+
+def _crc32c(data: bytes) -> int:
+    """CRC-32C (RFC 3720, appendix B.4)."""
+    checksum = 0xFFFFFFFF
+    for byte in data:
+        checksum = checksum >> 8 ^ _TABLE[(checksum ^ byte) & 0xFF]
+    return checksum ^ 0xFFFFFFFF
