@@ -19,7 +19,7 @@ from builders.control_plane import ControlPlane, start
 from builders.kube_jobs import ACCOUNT, KubeCluster, install_chart, kube_cluster, operator
 from builders.local import is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
-from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.names import DILOCO_JOBS, SERVICES, VOLUME_CLAIMS
 
 type Obj = dict[str, Any]
 
@@ -307,13 +307,18 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
             for name, what in (("taken", "Secret taken-ca"), ("busy", "Pod busy-syncer")):
                 await cluster.job(name, functools.partial(mentions, what=what))
                 await cluster.kubectl("delete", "dlj", name)
+            await wait_for(cluster.client, VOLUME_CLAIMS, "default", "busy-syncer", is_gone)  # retain: Delete, by the garbage collector
         with operator(plane, tmp_path, "second"):
             await cluster.kubectl("patch", "secret", "quad-ca", "--type=merge", "-p", json.dumps({"data": {"ca.key": ""}}))
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
             await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 2))
             now = await cluster.job("quad", lambda job: all_train(job, 2))
-            await cluster.change("quad", {"training": {"steps": now["status"]["progress"]["step"] + 100}})
+            steps = {"training": {"steps": now["status"]["progress"]["step"] + 100}}
+            await cluster.change("quad", {**steps, "syncer": {"storage": {"retain": "Keep"}}})
             await wait_for(cluster.client, DILOCO_JOBS, "default", "quad", is_gone, timeout=90)
+            await wait_for(cluster.client, SERVICES, "default", "quad", is_gone)  # the garbage collector has been there
+            kept = await cluster.client.get(VOLUME_CLAIMS, "default", "quad-syncer")
+            assert "deletionTimestamp" not in kept["metadata"], "ttlSecondsAfterFinished deletes the job, and not the model"
     asked = requests(plane, since)
     assert refused(asked) == []
     assert sorted(rights - used(asked, rights)) == [], "these rights were not needed"

@@ -83,6 +83,10 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end
                 resumed = await cluster.job("quad", contribute(3))
                 assert resumed["status"]["progress"]["step"] >= parked["status"]["progress"]["step"]
 
+                model = resumed["status"]["model"]
+                line = f"  newest snapshot: outer step {model['step']}, in claim quad-syncer, {model['path']} (safetensors); "
+                assert line in await diloco("status", "quad")
+
                 more = resumed["status"]["progress"]["step"] + 100
                 await cluster.change("quad", {"training": {"steps": more}})
                 await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
@@ -96,7 +100,24 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end
                 assert await diloco("logs", "quad", "v5p-0") == await cluster.kubectl("logs", ended["v5p-0"])
                 assert (await diloco("logs", "quad", "v5p-1", "-p")).endswith("RuntimeError: crash as requested at this step\n")
 
+                # Without another word the model goes with the job. It is kept, and then in nobody's way but that of a job of its name.
+                model = (await cluster.job("quad"))["status"]["model"]
+                assert model["path"].endswith(f"-t{more}")
+                where = f"The model is in claim quad-syncer, {model['path']} (safetensors); the claim"
+                assert f"{where} is deleted with the job (syncer.storage.retain: Delete)\n" in await diloco("status", "quad")
+                await cluster.change("quad", {"syncer": {"storage": {"retain": "Keep"}}})
+                await cluster.kubectl("wait", "dlj/quad", "--for=jsonpath={.status.model.retain}=Keep", "--timeout=60s")
+                assert f"{where} stays when the job is deleted (syncer.storage.retain: Keep)\n" in await diloco("status", "quad")
                 await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
-                plane.wait_for(
-                    lambda: of_job(plane, "pods", "configmaps", "secrets", "services", "pvc") == [], "everything of the job to be gone"
-                )
+                objects = ("pods", "configmaps", "secrets", "services")
+                plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the job but its claim to be gone")
+                kept = plane.kubectl("get", "pvc", "-l", "diloco.dev/retain=Keep", "-o", "name").stdout
+                assert kept.split() == ["persistentvolumeclaim/quad-syncer"]
+                assert list((cluster.nodes.folder / "state" / "volumes").glob(f"**/{model['path']}/tensors.safetensors"))
+
+                await cluster.apply(a_quadratic_job())
+                second = await cluster.job("quad", lambda job: "keeps the model of an earlier job" in str((job or {}).get("status")))
+                assert (of_job(plane, "pods"), "model" in second["status"]) == ([], False)
+                await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
+                plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the second job to be gone")
+                assert of_job(plane, "pvc") == ["persistentvolumeclaim/quad-syncer"]

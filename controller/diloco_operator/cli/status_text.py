@@ -7,7 +7,7 @@ from typing import Any
 
 from diloco.wording import plural
 
-from diloco_operator.api.job import Condition, HostStatus, UnitState, UnitStatus
+from diloco_operator.api.job import Condition, HostStatus, ModelStatus, Retain, UnitState, UnitStatus
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
@@ -61,7 +61,8 @@ def headline(view: JobView) -> str:
 
 
 def _figures(view: JobView, now: float) -> Iterable[str]:
-    learners, progress = view.status.learners, view.status.progress
+    status = view.status
+    learners, progress = status.learners, status.progress
     if progress.steps:
         figures = [f"step {progress.step} of {progress.steps} ({progress.step / progress.steps:.0%})"]
         figures += [f"loss {progress.loss:.3f}"] if progress.loss is not None else []
@@ -72,10 +73,19 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         left = seconds_left(view, now)
         figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
         yield ", ".join(figures)
+    if status.model is not None and not view.over:  # the message of a job that is over says it
+        yield _snapshot(status.model)
     yield (
         f"{plural(learners.contributing, 'learner contributes', 'learners contribute')}, {learners.placed} placed, "
         f"{learners.desired} desired (min {learners.min}, max {learners.max})"
     )
+
+
+def _snapshot(model: ModelStatus) -> str:
+    fate = "deleted with the job" if model.retain is Retain.DELETE else "kept when the job is deleted"
+    path = f", {model.path}" if model.path else ""
+    copy = f", copied to {model.uri}" if model.uri else ""
+    return f"newest snapshot: outer step {model.step}, in claim {model.claim}{path} ({model.format}){copy}; the claim is {fate}"
 
 
 def _condition(condition: Condition, now: float) -> tuple[str, ...]:

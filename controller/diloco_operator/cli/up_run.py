@@ -10,12 +10,14 @@ import contextlib
 import enum
 import logging
 import random
+import shlex
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diloco_operator.api.job import ModelStatus
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
 from diloco_operator.cli.view import View
 from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
@@ -23,6 +25,7 @@ from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.local.control_plane import LocalControlPlane
 from diloco_operator.local.faults import Fault, Fired
+from diloco_operator.local.state_dir import claim_folder
 from diloco_operator.local.volumes import tail
 
 log = logging.getLogger(__name__)
@@ -199,6 +202,14 @@ class Run:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
+    def _model_message(self, view: JobView, model: ModelStatus) -> str:
+        """Where the model is on this machine, and how to get it."""
+        state_dir = self._plane.state_dir.path
+        place = claim_folder(state_dir, view.namespace, model.claim) / model.path
+        what = f"The model of {view.name}" if view.complete else f"The last snapshot of {view.name}, of outer step {model.step},"
+        command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
+        return f"{what} is in {place} ({model.format}). One file with its parameters: {command}"
+
     def _end(self, ending: Ending) -> None:
         views = [with_figures(view, self._figures) for view in self._known.values()]
         injector = self._plane.injector
@@ -215,6 +226,7 @@ class Run:
             messages.append(f"To continue from the last snapshot: {self._options.resume_command}")
         if ending is Ending.FAILED:
             messages.append(f"Once the cause is fixed, the same command goes on from the last snapshot: {self._options.resume_command}")
+        messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]
         messages += [f"Fault {fault} never fired." for fault in injector.waiting]
         messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
         closing = {

@@ -251,6 +251,7 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
             "reason": view.status.reason,
             "conditions": [condition.model_dump(mode="json", by_alias=True) for condition in view.status.conditions],
             "progress": view.status.progress.model_dump(mode="json", by_alias=True),
+            "model": view.status.model.model_dump(mode="json", by_alias=True) if view.status.model is not None else None,
             "units": [
                 unit.model_dump(
                     mode="json",

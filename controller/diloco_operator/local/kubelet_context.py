@@ -15,6 +15,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.local.addresses import Addresses
 from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.state_dir import claim_folder
 from diloco_operator.timeouts import WatchTimeouts
 
 WATCHES = WatchTimeouts(backoff=ExponentialBackoff(initial=0.5, ceiling=5.0))
@@ -71,8 +72,8 @@ class KubeletContext:
     volume_sync: float = 10.0
     """Seconds between two reads of the ConfigMaps and Secrets that a running pod has mounted."""
     claim_folder: Callable[[Obj], Awaitable[Path]] | None = None
-    """Gives the folder of a volume claim. Raises ContainerConfigError as long as the claim has none. None: `volumes/<namespace>/<claim>` of
-    the state directory, so that the next control plane finds what the syncer of the last one has written."""
+    """Gives the folder of a volume claim. Raises ContainerConfigError as long as the claim has none. None: the one in
+    the state directory."""
     admission_error: Callable[[Obj], str] = lambda _: ""
     """Why this kubelet does not run a pod that is bound to one of its nodes; "": it runs it."""
     memory_kills_reported: int = 0
@@ -82,4 +83,4 @@ class KubeletContext:
         """The folder of a volume claim. Raises ContainerConfigError, ApiError."""
         if self.claim_folder is not None:
             return await self.claim_folder(claim)
-        return self.state_dir / "volumes" / str(claim["metadata"]["namespace"]) / str(claim["metadata"]["name"])
+        return claim_folder(self.state_dir, str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))

@@ -11,6 +11,11 @@ from types import TracebackType
 from typing import Self
 
 
+def claim_folder(state_dir: Path, namespace: str, claim: str) -> Path:
+    """The folder of a volume claim: the next control plane finds what the syncer of the last one has written."""
+    return state_dir / "volumes" / namespace / claim
+
+
 class StateDirBusy(RuntimeError):
     """Another control plane uses this directory."""
 

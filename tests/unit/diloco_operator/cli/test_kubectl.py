@@ -166,6 +166,7 @@ def a_view(
     progress: Obj | None = None,
     pools: list[Obj] | None = None,
     hosts: Sequence[Obj] = (),
+    model: Obj | None = None,
     **status: str,
 ) -> JobView:
     learners = {"contributing": 1, "placed": 2, "desired": 3, "min": 2, "max": 6}
@@ -176,6 +177,7 @@ def a_view(
         "learners": learners,
         "pools": pools or [],
         "hosts": list(hosts),
+        **({"model": model} if model else {}),
     }
     return JobView.of({"metadata": {"name": "bytes-lm", "namespace": "team"}, "spec": {"suspend": suspend}, "status": body})
 
@@ -210,6 +212,33 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "POOL   CONTRIBUTE   PLACED   WHY NOT MORE\n"
         "h100   0            0        NoFreeSlice: 2 of 2 slices are in use"
     )
+
+
+MODEL = {"step": 40, "claim": "lm-syncer", "path": "snapshots/snapshot-00000003-t40", "format": "safetensors", "retain": "Keep"}
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (MODEL, "in claim lm-syncer, snapshots/snapshot-00000003-t40 (safetensors); the claim is kept when the job is deleted"),
+        (
+            {**MODEL, "uri": "s3://b/s-3", "retain": "Delete"},
+            "in claim lm-syncer, snapshots/snapshot-00000003-t40 (safetensors), copied to s3://b/s-3; the claim is deleted with the job",
+        ),
+        (
+            {"step": 40, "claim": "lm-syncer", "format": "safetensors"},
+            "in claim lm-syncer (safetensors); the claim is deleted with the job",
+        ),
+    ],
+)
+def test_status_says_where_the_newest_snapshot_is(model: Obj, line: str) -> None:
+    view = a_view(unit(), model=model, Training="True")
+    assert f"\n  newest snapshot: outer step 40, {line}\n" in status_text(view, NOW)
+    assert as_json(view)["model"]["claim"] == "lm-syncer"
+
+
+def test_status_of_a_job_that_is_over_leaves_the_model_to_its_message() -> None:
+    assert "snapshot" not in status_text(a_view(unit(), model=MODEL, Complete="True"), NOW)
 
 
 HISTORY = [{"step": step, "loss": 1 + 4 / step} for step in range(1, 21)]
