@@ -52,7 +52,9 @@ def config_fields() -> dict[str, dict[str, Any]]:
             if each.name not in SEPARATE and (wanted is None or each.name in wanted):
                 if not texts[each.name]:
                     raise SystemExit(f"{module.__name__}.{owner}: {each.name} needs a docstring")
-                found[to_camel(each.name)] = {**SHAPES[types[each.name]], "description": texts[each.name]}
+                # RunConfig's numbers count workers and writes at once; an operator needs one.
+                least = {"minimum": 1} if owner is RunConfig and types[each.name] is int else {}
+                found[to_camel(each.name)] = {**SHAPES[types[each.name]], **least, "description": texts[each.name]}
     return found
 
 

@@ -13,9 +13,16 @@ import pytest
 import yaml
 from builders.chart import CHART, RELEASE, VALUES, of_kind
 from builders.control_plane import ROOT, CommandFailed, ControlPlane, RequestFailed
+from builders.operator_process import replica
 
 pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them
 
+STAYS = {
+    "customresourcedefinition.apiextensions.k8s.io/dilocojobs.diloco.dev",
+    "dilocojob.diloco.dev/bytes-lm",
+    "lease.coordination.k8s.io/diloco-operator",
+}
+"""What docs/install.md says that uninstalling leaves."""
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/dilocojobs.diloco.dev"
 
 
@@ -72,8 +79,21 @@ def left(plane: ControlPlane, manifest: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane: ControlPlane, space: str) -> None:
+def everything(plane: ControlPlane, namespace: str) -> set[str]:
+    """All objects in the namespace and those of the whole cluster, as KIND/NAME, without events and what Kubernetes makes by itself."""
+    found = set()
+    for scope, options in (("true", ("--namespace", namespace)), ("false", ())):
+        kinds = plane.kubectl("api-resources", f"--namespaced={scope}", "--verbs=list", "-o", "name").stdout.split()
+        wanted = ",".join(kind for kind in kinds if kind.partition(".")[0] not in ("events", "apiservices"))
+        found |= set(plane.kubectl("get", wanted, *options, "-o", "name", "--ignore-not-found").stdout.split())
+    return found
+
+
+def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane: ControlPlane, space: str, tmp_path: Path) -> None:
+    before = everything(plane, space)
     said = install(plane, space)
+    with replica(tmp_path, "released", plane.kubeconfig, "--watch-namespace", space, "--leader-elect-namespace", space) as operator:
+        operator.wait_leads()  # the pod's program; no kubelet runs here
     assert f"is installed as {RELEASE} in namespace {space}" in said
     assert f"rollout status deployment/{RELEASE}" in said
     uid = apply_job(plane, space)
@@ -103,7 +123,7 @@ def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane
     assert [entry["status"] for entry in history] == ["superseded", "superseded", "deployed"]
 
     plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "60s")
-    assert left(plane, manifest) == ["customresourcedefinition.apiextensions.k8s.io/dilocojobs.diloco.dev"]
+    assert everything(plane, space) - before == STAYS
     assert job_uid(plane, space) == uid
 
     # And a release of the same name takes it over again, jobs and all.

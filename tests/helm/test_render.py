@@ -19,11 +19,12 @@ from builders.chart import CHART, NAMESPACE, RELEASE, VALUES, Refused, helm, of_
 from builders.control_plane import ROOT, ControlPlane
 from diloco.contract import SYNCER_PORT
 from diloco_operator.api import names
-from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration
-from diloco_operator.cli.operator_config import load_configuration
+from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration, parse_duration
+from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
 from diloco_operator.cli.operator_main import main as operator_commands
 from diloco_operator.operator import RunConfig
 from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.timeouts import LeaseTimeouts
 from pydantic.alias_generators import to_camel
 
 pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them
@@ -35,25 +36,23 @@ HANDED_ON = {"resources", "affinity", "podSecurityContext", "securityContext", "
 """Keys with fields of Kubernetes' or of the operator's own, most of which have no default in the chart."""
 KEEP = "  annotations:\n    helm.sh/resource-policy: keep\n"
 
-# As much of the Prometheus operator's CRD as a ServiceMonitor needs to be checked.
-SERVICE_MONITORS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {"kind": "ServiceMonitor", "plural": "servicemonitors", "singular": "servicemonitor", "listKind": "ServiceMonitorList"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
+
+def monitoring_crd(kind: str) -> dict[str, Any]:
+    """As much of one of the Prometheus operator's CRDs as an object needs to be checked."""
+    plural = f"{kind.lower()}s"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [version],
+        },
+    }
 
 
 def leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -100,11 +99,12 @@ def with_value(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> 
 # --- the API server's word --------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def prepared(plane: ControlPlane) -> ControlPlane:
-    """With the namespaces that the values files name, and the Prometheus operator's CRD."""
+    """With the namespaces that the values files name, and the Prometheus operator's CRDs."""
     spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in NAMESPACES]
-    everything = {"apiVersion": "v1", "kind": "List", "items": [*spaces, SERVICE_MONITORS]}
+    crds = [monitoring_crd(kind) for kind in ("ServiceMonitor", "PrometheusRule")]
+    everything = {"apiVersion": "v1", "kind": "List", "items": [*spaces, *crds]}
     plane.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(everything))
-    plane.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com", "--timeout=30s")
+    plane.kubectl("wait", "--for=condition=Established", *(f"crd/{crd['metadata']['name']}" for crd in crds), "--timeout=30s")
     return plane
 
 
@@ -199,6 +199,8 @@ def test_the_schema_describes_exactly_the_keys_of_the_defaults() -> None:
         ({"watchNamespaces": ["Team_A"]}, "/watchNamespaces/0", "pattern"),
         ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces", "equal"),
         ({"image": {"digest": "sha256:abc"}}, "/image/digest", "pattern"),
+        ({"config": {"workers": 0}}, "/config/workers", "minimum"),
+        ({"config": {"jobConcurrency": 0}}, "/config/jobConcurrency", "minimum"),
         ({"logging": {"level": "verbose"}}, "/logging/level", "must be one of"),
         ({"metrics": {"port": 99999}}, "/metrics/port", "maximum"),
         ({"securityContext": {"readOnlyRootFileSystem": True}}, "/securityContext", "'readOnlyRootFileSystem'"),
@@ -222,6 +224,8 @@ def test_a_wrong_value_is_refused_with_its_path(values: dict[str, Any], path: st
             "podDisruptionBudget: minAvailable and maxUnavailable exclude each other",
         ),
         ({"metrics": {"enabled": False, "serviceMonitor": {"enabled": True}}}, "metrics.serviceMonitor.enabled needs metrics.enabled"),
+        ({"metrics": {"enabled": False, "prometheusRule": {"enabled": True}}}, "metrics.prometheusRule.enabled needs metrics.enabled"),
+        ({"metrics": {"serviceMonitor": {"enabled": True, "interval": "5s"}}}, "scrapeTimeout (10s) must be at most interval (5s)"),
         ({"watchAnyNamespace": True, "watchNamespaces": ["a"]}, "watchAnyNamespace and watchNamespaces exclude each other"),
     ],
 )
@@ -230,18 +234,70 @@ def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], s
         render(values)
 
 
+@pytest.mark.parametrize(
+    ("lease", "renew", "retry", "taken"),
+    [
+        ("15s", "10s", "2s", True),
+        ("1m", "59.999s", "1500ms", True),
+        ("15s", "15s", "2s", False),
+        ("15s", "0.25m", "2s", False),
+        ("15s", "10s", "10s", False),
+        ("15s", "10s", "0s", False),
+        ("15s500ms", "10s", "2s", False),
+        ("1m0.5s", "10s", "2s", False),
+        ("1h", "59m60s", "2s", False),
+    ],
+)
+def test_chart_and_operator_take_the_same_times_of_the_leader_election(lease: str, renew: str, retry: str, taken: bool) -> None:
+    times = [parse_duration(each) for each in (lease, renew, retry)]
+    values = {"leaderElection": {"leaseDuration": lease, "renewDeadline": renew, "retryPeriod": retry}}
+    if taken:
+        LeaseTimeouts(*times)
+        render(values)
+        return
+    with pytest.raises(ValueError, match=r"leader election|lease duration"):
+        LeaseTimeouts(*times)
+    with pytest.raises(Refused, match="leaderElection: "):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    ("config", "taken"),
+    [
+        ({"certificateLifetime": "9m"}, True),
+        ({"certificateLifetime": "8m59s"}, False),
+        ({"certificateLifetime": "8760h", "secretPropagation": "2920h"}, True),
+        ({"certificateLifetime": "8760h1ms"}, False),
+        ({"certificateLifetime": "0s", "secretPropagation": "0s"}, False),
+        ({"secretPropagation": "241h"}, False),
+    ],
+)
+def test_chart_and_operator_take_the_same_lifetimes_of_certificates(config: dict[str, Any], taken: bool, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"apiVersion": "config.diloco.dev/v1alpha1", "kind": "OperatorConfiguration", **config}))
+    if taken:
+        load_configuration(path)
+        render({"config": config})
+        return
+    with pytest.raises(BadConfiguration, match="certificateLifetime"):
+        load_configuration(path)
+    with pytest.raises(Refused, match="certificateLifetime"):
+        render({"config": config})
+
+
 # What must be set beside a value for it to count, or for both to be allowed together.
-BESIDE: dict[tuple[str, ...], tuple[tuple[str, ...], Any]] = {
-    ("image", "tag"): (("image", "digest"), ""),
-    ("podDisruptionBudget", "maxUnavailable"): (("podDisruptionBudget", "minAvailable"), None),
-    ("leaderElection", "enabled"): (("replicas",), 1),
-    ("metrics", "enabled"): (("metrics", "serviceMonitor", "enabled"), False),
-    ("metrics", "service", "enabled"): (("metrics", "serviceMonitor", "enabled"), False),
-    ("watchAnyNamespace",): (("watchNamespaces",), []),
+BESIDE: dict[tuple[str, ...], tuple[tuple[tuple[str, ...], Any], ...]] = {
+    ("image", "tag"): ((("image", "digest"), ""),),
+    ("podDisruptionBudget", "maxUnavailable"): ((("podDisruptionBudget", "minAvailable"), None),),
+    ("leaderElection", "enabled"): ((("replicas",), 1),),
+    ("metrics", "enabled"): ((("metrics", "serviceMonitor", "enabled"), False), (("metrics", "prometheusRule", "enabled"), False)),
+    ("metrics", "service", "enabled"): ((("metrics", "serviceMonitor", "enabled"), False),),
+    ("watchAnyNamespace",): ((("watchNamespaces",), []),),
 }
 # Values whose other setting than that of everything.yaml is neither the default nor a switch turned.
 OTHER: dict[tuple[str, ...], Any] = {
     ("image", "tag"): "v2",
+    ("leaderElection", "leaseDuration"): "45s",
     ("images", "syncer", "digest"): f"sha256:{'2' * 64}",
     ("podDisruptionBudget", "minAvailable"): 1,
     ("podDisruptionBudget", "maxUnavailable"): 2,
@@ -251,8 +307,8 @@ OTHER: dict[tuple[str, ...], Any] = {
 @pytest.mark.parametrize("path", [path for path, _ in leaves(DEFAULTS)], ids=".".join)
 def test_every_value_changes_what_is_rendered(path: tuple[str, ...]) -> None:
     base = EVERYTHING
-    if path in BESIDE:
-        base = with_value(base, *BESIDE[path])
+    for beside, value in BESIDE.get(path, ()):
+        base = with_value(base, beside, value)
     default = at(DEFAULTS, path)
     if path in OTHER:
         other = OTHER[path]

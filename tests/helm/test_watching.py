@@ -1,4 +1,4 @@
-"""What watches the operator: the dashboard asks for metrics that there are, and `helm test` finds an operator that is ready."""
+"""What watches the operator: dashboard and alerts ask for metrics that there are, and `helm test` finds an operator that is ready."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import promql_parser
 import pytest
-from builders.chart import CHART, one, render
+from builders.chart import CHART, NAMESPACE, one, render
+from builders.control_plane import ROOT
+from builders.jobs import a_job
+from diloco_operator.api.conditions import ConditionType
 from diloco_operator.operator.metrics import Metrics
+from diloco_operator.reconcile.observe.state import parse_job
+from diloco_operator.report import Report
 
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
@@ -76,6 +82,65 @@ def test_the_config_map_holds_the_dashboard_as_it_is() -> None:
     }
     # A ConfigMap holds 1 MiB at most.
     assert sum(len(text) for text in config["data"].values()) < 1 << 20
+
+
+# --- the alerts -------------------------------------------------------------------------------------------------------
+EVERY_CONDITION = [
+    {"type": kind.value, "status": status, "reason": "", "message": ""} for kind in ConditionType for status in ("True", "False")
+]
+
+
+def alerts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    rule = one(render(values), "PrometheusRule")
+    return {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
+
+
+def samples() -> list[tuple[str, dict[str, str]]]:
+    """Series of a leader with one job that trains and has a snapshot, and with the labels that Prometheus gives by the target."""
+    job = a_job("lm").in_namespace("team-a").with_learners(1, 1).with_pool(max=1)
+    obj = job.with_status(conditions=EVERY_CONDITION, progress={"step": 700}, model={"step": 480}).build()
+    metrics = Metrics()
+    metrics.watch_leading("diloco-operator", lambda: True)
+    metrics.jobs.follow(lambda: [parse_job(obj)], lambda _: Report(received_at=0.0, t=700, steps=2400), lambda: 10.0)
+    target = {"namespace": NAMESPACE}
+    return [(sample.name, {**target, **sample.labels}) for family in metrics.registry.collect() for sample in family.samples]
+
+
+def selectors(expression: Any) -> Iterator[promql_parser.VectorSelector]:
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    inner = [getattr(expression, name, None) for name in ("lhs", "rhs", "expr")]
+    for each in (*filter(None, inner), *getattr(expression, "args", ())):
+        yield from selectors(each)
+
+
+def matches(matcher: promql_parser.Matcher, labels: dict[str, str]) -> bool:
+    value = labels.get(matcher.name, "")
+    if matcher.op == promql_parser.MatchOp.Equal:
+        return value == matcher.value
+    assert matcher.op == promql_parser.MatchOp.Re
+    return re.fullmatch(matcher.value, value) is not None
+
+
+@pytest.mark.parametrize("election", [True, False])
+def test_every_series_that_an_alert_reads_is_one_that_the_operator_gives(election: bool) -> None:
+    given = samples()
+    found = alerts({"metrics": {"prometheusRule": {"enabled": True}}, "leaderElection": {"enabled": election}})
+    for name, alert in found.items():
+        read = list(selectors(promql_parser.parse(alert["expr"])))
+        assert read, name
+        for selector in read:
+            series = [labels for metric, labels in given if metric == selector.name]
+            assert any(all(matches(each, labels) for each in selector.matchers.matchers) for labels in series), f"{name}: {selector}"
+
+
+def test_the_alerts_are_those_of_the_page_and_carry_the_labels_of_the_values() -> None:
+    found = alerts({"metrics": {"prometheusRule": {"enabled": True, "alertLabels": {"team": "research"}}}})
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert dict(re.findall(r"^\| `(DiLoCo\w+)` \| (\w+) \|", page, re.MULTILINE)) == {
+        name: alert["labels"]["severity"] for name, alert in found.items()
+    }
+    assert {alert["labels"]["team"] for alert in found.values()} == {"research"}
 
 
 # --- helm test --------------------------------------------------------------------------------------------------------

@@ -286,6 +286,8 @@ _GAUGES = {
     "learners_min": "Learners below which the job is degraded",
     "outer_step": "Outer steps done",
     "outer_steps": "Outer steps in all",
+    "snapshot_step": "Outer step of the newest durable snapshot",
+    "snapshot_interval_steps": "Outer steps between two snapshots, by the job's spec",
     "tokens_per_second": "Tokens per second over all learners",
     "loss": "Training loss",
     "avoided_hosts": "Hosts on which no unit starts now, because attempts failed there",
@@ -322,6 +324,10 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
     families["avoided_hosts"].add_metric(key, sum(host.avoided(now) for host in hosts.values()))
     for host in hosts.values():
         families["host_failures"].add_metric((*key, host.node), len(host.failures))
+    if status.get("model"):
+        families["snapshot_step"].add_metric(key, status["model"].get("step", 0))
+    if job.spec is not None:
+        families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
     if "loss" in progress:
         families["loss"].add_metric(key, progress["loss"])
     for state in UnitState:

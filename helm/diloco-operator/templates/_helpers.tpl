@@ -114,6 +114,45 @@ app.kubernetes.io/part-of: diloco-operator
 {{- end -}}
 {{- end }}
 
+{{/* Seconds of a duration such as 1h30m, in the form that values.schema.json accepts. */}}
+{{- define "diloco-operator.seconds" -}}
+{{- $seconds := 0.0 -}}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit . | float64) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit)) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end }}
+
+{{/* Rejects durations that the operator would refuse at its start. */}}
+{{- define "diloco-operator.validateDurations" -}}
+{{- with .Values.leaderElection -}}
+{{- if .enabled -}}
+{{- $lease := include "diloco-operator.seconds" .leaseDuration | float64 -}}
+{{- $renew := include "diloco-operator.seconds" .renewDeadline | float64 -}}
+{{- $retry := include "diloco-operator.seconds" .retryPeriod | float64 -}}
+{{- if not (and (gt $lease $renew) (gt $renew $retry) (gt $retry 0.0)) -}}
+{{- fail (printf "leaderElection: retryPeriod (%s) must be above 0, renewDeadline (%s) longer than retryPeriod, and leaseDuration (%s) longer than renewDeadline" .retryPeriod .renewDeadline .leaseDuration) -}}
+{{- end -}}
+{{- if ne $lease (floor $lease) -}}
+{{- fail (printf "leaderElection: leaseDuration must be whole seconds, as the Lease object has it, not %s" .leaseDuration) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $lifetimeText := .Values.config.certificateLifetime | default "720h" -}}
+{{- $propagationText := .Values.config.secretPropagation | default "3m" -}}
+{{- $lifetime := include "diloco-operator.seconds" $lifetimeText | float64 -}}
+{{- $propagation := include "diloco-operator.seconds" $propagationText | float64 -}}
+{{- if or (lt $lifetime (mulf 3.0 $propagation)) (gt $lifetime 31536000.0) (eq $lifetime 0.0) -}}
+{{- fail (printf "config: certificateLifetime (%s) must be at least three times secretPropagation (%s), and at most 8760h" $lifetimeText $propagationText) -}}
+{{- end -}}
+{{- with .Values.metrics.serviceMonitor -}}
+{{- if and .enabled (gt (include "diloco-operator.seconds" .scrapeTimeout | float64) (include "diloco-operator.seconds" .interval | float64)) -}}
+{{- fail (printf "metrics.serviceMonitor: scrapeTimeout (%s) must be at most interval (%s)" .scrapeTimeout .interval) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Rejects values that contradict each other, which a schema cannot express. */}}
 {{- define "diloco-operator.validate" -}}
 {{- if and .Values.watchAnyNamespace .Values.watchNamespaces -}}
@@ -128,7 +167,17 @@ app.kubernetes.io/part-of: diloco-operator
 {{- if and .Values.podDisruptionBudget.enabled (not (kindIs "invalid" .Values.podDisruptionBudget.minAvailable)) (not (kindIs "invalid" .Values.podDisruptionBudget.maxUnavailable)) -}}
 {{- fail "podDisruptionBudget: minAvailable and maxUnavailable exclude each other; set the other one to null" -}}
 {{- end -}}
+{{- include "diloco-operator.validateDurations" . -}}
+{{- if and .Values.metrics.prometheusRule.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.prometheusRule.enabled needs metrics.enabled: its alerts read the operator's metrics" -}}
+{{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled (not (and .Values.metrics.enabled .Values.metrics.service.enabled)) -}}
 {{- fail "metrics.serviceMonitor.enabled needs metrics.enabled and metrics.service.enabled: it scrapes the Service" -}}
 {{- end -}}
+{{- end }}
+
+{{/* Labels of an alert. (list . "warning") */}}
+{{- define "diloco-operator.alertLabels" -}}
+{{- $root := index . 0 -}}
+{{- merge (dict "severity" (index . 1)) $root.Values.metrics.prometheusRule.alertLabels | toYaml -}}
 {{- end }}

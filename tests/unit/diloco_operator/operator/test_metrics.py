@@ -33,7 +33,10 @@ class Cluster(FakeCluster):
     def report(self, job: JobKey) -> Report:
         report = super().report(job)
         units = {name: replace(unit, refused={"Stale": 2, "NonFinite": 1}) for name, unit in report.units.items()}
-        return replace(report, t=812, tokens=41_574_400, tokens_per_second=51_200.0, loss=2.31, units=units)
+        snapshot = "snapshots/snapshot-00000003-t720"
+        return replace(
+            report, t=812, snapshot_t=720, snapshot=snapshot, tokens=41_574_400, tokens_per_second=51_200.0, loss=2.31, units=units
+        )
 
 
 class World:
@@ -123,6 +126,7 @@ def test_a_job_that_trains() -> None:
         assert seen.of_job("learners_min") == 2
         assert seen.of_job("outer_step") == 812
         assert seen.of_job("outer_steps") == 2400
+        assert (seen.of_job("snapshot_step"), seen.of_job("snapshot_interval_steps")) == (720, 240)
         assert seen.of_job("tokens_per_second") == 51_200
         assert seen.of_job("tokens_total") == 41_574_400
         assert seen.of_job("loss") == 2.31
