@@ -172,7 +172,7 @@ class Termination:
     reason: str = ""
     """As a kubelet reports it: Completed, Error, OOMKilled, …"""
     message: str = ""
-    """The termination message."""
+    """The termination message; of a learner its last line: where that is the end of its log, the error itself."""
     finished: float | None = None
 
     @property
@@ -286,7 +286,7 @@ def project_pod(obj: Obj) -> PodView:
         startup=project_startup(obj) if not state.get("running") and not ended else None,
         unschedulable=text(scheduled, "message", in_condition) if scheduled.get("status") == "False" else "",
         disruption=_join(text(target, "reason"), text(target, "message")) if target.get("status") == "True" else "",
-        termination=_termination(ended or fields(fields(container, "lastState", in_container), "terminated", "lastState")),
+        termination=_termination(ended or fields(fields(container, "lastState", in_container), "terminated", "lastState"), component),
         main_ended=bool(ended),
         restarts=whole_number(container, "restartCount", in_container),
         ready=conditions.get("Ready", {}).get("status") == "True",
@@ -310,16 +310,20 @@ def _label_problem(name: str, job: str, component: str, unit: str, pool: str, at
 
 _TERMINATION_MESSAGE = 4096
 """Characters. Kubelets keep as many bytes of it."""
+_LAST_LINE = 500
 
 
-def _termination(raw: Fields) -> Termination | None:
+def _termination(raw: Fields, component: str) -> Termination | None:
     if not raw:
         return None
+    message = text(raw, "message", "terminated", limit=_TERMINATION_MESSAGE, lines=True)
+    if component != names.COMPONENT_SYNCER:  # ended learners stay for long: what is kept of each is small
+        message = "".join(message.strip().splitlines()[-1:])[:_LAST_LINE]
     return Termination(
         exit_code=whole_number(raw, "exitCode", "terminated"),
         signal=whole_number(raw, "signal", "terminated"),
         reason=text(raw, "reason", "terminated"),
-        message=text(raw, "message", "terminated", limit=_TERMINATION_MESSAGE, lines=True),
+        message=message,
         finished=moment(raw, "finishedAt", "terminated"),
     )
 

@@ -122,11 +122,10 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
 
 
 def _with_detail(text: str, end: Termination) -> str:
-    """With the last line of what the program left as its termination message: where that is the end of its log, the error itself.
-    A program that a signal killed left no such message: its log ends anywhere."""
+    """With the last line of what the program left as its termination message. A program that a signal killed left no such message: its log
+    ends anywhere."""
     killed = end.signal or end.exit_code > 128
-    last = "" if killed or not end.message.strip() else end.message.strip().splitlines()[-1][:500]
-    return f"{text}: {last}" if last else text
+    return text if killed or not end.message else f"{text}: {end.message}"
 
 
 def gang_end(

@@ -10,6 +10,7 @@ from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, is_disrupted, main_container_exits, phase
 from builders.stage import Stage
 from diloco.contract import Exit, Result
+from diloco_operator.reconcile import project_pod
 from diloco_operator.timeouts import RECONCILE
 
 RESULT = Result(step=100, steps=100, tokens=64000, units=[]).model_dump_json(by_alias=True)
@@ -182,6 +183,17 @@ def test_lost_status_is_rebuilt_beside_ended_pods() -> None:
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["attempt"], unit["failedAttempt"], len(unit["failures"])) == ("Training", 2, 1, 1)
     assert ended(stage) == {"v5p-0-a1-0": "Failed"}
+
+
+def test_operator_keeps_of_an_ended_learner_no_more_of_its_log_than_status_shows() -> None:
+    """A kubelet puts up to 4 KiB of it into the pod's status."""
+    stage = one_unit("30s")
+    stage.learner_exits("v5p-0", 1, 1, message="frame\n" * 500 + "ValueError: bad batch\r\n")
+    termination = project_pod(stage.pod("v5p-0", 1)).termination
+    assert termination is not None
+    assert termination.message == "ValueError: bad batch"
+    stage.settle()
+    assert "exit 1: ValueError: bad batch;" in stage.unit("v5p-0")["message"]
 
 
 def test_ended_pod_of_the_syncer_does_not_stand_in_the_way_of_the_next() -> None:
