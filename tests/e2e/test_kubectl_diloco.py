@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import ControlPlane, start
-from builders.kube_jobs import install_chart, kube_cluster, operator
+from builders.control_plane import CommandFailed, ControlPlane, start
+from builders.kube_jobs import KubeCluster, install_chart, kube_cluster, operator
 from builders.local_jobs import a_fleet, a_quadratic_job
 from safetensors.numpy import load_file
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(420)
 
 
 def contribute(count: int) -> Any:
@@ -32,7 +34,57 @@ def unfinished(folder: Path) -> list[Path]:
     return list(folder.glob("**/*.part"))
 
 
-async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end(tmp_path: Path) -> None:
+def is_true(how: str) -> Any:
+    return lambda job: bool(job) and any(c["type"] == how and c["status"] == "True" for c in job["status"]["conditions"])
+
+
+async def goes_on_fails_and_is_retried(plane: ControlPlane, cluster: KubeCluster, diloco: Callable[..., Awaitable[str]]) -> int:
+    """The complete job `quad` goes on with more steps, fails, is retried in vain, then with a better template. Its steps at the end."""
+
+    def patched(**spec: Any) -> str:
+        return plane.kubectl("patch", "dlj/quad", "--type=merge", "-p", json.dumps({"spec": spec})).stdout
+
+    def refused(**spec: Any) -> str:
+        with pytest.raises(CommandFailed) as error:
+            patched(**spec)
+        return str(error.value.done.stderr)
+
+    complete = (await cluster.job("quad", is_true("Complete")))["status"]
+    step: int = complete["progress"]["step"]
+    steps = step + 100
+    bad, good = (
+        a_quadratic_job(environment={key: value})["spec"]["pools"]
+        for key, value in (("QUADRATIC_CRASH_AT_STEP", 1), ("QUADRATIC_STEP_MS", 5))
+    )
+    with pytest.raises(CommandFailed) as error:
+        await diloco("retry", "quad")
+    assert error.value.done.stderr == f'Error: job "quad" is complete; to train on, raise spec.training.steps above {step}\n'
+    what = "the job is complete, and this change has no effect; to train on from its final snapshot, raise spec.training.steps"
+    assert what in refused(pools=bad)
+    assert patched(pools=bad, learners={"restart": {"limit": 0}}, training={"steps": steps}) == "dilocojob.diloco.dev/quad patched\n"
+    failed = (await cluster.job("quad", is_true("Failed")))["status"]
+    message = next(c["message"] for c in failed["conditions"] if c["type"] == "Failed")
+    assert "Fix the cause, then kubectl diloco retry quad; a change of the spec goes with a higher spec.retry" in message
+
+    for change in ({"pools": good}, {"learners": {"max": 2}}, {"suspend": True}):
+        assert "this change alone has no effect; set spec.retry above status.retry" in refused(**change)
+    with pytest.raises(CommandFailed) as error:
+        await diloco("retry", "quad", "--wait", "--timeout", "2m")
+    done = error.value.done
+    assert done.stdout == f"dilocojob.diloco.dev/quad: retry 1: the job starts again from its last snapshot, of outer step {step}\n"
+    assert done.stderr.startswith('Error: job "quad" failed: RestartsExhausted: 3 units have been given up')
+
+    assert patched(retry=2, pools=good) == "dilocojob.diloco.dev/quad patched\n"
+    further = (await cluster.job("quad", is_true("Complete")))["status"]
+    assert (further["retry"], further["progress"]["step"], further["progress"]["steps"]) == (2, steps, steps)
+    assert further["progress"]["tokens"] > complete["progress"]["tokens"]
+    events = plane.kubectl("events", "--for", "dilocojob/quad").stdout
+    assert f"Complete=False: the job goes on from its final snapshot, of outer step {step}, to {steps} steps" in events
+    assert f"Failed=False: retry 2: the job starts again from its last snapshot, of outer step {step}" in events
+    return steps
+
+
+async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and_retried(tmp_path: Path) -> None:
     with start(tmp_path / "plane", node_grace="50s") as plane:
         install_chart(plane, progressInterval="500ms")
 
@@ -99,6 +151,8 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_and_read_to_its_end
                 assert ledger in await diloco("logs", "quad", "syncer", "-f")
                 assert await diloco("logs", "quad", "v5p-0") == await cluster.kubectl("logs", ended["v5p-0"])
                 assert (await diloco("logs", "quad", "v5p-1", "-p")).endswith("RuntimeError: crash as requested at this step\n")
+
+                more = await goes_on_fails_and_is_retried(plane, cluster, diloco)
 
                 # Without another word the model goes with the job. It is kept, and then in nobody's way but that of a job of its name.
                 model = (await cluster.job("quad"))["status"]["model"]

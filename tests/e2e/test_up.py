@@ -139,12 +139,18 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     assert done["tokens"] <= 16 * len(samples_drawn(tmp_path / "trace"))
 
 
-def test_a_job_that_cannot_go_on_ends_with_1_and_says_why(up: Callable[..., Up]) -> None:
-    status, result = up([a_quadratic_job(units={"v5p": 1}, limit=0, environment={"QUADRATIC_CRASH_AT_STEP": 5})]).end()
+def test_a_job_that_failed_ends_with_1_says_why_and_goes_on_with_the_same_command(up: Callable[..., Up]) -> None:
+    status, result = up([a_quadratic_job(units={"v5p": 1}, limit=0, steps=60, environment={"QUADRATIC_CRASH_AT_STEP": 30})]).end()
     assert status == 1
     failed = next(condition for condition in result["jobs"][0]["conditions"] if condition["type"] == "Failed")
     assert failed["status"] == "True"
     assert "v5p-0" in failed["message"]
+    assert "Once the cause is fixed, the same command goes on from the last snapshot: diloco up" in result["message"]
+
+    again = up([a_quadratic_job(units={"v5p": 1}, limit=0, steps=60)])
+    assert again.until(at_step(1))["progress"]["step"] >= 20  # a snapshot is written at step 20
+    status, result = again.end()
+    assert (status, result["jobs"][0]["progress"]["step"]) == (0, 60)
 
 
 def test_time_that_is_up_ends_with_1_and_names_what_is_missing(up: Callable[..., Up]) -> None:

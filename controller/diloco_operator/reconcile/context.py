@@ -133,8 +133,9 @@ class ReconcileContext:
 
     @property
     def finishing(self) -> bool:
-        """The last outer step is done; no unit needs to start any more."""
-        return self.report is not None and (self.report.done or self.report.t >= self.report.steps > 0)
+        """The last outer step is done; no unit needs to start any more. Not by the report of a syncer that was to take fewer steps."""
+        report = self.report
+        return report is not None and report.steps >= self.spec.training.steps and (report.done or report.t >= report.steps > 0)
 
     @property
     def syncer_since(self) -> float:

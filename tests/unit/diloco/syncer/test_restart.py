@@ -342,6 +342,31 @@ def test_the_copy_of_the_final_snapshot_is_tried_again_and_the_result_says_wheth
     assert [path.name for path in (tmp_path / "elsewhere").glob("*/*-t10")] == ([name] if heals else [])
 
 
+def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_path: Path) -> None:
+    place = place_for(tmp_path, steps=20)
+    with LocalSyncer(place) as syncer:
+        first = LocalLearner(place, syncer.address, "u").start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    done = place.result
+    assert done is not None
+    place.job = job_file(training(50, checkpoint={"every_steps": 5, "keep": 2}))
+    place.write()
+    with LocalSyncer(place) as syncer:
+        report = syncer.report()
+        assert (report.t, report.steps, report.tokens, report.done) == (20, 50, done.tokens, False)
+        assert not report.HasField("held_out_loss")  # that of step 20 says nothing about the parameters of step 50
+        second = LocalLearner(place, syncer.address, "u", attempt=2).start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    assert place.result is not None
+    assert (place.result.step, place.result.steps, place.result.held_out_loss) == (50, 50, 0.5)
+    assert place.result.tokens > done.tokens
+    assert second.joined_with is not None
+    for name, value in second.joined_with.items():
+        np.testing.assert_array_equal(value, first.store.arrays[name])  # what the job had at its first end
+    assert min(second.numbers) == done.tokens // 8  # the first sample that the job has not trained
+    assert stored(place).paths()[0].name.endswith("-t50")
+
+
 def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, steps=10), free_port()
     with LocalSyncer(place, port=port) as syncer:

@@ -320,6 +320,18 @@ def test_complete_job_goes_on_with_more_steps() -> None:
     assert '"steps":150' in stage.children["ConfigMap"]["data"]["job.json"]
 
 
+def test_last_report_of_the_old_syncer_says_nothing_about_the_new_start() -> None:
+    stage = trained()
+    stage.all_contribute(t=100, steps=100, done=True)
+    stage = at_rest(completed(stage))
+    stage.edit(training={"steps": 150})
+    at_rest(stage)
+    stage.kubelets_start()
+    stage.settle()
+    assert stage.unit("v5p-0")["state"] == "Joining"
+    assert stage.condition("Degraded")["status"] == "True"
+
+
 def test_steps_that_were_raised_before_the_end_was_on_record_count() -> None:
     stage = trained()
     stage.edit(training={"steps": 150})
