@@ -11,10 +11,11 @@ from builders.core import a_job
 from diloco.algorithm.core import Core
 from diloco.algorithm.fragments import pack_all
 from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.contract import JobFile
 from diloco.data.ledger import Ledger
 from diloco.syncer.loss_history import LossHistory
-from diloco.syncer.restore import snapshot_data
+from diloco.syncer.restore import META_FORMAT, snapshot_data
 from diloco.syncer.snapshots import SnapshotStore
 from diloco.syncer.unit_stats import UnitStatsTable
 from numpy.typing import NDArray
@@ -40,3 +41,15 @@ def a_model(value: float = 1.0, **more: NDArray[Any]) -> dict[str, NDArray[Any]]
         "scale": np.array(value, np.float32),
         **more,
     }
+
+
+def save_large_snapshot(root: Path, t: int, tensors: int, elements: int, *, job: str = "bytes-lm") -> Path:
+    """A snapshot with so many equal tensors of random values, of which memory holds one at a time; with momentum of the same size."""
+    array = np.random.default_rng(t).standard_normal(elements, np.float32)
+    names = [f"layers.{index:03d}" for index in range(tensors)]
+    meta: dict[str, Any] = {
+        "format": META_FORMAT,
+        "job": {"uid": "uid", "name": job, "namespace": "default"},
+        "core": {"format": CORE_FORMAT, "layout": [[name, [elements], False] for name in names]},
+    }
+    return SnapshotStore(root, keep=100).save(t, {f"{kind}/{name}": array for kind in ("value", "momentum") for name in names}, meta)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders.jobs import JobBuilder
 from builders.local import condition, is_true, unit_of
@@ -20,6 +21,7 @@ from diloco.data.ledger import Ledger
 from diloco.syncer.snapshots import SnapshotStore
 from nodes import images
 from nodes.images import Images
+from safetensors.numpy import load_file
 
 type Obj = dict[str, Any]
 
@@ -139,7 +141,9 @@ class Training:
 
 
 @pytest.mark.timeout(900)
-def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containers(cluster: RealCluster, project_images: Images) -> None:
+def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containers(
+    cluster: RealCluster, project_images: Images, tmp_path: Path
+) -> None:
     kubectl = cluster.plane.kubectl
     training = Training(cluster)
     cluster.apply(job(project_images, steps=1_000_000))  # more than there is time for; the end is set when everything has happened
@@ -194,6 +198,11 @@ def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containe
         lambda obj: obj["status"]["progress"]["step"] > step and obj["status"]["learners"]["contributing"] == 2, "both to train on"
     )
 
+    # The model of a job that trains: the pod of the export joins the syncer on its node, since the claim can be mounted on one only.
+    told = kubectl("diloco", "export", NAME, "-n", JOBS, "-o", str(tmp_path))
+    assert "on node cpu-0, where the claim is mounted" in told.stderr
+    assert f"of job {NAME}, sha256 " in told.stdout
+
     # The end. Status tells of up to a second ago, in which some hundred steps may be taken.
     step = training.now()["status"]["progress"]["step"]
     kubectl("patch", "dilocojob", NAME, "-n", JOBS, "--type=merge", "-p", json.dumps({"spec": {"training": {"steps": step + 2000}}}))
@@ -205,6 +214,10 @@ def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containe
     last = SnapshotStore(cluster.volume("syncer-state") / "snapshots", keep=2).load_newest()
     assert last is not None
     assert last.t == step + 2000
+    told = kubectl("diloco", "export", NAME, "-n", JOBS, "-o", str(tmp_path))
+    assert f"outer step {step + 2000} of job {NAME}" in told.stdout
+    for name, array in load_file(tmp_path / "model.safetensors").items():
+        np.testing.assert_array_equal(array, last.tensors[f"value/{name}"])
     ledger = Ledger.from_json(last.meta["ledger"])
     assert done["status"]["progress"]["tokens"] == CONTEXT * ledger.summary().committed
     assert done["status"]["progress"]["tokens"] == sum(unit["tokens"] for unit in done["status"]["units"])

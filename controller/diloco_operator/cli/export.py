@@ -86,7 +86,7 @@ def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
 @contextlib.contextmanager
 def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
     """A bar on stderr while the file is written, if that is a terminal."""
-    with click.progressbar(length=about.bytes, label="exporting", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+    with click.progressbar(length=about.bytes, label="exporting", show_eta=False, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         update: Callable[[int], None] = bar.update
         yield update
 

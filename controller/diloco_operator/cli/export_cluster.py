@@ -201,4 +201,6 @@ async def _run(client: RestClient, request: PodRequest, pod: str, command: Seque
             if reader.complete:
                 await program.write(RECEIVED)
                 return ""
-    return "" if program.ended is None else errors.decode(errors="replace").strip() or program.ended.message
+    if program.ended is None:
+        return ""
+    return errors.decode(errors="replace").strip() or f"the export in pod {pod} ended early: {program.ended.message}"

@@ -241,6 +241,23 @@ async def test_without_a_claim_the_copies_are_named_or_nothing_is_there(desk: De
     assert await desk.export() == "s3://bucket/jobs/jobs-quad-u1"
 
 
+async def test_the_command_reads_the_copies_when_there_is_no_claim(desk: Desk) -> None:
+    base = desk.folder.parent
+    save_snapshot(base / "copies" / "jobs-quad-u1", 30, a_model(3), job="quad")
+    save_snapshot(base / "copies" / "jobs-quad-u0", 40, a_model(4), job="quad")  # of an earlier job of this name
+    desk.cluster.claim = None
+    desk.cluster.job = a_job(training={"checkpoint": {"uri": f"file://{base}/copies"}})
+    program = str(Path(sys.executable).parent / "kubectl-diloco")
+    words = ["export", "quad", "-n", NAMESPACE, "--kubeconfig", str(base / "kubeconfig"), "-o", str(desk.file)]
+    pipe = asyncio.subprocess.PIPE
+    command = await asyncio.create_subprocess_exec(program, *words, stdout=pipe, stderr=pipe)
+    out, err = await command.communicate()
+    assert command.returncode == 0, err
+    assert b"there is no claim quad-syncer: this machine reads the copies of its snapshots" in err
+    assert b"outer step 30 of job quad" in out
+    assert load_file(desk.file)["scale"] == 3
+
+
 async def test_a_stream_that_is_cut_leaves_no_file_and_no_pod(desk: Desk) -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=(PROTOCOL,))
