@@ -197,8 +197,8 @@ def a_key_on_an_unsupported_curve() -> str:
 
 
 def a_strangers_pod(name: str, job: str, *, owner: str = "", node: str = "", labels: dict[str, str] | None = None, **spec: Any) -> Obj:
-    """A pod that says it belongs to a job: whoever may create pods can write all of this. `owner`: the uid of its controller. A finalizer
-    keeps the garbage collector from deleting it."""
+    """A pod that says it belongs to a job: every user with the right to create pods can write all of this. `owner`: the uid of its
+    controller. A finalizer keeps the garbage collector from deleting it."""
     meta: Obj = {"namespace": NS, "name": name, "finalizers": ["example.com/stays"]}
     meta["labels"] = {names.LABEL_JOB: job, names.LABEL_COMPONENT: names.COMPONENT_LEARNER, **(labels or {})}
     if owner:

@@ -29,9 +29,9 @@ class SliceClass:
     """Requirement of units of several slices -> the domain of these slices that all slices of one unit must share."""
     members: dict[Location, Slice] = field(default_factory=dict)
     free: list[Location] = field(default_factory=list)
-    """Nobody has them; in the order in which the inventory offers them."""
+    """Free; in the order in which the inventory offers them."""
     leaving: set[Location] = field(default_factory=set)
-    """Nobody keeps them, but processes on them have not ended yet."""
+    """No job keeps them, but processes on them have not ended yet."""
 
     @property
     def rank(self) -> tuple[SliceKind, int, tuple[str, str]]:
@@ -114,7 +114,7 @@ class SliceClasses:
             mask, domains = self._test(slice_)
             if old is not None and (old.kind, old.mask, old.domains) == (slice_.kind, mask, domains):
                 del self._class_by_node[old.members[location].hosts[0].node]
-                old.members[location] = slice_  # nobody can tell the difference
+                old.members[location] = slice_  # the two are the same to every request
                 self._class_by_node[slice_.hosts[0].node] = old
             else:
                 before = self.remove(location)

@@ -34,7 +34,7 @@ class PoolDemand:
     moving: int = 0
     """Of `units`, those that would leave their slices for others if some are left over."""
     scavenged: bool = False
-    """It takes what nobody else wants, and is no part of any minimum."""
+    """It takes what no other job wants, and is no part of any minimum."""
     units: tuple[HeldUnit, ...] = ()
     others: int = 0
     """Units besides `units` that count against the maximum: they drain or have finished."""
@@ -56,7 +56,7 @@ class AllotmentRequest:
     pools: tuple[PoolDemand, ...] = ()
     """In order of preference."""
     occupied: frozenset[str] = frozenset()
-    """Nodes that the job uses by other means than `PoolDemand.units`. Nobody can ask it to leave them."""
+    """Nodes that the job uses by other means than `PoolDemand.units`. No other job can get them."""
 
     @property
     def order(self) -> tuple[int, float, str]:

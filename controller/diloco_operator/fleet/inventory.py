@@ -69,7 +69,7 @@ class _Entry:
 
     @property
     def why_not(self) -> str:
-        """Why it cannot be used, "" when it can, whoever uses it."""
+        """Why it cannot be used, "" when it can; its users do not matter."""
         return self.broken or (self.unusable[min(self.unusable)] if self.unusable else "")
 
     def copy(self) -> _Entry:
@@ -156,7 +156,7 @@ class Inventory:
         """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
         self._reservations: dict[str, frozenset[str]] = {}
         self._changes: dict[Location, None] | None = None
-        """Slices that changed since `take_changes`; None: nobody asks."""
+        """Slices that changed since `take_changes`; None: no allotment asks for them."""
 
     def copy(self) -> Inventory:
         """The fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""

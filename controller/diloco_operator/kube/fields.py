@@ -18,7 +18,7 @@ type Fields = Mapping[str, Any]
 """A JSON object."""
 
 TEXT_LIMIT = 1024
-"""Characters of a text that somebody else wrote, such as a kubelet's message."""
+"""Characters of a foreign text, such as a kubelet's message."""
 STRING_LIMIT = 1024
 """Characters of a name, label or other string that is compared. Those of Kubernetes have 316 at most."""
 MOST_COUNT = 2**63 - 1
@@ -95,7 +95,7 @@ def strings(holder: Fields, key: str, at: str = "") -> dict[str, str]:
 
 
 def contents(holder: Fields, key: str, at: str = "") -> dict[str, str]:
-    """The data of a ConfigMap, `holder[key]`: any strings, which nobody shows; empty without one."""
+    """The data of a ConfigMap, `holder[key]`: any strings, which are never shown; empty without one."""
     found = fields(holder, key, at)
     for value in found.values():
         if not isinstance(value, str):

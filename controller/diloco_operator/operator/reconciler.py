@@ -142,7 +142,7 @@ class Reconciler:
         """Keys of the inventory under which jobs of this name have reservations. More than one while a deleted job of the same name still
         has pods."""
         self._holders: dict[str, JobKey] = {}
-        """The same the other way round. The inventory's keys are never taken apart: a uid is whatever somebody wrote."""
+        """The same the other way round. The inventory's keys are never taken apart: a uid may be any string."""
 
     async def restore(self) -> None:
         """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
@@ -417,7 +417,7 @@ class Reconciler:
 
     def _release_deleted_jobs(self, key: JobKey, job: Job | None) -> None:
         """A deleted job of this name holds nothing any more. What its last pods use is not free, like what any other pod uses
-        (`operator.other_pods`); a pod that is not bound to a node uses nothing, whoever it says is its owner."""
+        (`operator.other_pods`); a pod that is not bound to a node uses nothing, whatever owner it names."""
         registered = self._registered.get(key)
         if registered is not None and (job is None or registered != job.key):
             del self._registered[key]

@@ -157,7 +157,7 @@ def _jobs(kept: Counter[str]) -> str:
 
 
 def _with_ungranted(fleet: Fleet, requirements: SliceRequirements, left: Mapping[Domain, int]) -> Mapping[Domain, int]:
-    """`left`, and the slices that are free and kept for nobody, because they are too few for one unit; the domain with most first."""
+    """`left`, and the slices that are free and kept for no job, because they are too few for one unit; the domain with most first."""
     found = Counter(left)
     for slice_, winner in itertools.islice(fleet.kept(requirements.shape), _MAX_CHECKED):
         if not winner and requirements.fits(slice_):

@@ -1,7 +1,7 @@
 """JSON that is nested deeper than Python's parser follows. Pure.
 
 An API server accepts objects of 10,000 levels, and wraps them in a list or a watch event. Python's parser ends there, and one such object
-would hide all others of its list. So what is nested too deep is cut out; whoever reads the object refuses it for its depth.
+would hide all others of its list. So what is nested too deep is cut out; the reader of the object refuses it for its depth.
 
 See docs/decisions/0133-hostile-objects.md.
 """

@@ -71,7 +71,7 @@ def missing_pods(
 def missing_host_lists(
     context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord], adopted: Iterable[str]
 ) -> list[Create]:
-    """Lists that somebody deleted while pods that need them have not started. Those of `adopted` units come with their pods."""
+    """Lists that were deleted while pods that need them have not started. Those of `adopted` units come with their pods."""
     creates: list[Create] = []
     for name in context.learners.keys() - set(adopted):
         record = records[name]

@@ -230,7 +230,7 @@ class PodView:
     restarts: int
     ready: bool
     problem: str = ""
-    """Why it cannot be a pod that the operator made, "" if it can: labels are written by whoever may write pods. It is left alone."""
+    """Why it cannot be a pod that the operator made, "" if it can: every writer of pods can write labels. It is left alone."""
 
     @property
     def ended(self) -> bool:
@@ -329,7 +329,7 @@ def _termination(raw: Fields, component: str) -> Termination | None:
 
 
 def _address(text: str) -> str:
-    """An IP address; "" for anything else: the operator must not connect to a name that somebody wrote into a pod's status."""
+    """An IP address; "" for anything else: the operator must not connect to a name from a pod's status."""
     try:
         return str(ipaddress.ip_address(text)) if text else ""
     except ValueError:

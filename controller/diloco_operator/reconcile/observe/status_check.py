@@ -1,7 +1,8 @@
 """Checks the status of a job before anything reads it. Pure.
 
-The operator writes the status, but it is not alone: whoever may write `dilocojobs/status` can put anything into it that the CRD allows, and
-an API server with another CRD allows more. What is malformed is left out, as if it had never been written; the rest counts.
+The operator writes the status, but it is not alone: every user with the right to write `dilocojobs/status` can put anything into it that
+the CRD allows, and an API server with another CRD allows more. What is malformed is left out, as if it had never been written; the
+rest counts.
 
 See docs/decisions/0133-hostile-objects.md.
 """

@@ -95,7 +95,7 @@ def job_file_digest(data: Mapping[str, Any]) -> str:
         if isinstance(said, dict) and isinstance(said.get("training"), dict):
             return digest({**said, "training": _as_written(said["training"], FIRST_DEFAULTS)})
     except (ValueError, RecursionError):
-        pass  # no JSON, text that is no Unicode, or nested without end: somebody else wrote it
+        pass  # no JSON, text that is no Unicode, or nested without end: not written by the operator
     return f"unreadable-{digest(data)}"
 
 

@@ -23,7 +23,7 @@ from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 MESSAGE_LIMIT = 4096
 """Characters of the message of a unit or pool, as the CRD limits it."""
 CONDITION_LIMIT = 8000
-"""Characters of a condition's message; an eighth of what the CRD allows is more than anybody reads."""
+"""Characters of a condition's message; an eighth of what the CRD allows is more than a person reads."""
 _REFUSED_KEYS = 10
 _REFUSED_KEY = 32
 _FIGURES = 150

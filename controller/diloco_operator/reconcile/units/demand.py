@@ -94,7 +94,7 @@ def _pool_demand(
 
 
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """A pod of the unit should have gone long ago: nobody knows when its slice will be free."""
+    """A pod of the unit should have gone long ago: it is not known when its slice will be free."""
     latest = context.now - RECONCILE.stuck_deletion
     return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
 

@@ -227,7 +227,7 @@ def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
 
 class SpareSlices:
     """Free slices for the units of one pool that leave hosts which the job avoids, also those that the job gets only when it asks for them.
-    While there are none, a unit whose restart budget is not used up goes on where it is: that costs nobody anything."""
+    While there are none, a unit whose restart budget is not used up goes on where it is: that costs no other job anything."""
 
     def __init__(self, fleet: Fleet, requirements: SliceRequirements) -> None:
         unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape) if not job)

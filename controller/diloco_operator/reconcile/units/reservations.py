@@ -1,7 +1,7 @@
 """The nodes that a job has reserved: those of its units by its records, and those to which a pod of it is bound. Pure.
 
-Anybody who may create pods can write a pod with the job's label, owner and annotations. So a pod that is not bound yet holds a node only as
-a part of a unit, and a unit holds no more than its pool's shape.
+Every user with the right to create pods can write a pod with the job's label, owner and annotations. So a pod that is not bound yet
+holds a node only as a part of a unit, and a unit holds no more than its pool's shape.
 
 See docs/decisions/0133-hostile-objects.md.
 """

@@ -129,7 +129,7 @@ def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     occupancy = {name: _occupancy(mine) for name, mine in by_pool.items()}
     taken = sum(occupancy.taken for occupancy in occupancy.values())
     most_new = _most_new(context, records)
-    # Scavenged pools come last, as in the allotment: they take what nobody else wants.
+    # Scavenged pools come last, as in the allotment: they take what no other job wants.
     pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
     return JobRequest(
         key=context.observed.job.key,

@@ -48,7 +48,7 @@ _STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
 
 
 class NoPlace(NamedTuple):
-    """A pod that cannot have its node. Nobody failed: the unit gives its slice up."""
+    """A pod that cannot have its node. This is no failure: the unit gives its slice up."""
 
     reason: UnitReason
     node: str
