@@ -77,10 +77,17 @@ async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_co
         with operator(plane, tmp_path):
             await cluster.apply(job)
             trained = await cluster.job("bytes-lm", all_took_part, timeout=150)
+            told = json.loads(await cluster.kubectl("get", "events", "--field-selector=involvedObject.kind=DiLoCoJob", "-o", "json"))[
+                "items"
+            ]
+            assert [(event["reason"], event["message"]) for event in told if event["type"] != "Normal"] == []
+            assert {"AllPlaced", "UnitStarted", "UnitContributes", "QuorumContributing"} <= {event["reason"] for event in told}
+            assert [event["message"] for event in told if event["message"].rstrip().endswith(":")] == []
             enough = {"spec": {"training": {"steps": trained["status"]["progress"]["step"] + 100}}}
             await cluster.kubectl("patch", "dlj/bytes-lm", "--type=merge", f"--patch={json.dumps(enough)}")
             await cluster.kubectl("wait", "dlj/bytes-lm", "--for=condition=Complete", "--timeout=150s")
             done = await cluster.job("bytes-lm")
+            assert (await cluster.kubectl("get", "dlj", "--no-headers")).split()[:3] == ["bytes-lm", "Complete", "StepsReached"]
             units = {unit["name"]: unit for unit in done["status"]["units"]}
             assert set(units) == {"v5p-0", "v6e-0", "h100-0", "h100-1"}
             assert all_took_part(done), "no unit's part was lost when the syncer was made again for the new number of steps"

@@ -34,6 +34,11 @@ def unfinished(folder: Path) -> list[Path]:
     return list(folder.glob("**/*.part"))
 
 
+def listed(plane: ControlPlane) -> list[str]:
+    """The row of the job as kubectl prints it: name, state, reason, learners that contribute, and of how many."""
+    return plane.kubectl("get", "dlj", "quad", "--no-headers").stdout.split()[:5]
+
+
 def is_true(how: str) -> Any:
     return lambda job: bool(job) and any(c["type"] == how and c["status"] == "True" for c in job["status"]["conditions"])
 
@@ -63,6 +68,7 @@ async def goes_on_fails_and_is_retried(plane: ControlPlane, cluster: KubeCluster
     assert what in refused(pools=bad)
     assert patched(pools=bad, learners={"restart": {"limit": 0}}, training={"steps": steps}) == "dilocojob.diloco.dev/quad patched\n"
     failed = (await cluster.job("quad", is_true("Failed")))["status"]
+    assert listed(plane)[:3] == ["quad", "Failed", "RestartsExhausted"]
     message = next(c["message"] for c in failed["conditions"] if c["type"] == "Failed")
     assert "Fix the cause, then kubectl diloco retry quad; a change of the spec goes with a higher spec.retry" in message
 
@@ -106,7 +112,8 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and
                 drained = await cluster.job("quad", contribute(3))
                 assert attempts(drained) == {"v5p-0": 2, "v5p-1": 2, "h100-0": 1}
                 shown = await diloco("status", "quad")
-                assert "\n  Training: 3 of 3 learners contribute\n" in shown
+                assert "\n  Training (QuorumContributing): 3 of 3 learners contribute\n" in shown
+                assert listed(plane) == ["quad", "Training", "QuorumContributing", "3", "3"]
                 assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
 
                 said = await diloco("export", "quad", "-o", str(tmp_path / "running.safetensors"))
@@ -116,6 +123,7 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and
                 said = await diloco("suspend", "quad", "--wait", "--timeout", "2m")
                 assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
                 parked = await cluster.job("quad", contribute(0))
+                assert listed(plane) == ["quad", "Suspended", "Suspended", "0", "0"]
                 assert of_job(plane, "pods") == ["pod/quad-v5p-1-a1-0"], "what ended by itself stays, and nothing else"
 
                 (tmp_path / "parked").mkdir()
@@ -142,6 +150,7 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and
                 more = resumed["status"]["progress"]["step"] + 100
                 await cluster.change("quad", {"training": {"steps": more}})
                 await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
+                assert listed(plane)[:3] == ["quad", "Complete", "StepsReached"]
                 ended = {unit: f"pod/quad-{unit}-a{attempt}-0" for unit, attempt in attempts(await cluster.job("quad")).items()}
                 for pod in (*ended.values(), "pod/quad-syncer"):
                     await cluster.kubectl("wait", pod, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")

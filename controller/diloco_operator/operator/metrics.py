@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import SHORT_OF_SLICES
+from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp
@@ -300,6 +301,7 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
 
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {name: gauge(name, text) for name, text in _GAUGES.items()}
     families["units"] = gauge("units", "Learner units by state", "state")
+    families["state"] = gauge("state", "1 for the state that the job has, 0 for the others", "state")
     families["condition"] = gauge("condition", "1 for the status (True, False, Unknown) that each condition has", "condition", "status")
     families["host_failures"] = gauge("host_failures", "Attempts that failed on a host lately, as far as status keeps them", "node")
     families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
@@ -332,6 +334,9 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
         families["loss"].add_metric(key, progress["loss"])
     for state in UnitState:
         families["units"].add_metric((*key, state.value), sum(1 for unit in units if unit["state"] == state))
+    if (there := state_on_record(status)) is not None:
+        for job_state in JobState:
+            families["state"].add_metric((*key, job_state.value), job_state is there)
     for condition in status.get("conditions") or ():
         families["condition"].add_metric((*key, condition["type"], condition["status"]), 1)
     refused: dict[str, int] = {}

@@ -247,8 +247,6 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
     missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
     reason = _degraded_reason(context, scaling, missing, begun=begun)
     count = f"{_count(scaling, contributing)}, learners.min is {learners.min}"
-    if reason is DegradedReason.QUEUED:
-        return Statement(reason, f"{count}; see Placed")
     details = _missing(scaling, contributing)
     return Statement(reason, count + (f"; {details}" if details else "") + _blamed(context))
 

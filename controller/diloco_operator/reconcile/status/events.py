@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,15 +70,17 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
     return found
 
 
-def condition_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """One for each condition that took another status. Of a new job all are False but Accepted: that is no news, except that it has no
-    hardware."""
+def condition_events(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], about: Collection[ConditionType]
+) -> list[Event]:
+    """One for each condition of the types in `about` that took another status. Of a new job all are False but Accepted: that is no news,
+    except that it has no hardware."""
     expected = dict.fromkeys(ConditionType, FALSE) | {ConditionType.ACCEPTED: TRUE, ConditionType.PLACED: UNKNOWN}
     old = {**expected, **{each["type"]: each["status"] for each in before}}
     found = []
     for condition in after:
         kind = ConditionType(condition["type"])
-        if condition["status"] == old[kind]:
+        if kind not in about or condition["status"] == old[kind]:
             continue
         reason = {each.value: each for each in CONDITION_REASONS[kind]}[condition["reason"]]
         if reason.severity is not Severity.SILENT:

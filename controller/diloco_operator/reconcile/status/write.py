@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api import names
@@ -18,6 +18,10 @@ from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStat
 from diloco_operator.reconcile.status.bounds import bounded
 from diloco_operator.reconcile.status.events import condition_events, host_events, unit_events
 
+_CAUSES = frozenset({ConditionType.ACCEPTED, ConditionType.PLACED})
+"""Conditions that come before what units do."""
+_CONSEQUENCES = frozenset(ConditionType) - _CAUSES
+
 
 @dataclass(frozen=True, slots=True)
 class StatusWrite:
@@ -28,26 +32,35 @@ class StatusWrite:
     """When figures that changed will be written."""
 
 
-def write_status(observed: ObservedState, status: dict[str, Any], now: float, *, may_wait: bool = False) -> StatusWrite:
-    """Write the status, if it is worth a write, and report the conditions that changed."""
+def write_status(
+    observed: ObservedState,
+    status: dict[str, Any],
+    now: float,
+    *,
+    may_wait: bool = False,
+    of_units: Callable[[], Iterable[Event]] = tuple,
+) -> StatusWrite:
+    """Write the status, if it is worth a write, and report the conditions that changed. The Events of the units stand where they read as a
+    story: after what let them start, before what follows from them."""
     job = observed.job
     status = bounded(status, status_budget(job.bytes_beside_status))
     write, due = worth_writing(job.status, status, now, observed.config.progress_interval)
     if write is None:
         return StatusWrite(due=due)
-    events = condition_events(job.status.get("conditions") or (), status["conditions"])
-    return StatusWrite(ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write, may_wait), tuple(events), due)
+    before, after = job.status.get("conditions") or (), status["conditions"]
+    events = (*condition_events(before, after, _CAUSES), *of_units(), *condition_events(before, after, _CONSEQUENCES))
+    return StatusWrite(ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write, may_wait), events, due)
 
 
 def write_units(
     context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord], *, may_wait: bool = False
 ) -> StatusWrite:
     """The same with the Events of the units."""
-    write = write_status(context.observed, status, context.now, may_wait=may_wait)
-    if write.apply is None:
-        return write
-    hosts = host_events(read_hosts(context.observed.job.status), context.hosts)
-    return replace(write, events=(*write.events, *unit_events(context.before, records), *hosts))
+
+    def of_units() -> list[Event]:
+        return [*unit_events(context.before, records), *host_events(read_hosts(context.observed.job.status), context.hosts)]
+
+    return write_status(context.observed, status, context.now, may_wait=may_wait, of_units=of_units)
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:

@@ -16,6 +16,7 @@ from builders.operator_process import series
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
+from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
@@ -132,6 +133,10 @@ def test_a_job_that_trains() -> None:
         assert seen.of_job("loss") == 2.31
         assert seen.of_job("condition", condition="Training", status="True") == 1
         assert seen.of_job("condition", condition="Training", status="False") is None
+        assert {state.value: seen.of_job("state", state=state.value) for state in JobState} == {
+            **dict.fromkeys(map(str, JobState), 0),
+            "Training": 1,
+        }
         assert seen.of_job("refused_contributions_total", reason="Stale") == 6  # three units, two each
         assert seen.of_job("refused_contributions_total", reason="NonFinite") == 3
         assert seen.of_job("report_age_seconds") == 0

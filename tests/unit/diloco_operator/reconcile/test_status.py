@@ -190,6 +190,63 @@ def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
     assert stage.condition("Degraded")["reason"] == reason
 
 
+def test_learner_that_crashes_before_the_job_has_trained_degrades_it_until_it_trains() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_restarts(3, "30s").with_pool(max=1), a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    assert (stage.status["state"], stage.status["reason"]) == ("Starting", "SyncerStarting")
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "LearnersFailed")
+    stage.kubelets_finish_deletions()
+    stage.advance(30)
+    stage.settle()
+    assert (stage.unit("v5p-0")["state"], stage.status["state"]) == ("Starting", "Degraded")
+    stage.train()
+    assert (stage.status["state"], stage.status["reason"]) == ("Training", "QuorumContributing")
+
+
+def test_job_trains_while_others_of_its_learners_start_for_the_first_time() -> None:
+    stage = Stage(a_job().with_learners(2, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    stage.kubelets_start()
+    stage.settle()
+    stage.kubelets_start()
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING)
+    stage.syncer_says("v5p-1", 1, UnitPhase.JOINING)
+    stage.settle()
+    assert stage.true() >= {"Training", "Degraded"}
+    assert stage.condition("Degraded")["reason"] == "LearnersStarting"
+    assert (stage.status["state"], stage.status["reason"]) == ("Training", "QuorumContributing")
+    stage.syncer_says("v5p-1", 1, UnitPhase.DISCONNECTED)  # it was there, and is missed
+    stage.settle()
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "LearnersMissing")
+
+
+def test_last_step_is_no_alarm_while_the_final_snapshot_is_written() -> None:
+    stage = trained()
+    stage.all_contribute(done=True, t=100)
+    for index in range(2):
+        stage.learner_exits(f"v5p-{index}", 1, 0)
+    stage.plans.clear()
+    stage.settle()
+    assert stage.status["learners"]["contributing"] == 0
+    assert (stage.condition("Training")["status"], stage.status["state"], stage.status["reason"]) == ("True", "Training", "Finishing")
+    assert [event for plan in stage.plans for event in plan.events if event.type == "Warning"] == []
+
+
+def test_state_of_a_job_that_ended_under_an_earlier_release_is_added_once() -> None:
+    stage = trained(1)
+    stage.learner_exits("v5p-0", 1, 65)
+    stage.settle()
+    ended = stage.status
+    assert (ended["state"], ended["reason"]) == ("Failed", "LayoutRefused")
+    stage.job["status"] = {key: value for key, value in ended.items() if key not in ("state", "reason")}
+    stage.settle()
+    assert stage.status == ended
+
+
 def test_seeding_is_not_training_yet() -> None:
     stage = trained(1)
     stage.all_contribute(seeded=False)
