@@ -16,6 +16,7 @@ import pytest
 import yaml
 from builders.chart import NAMESPACE, RELEASE
 from builders.control_plane import ControlPlane, start
+from builders.event_files import steps_of
 from builders.kube_jobs import ACCOUNT, KubeCluster, install_chart, kube_cluster, operator
 from builders.local import is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
@@ -60,6 +61,26 @@ def check_tokens(cluster: KubeCluster, job: Obj, trace: Path | None = None) -> N
         assert trained <= len(samples_drawn(trace))
 
 
+async def check_loss_curve(cluster: KubeCluster, job: Obj) -> None:
+    """Of a job that is over, from the plugin."""
+    name, progress = job["metadata"]["name"], job["status"]["progress"]
+    shown = (await cluster.kubectl("diloco", "status", name)).splitlines()
+    [title] = [at for at, line in enumerate(shown) if line.startswith("  loss by outer step: ")]
+    assert shown[title].endswith(f" held-out loss {progress['heldOutLoss']:.4g} at step {progress['step']}")
+    assert shown[title + 9].split()[-1] == str(progress["step"])
+    said = json.loads(await cluster.kubectl("diloco", "status", name, "-o", "json"))["progress"]
+    assert said["lossHistory"] == progress["lossHistory"]
+    assert said["lossHistory"][0]["loss"] > said["lossHistory"][-1]["loss"]
+
+
+def check_event_files(nodes: Path, job: Obj) -> None:
+    """TensorBoard has each step once, over two syncers. `nodes`: folder of the simulated nodes."""
+    [folder] = (nodes / "state" / "volumes").rglob("tensorboard")
+    steps = steps_of(folder)
+    assert steps == sorted(set(steps))
+    assert steps[-1] == job["status"]["progress"]["step"]
+
+
 def all_took_part(job: Obj | None) -> bool:
     units = (job or {}).get("status", {}).get("units", ())
     return len(units) == 4 and all(unit.get("tokens", 0) > 0 for unit in units)
@@ -93,6 +114,8 @@ async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_co
             assert all_took_part(done), "no unit's part was lost when the syncer was made again for the new number of steps"
             # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.5.
             assert done["status"]["progress"]["heldOutLoss"] < 4.5
+            await check_loss_curve(cluster, done)
+            check_event_files(tmp_path, done)
     bindings = [e for e in plane.audit_events(since) if e.get("objectRef", {}).get("subresource") == "binding"]
     assert {e["user"]["username"] for e in bindings} == {"system:kube-scheduler"}
     assert refused(requests(plane, since)) == []

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from builders.event_files import scalars
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
 from diloco.torch import ModuleStore
 from diloco.trainers import byte_lm_torch, options
@@ -103,6 +104,13 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert units["h100-1"]["recoverSeconds"] > 0
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
+    curve = job["progress"]["lossHistory"]
+    assert (curve[0]["loss"] > 5, curve[-1]["loss"] < 4, curve[-1]["step"]) == (True, True, 220)
+    curves = scalars(tmp_path / "state" / "volumes" / "default" / "bytes-lm-syncer" / "tensorboard")
+    assert [step for step, _ in curves["loss"]] == list(range(curves["loss"][0][0], 221))
+    [(step, held_out)] = curves["held_out_loss"]
+    assert step == 220
+    assert held_out == pytest.approx(job["progress"]["heldOutLoss"], rel=1e-5)
 
     command = [str(DILOCO), "export", "state", "-o", "model.safetensors"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
