@@ -73,8 +73,11 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         left = seconds_left(view, now)
         figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
         yield ", ".join(figures)
-    if status.model is not None and not view.over:  # the message of a job that is over says it
+    if status.model is not None and not view.over:
         yield _snapshot(status.model)
+    elif status.model is not None:  # its message says where the model is
+        what = "the model" if view.complete else "the parameters of the last snapshot"
+        yield f"{what} as one file: kubectl diloco export {view.name} -n {view.namespace} -o model.safetensors"
     yield (
         f"{plural(learners.contributing, 'learner contributes', 'learners contribute')}, {learners.placed} placed, "
         f"{learners.desired} desired (min {learners.min}, max {learners.max})"

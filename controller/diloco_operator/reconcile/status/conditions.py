@@ -211,7 +211,8 @@ def _names_taken(taken: Sequence[str], kept_claim: str) -> str:
     if kept_claim:
         found.append(
             f"{names.VOLUME_CLAIMS.kind} {kept_claim} keeps the model of an earlier job of this name, and no job writes over it: give this "
-            f"job another name, or delete the claim and the model with it: kubectl delete pvc {kept_claim}"
+            f"job another name, or delete the claim and the model with it: kubectl delete pvc {kept_claim}. Before that, kubectl diloco "
+            f"export --claim {kept_claim} writes the model to a file"
         )
     if taken:
         found.append(f"{_several(taken)} exists and is not this job's: delete it, or give the job another name")

@@ -238,8 +238,13 @@ def test_status_says_where_the_newest_snapshot_is(model: Obj, line: str) -> None
     assert as_json(view)["model"]["claim"] == "lm-syncer"
 
 
-def test_status_of_a_job_that_is_over_leaves_the_model_to_its_message() -> None:
-    assert "snapshot" not in status_text(a_view(unit(), model=MODEL, Complete="True"), NOW)
+@pytest.mark.parametrize(("end", "what"), [("Complete", "the model"), ("Failed", "the parameters of the last snapshot")])
+def test_status_of_a_job_that_is_over_leaves_the_place_to_its_message_and_says_how_to_get_the_model(end: str, what: str) -> None:
+    over: dict[str, Any] = {end: "True"}
+    shown = status_text(a_view(unit(), model=MODEL, **over), NOW)
+    assert f"\n  {what} as one file: kubectl diloco export bytes-lm -n team -o model.safetensors\n" in shown
+    assert "newest snapshot" not in shown
+    assert "diloco export" not in status_text(a_view(unit(), **over), NOW)
 
 
 HISTORY = [{"step": step, "loss": 1 + 4 / step} for step in range(1, 21)]
