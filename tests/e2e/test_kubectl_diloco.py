@@ -168,6 +168,7 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and
                 assert model["path"].endswith(f"-t{more}")
                 where = f"The model is in claim quad-syncer, {model['path']} (safetensors); the claim"
                 assert f"{where} is deleted with the job (syncer.storage.retain: Delete)\n" in await diloco("status", "quad")
+                assert "\n  the model as one file: kubectl diloco export quad -n default -o" in await diloco("status", "quad")
                 await cluster.change("quad", {"syncer": {"storage": {"retain": "Keep"}}})
                 await cluster.kubectl("wait", "dlj/quad", "--for=jsonpath={.status.model.retain}=Keep", "--timeout=60s")
                 assert f"{where} stays when the job is deleted (syncer.storage.retain: Keep)\n" in await diloco("status", "quad")

@@ -140,8 +140,12 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     assert resumed["progress"]["step"] >= stopped["step"], "it does not start afresh"
     status, result = second.end()
     assert status == 0
-    done = result["jobs"][0]["progress"]
+    done, model = result["jobs"][0]["progress"], result["jobs"][0]["model"]
     assert done["step"] == 250
+    folder = tmp_path / "state/volumes/default/quad-syncer" / model["path"]
+    assert f"The model of quad is in {folder} (safetensors). One file with its parameters: diloco export " in result["message"]
+    assert (folder / "tensors.safetensors").is_file()
+    assert [path.name for path in folder.parent.glob("*-t250")] == [folder.name], "one snapshot of the last step"
     assert done["tokens"] == sum(unit["tokens"] for unit in result["jobs"][0]["units"])
     # Work handed back by the drain may be drawn again, but what was counted was drawn: no more tokens than distinct samples.
     assert done["tokens"] <= 16 * len(samples_drawn(tmp_path / "trace"))
