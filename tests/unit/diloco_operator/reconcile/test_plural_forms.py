@@ -9,6 +9,8 @@ from builders.stage import Stage
 from diloco_operator.cli.status_text import status_text
 from diloco_operator.cli.view_model import JobView
 
+STARTING = "v5p-0 is starting (bytes-lm-v5p-0-a1-0: waits for a scheduler)"
+
 
 def a_stage(*, max: int, nodes: int, min: int = 1) -> Stage:
     """A job of up to `max` learners on so many slices; those that have one contribute."""
@@ -33,14 +35,15 @@ def test_placed_counts_units_and_slices(max: int, nodes: int, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("min", "max", "text"),
+    ("min", "nodes", "text"),
     [
-        (1, 2, "no learner has hardware, learners.min is 1; v5p-0 waits for a slice, see Placed"),
-        (2, 2, "no learner has hardware, learners.min is 2; v5p-0, v5p-1 wait for slices, see Placed"),
+        (1, 0, "no learner has hardware, learners.min is 1; see Placed"),
+        (2, 1, f"0 of 1 learner contributes, learners.min is 2; {STARTING}; v5p-1 waits for a slice, see Placed"),
+        (3, 1, f"0 of 1 learner contributes, learners.min is 3; {STARTING}; v5p-1, v5p-2 wait for slices, see Placed"),
     ],
 )
-def test_degraded_counts_units_that_wait(min: int, max: int, text: str) -> None:
-    stage = a_stage(min=min, max=max, nodes=0)
+def test_degraded_counts_units_that_wait(min: int, nodes: int, text: str) -> None:
+    stage = a_stage(min=min, max=min, nodes=nodes)
     stage.settle()
     assert stage.condition("Degraded")["message"] == text
 
