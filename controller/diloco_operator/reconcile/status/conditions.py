@@ -181,8 +181,9 @@ def _training(
         text = f"{count} hardware, training.quorum is {quorum}; see Placed"
         return Statement(TrainingReason.WAITING_FOR_HARDWARE, text)
     served = context.observed.report is not None or bool((context.observed.job.status.get("progress") or {}).get("step"))
+    joined = any(record.state in (UnitState.JOINING, UnitState.TRAINING) for record in scaling.records.values())
     if syncer_down:
-        if served:
+        if served and joined:
             text = f"the syncer does not run: {syncer_down}. Learners train on and reconnect by themselves"
             return Statement(TrainingReason.SYNCER_UNAVAILABLE, text)
         return Statement(TrainingReason.SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")

@@ -90,6 +90,9 @@ def test_retry_starts_a_failed_job_from_its_last_snapshot_with_new_attempts() ->
     assert stage.true() == {"Accepted", "Degraded"}
     assert stage.status["state"] == "Starting"
     assert stage.status["retry"] == 1
+    assert stage.status["state"] == "Starting"
+    stage.step()
+    assert stage.condition("Training")["message"] == "the syncer does not serve yet: its pod is being created"
     starts(stage)
     assert stage.true() == {"Accepted", "Placed", "Training"}
     assert stage.states() == {"v5p-0": "Training"}
