@@ -88,11 +88,11 @@ async def export_job(client: RestClient, namespace: str, wanted: Wanted) -> str:
 
 # --- where from -------------------------------------------------------------------------------------------------------
 def _copies(job: Obj) -> str:
-    """The folder of this job below training.checkpoint.uri, as the syncer names it; "": it has none."""
+    """The folder of this job below training.checkpoint.uri; "": it has none."""
     training = job["spec"].get("training") or {}
     uri = str((training.get("checkpoint") or {}).get("uri") or "")
     metadata = job["metadata"]
-    return f"{uri.rstrip('/')}/{metadata['namespace']}-{metadata['name']}-{metadata['uid']}" if uri else ""
+    return contract.remote_snapshots(uri, metadata["namespace"], metadata["name"], metadata["uid"]) if uri else ""
 
 
 def _node_of(claim: Obj, pods: list[Obj]) -> str:
