@@ -69,6 +69,7 @@ class Stage:
         self.secrets: dict[str, dict[str, Any]] = {}
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
+        self.listening_since = 0.0
         self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
         self.revoked: dict[str, str] = {}
         self.job_gone = False
@@ -86,6 +87,7 @@ class Stage:
             config=self.config,
             pods=tuple(project_pod(pod) for pod in self.pods.values()),
             children=self._children(),
+            listening_since=self.listening_since,
             report=self.report,
             rejected_writes=self.rejected_writes,
             revoked=self.revoked,
@@ -161,6 +163,7 @@ class Stage:
         """Everything that was only in memory is gone."""
         self._parsed = None
         self.report = None
+        self.listening_since = self.now
         self.rejected_writes = {}
         self.inventory = Inventory(signals())
         for node in self.nodes.values():

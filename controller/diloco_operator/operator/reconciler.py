@@ -118,6 +118,8 @@ class Reconciler:
         self._telemetry = telemetry
         self._config = config
         self._now = now
+        self._listening: dict[JobKey, float] = {}
+        """Since when this operator has followed the reports of a job's syncer."""
         self._issuer = issuer
         self._reconcile = decide
         self._offload = offload
@@ -194,6 +196,7 @@ class Reconciler:
             self._set_reservations(key, bare.key, nodes)
             return ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
+        self._listening.setdefault(key, self._now())
         if (wait := self._expectations.expires_in(key)) is not None:
             return ReconcileResult(requeue_after=wait)
         job, plan, decision_seconds = await self._decide(key, cached.value)
@@ -284,6 +287,7 @@ class Reconciler:
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             priority=self._priority(job),
             revoked=allotted.revoked,
+            listening_since=self._listening.get(key, self._now()),
             report=self._telemetry.latest(key),
         )
 
@@ -412,6 +416,7 @@ class Reconciler:
         self._postponement.reset(key)
         self._write_limit.forget(key)
         self._telemetry.forget(key)
+        self._listening.pop(key, None)
         self._ignored.note(key, {})
         self._expectations.forget(key)
 

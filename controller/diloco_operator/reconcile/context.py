@@ -138,6 +138,11 @@ class ReconcileContext:
         return report is not None and report.steps >= self.spec.training.steps and (report.done or report.t >= report.steps > 0)
 
     @property
+    def report_missed_at(self) -> float:
+        """When this operator has waited long enough for its first report of the syncer."""
+        return max(self.syncer_since, self.observed.listening_since) + self.observed.config.report_stale_after
+
+    @property
     def syncer_since(self) -> float:
         """Since when the syncer can have heard from learners."""
         if self.syncer is None or self.syncer.running_since is None:

@@ -130,6 +130,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         *to_issue.deadlines,
         *cleanup.deadlines,
         active.recheck_at,
+        context.report_missed_at if context.report is None and context.now <= context.report_missed_at else None,
         retention.retry_at,
         write.due,
     )

@@ -420,6 +420,8 @@ class ObservedState:
     """The value of the job's PriorityClass."""
     revoked: Mapping[str, str] = field(default_factory=dict)
     """Units that must leave their slices -> the key of the job that gets these."""
+    listening_since: float = 0.0
+    """Since when this operator has listened to the syncer's reports, in seconds since the epoch."""
     report: Report | None = None
     """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not reported yet."""
 

@@ -188,7 +188,9 @@ def _training(
             return Statement(TrainingReason.SYNCER_UNAVAILABLE, text)
         return Statement(TrainingReason.SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
     if context.report is None:
-        if context.now - context.syncer_since <= context.observed.config.report_stale_after:
+        if context.now <= context.report_missed_at:
+            if (known := _known_to_train(context)) is not None:
+                return known
             return Statement(TrainingReason.SYNCER_STARTING, "the syncer's pod runs; its first report has not come yet")
         limit = context.observed.config.report_stale_after
         text = f"the operator has had no report from the syncer for {limit:.0f} s; check its pod and network"
@@ -204,6 +206,16 @@ def _training(
         text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
         return Statement(TrainingReason.QUORUM_MISSING, text)
     return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
+
+
+def _known_to_train(context: ReconcileContext) -> Statement | None:
+    """What is on record of a job that trains, while an operator that has just started waits for its first report; else None."""
+    if context.syncer_since >= context.observed.listening_since:
+        return None
+    on_record = context.observed.job.status.get("conditions") or ()
+    known = next((each for each in on_record if each["type"] == ConditionType.TRAINING and each["status"] == TRUE), None)
+    reason = next((each for each in TrainingReason if known is not None and each.value == known["reason"]), None)
+    return Statement(reason, known.get("message", "")) if known is not None and reason is not None else None
 
 
 def _names_taken(taken: Sequence[str], kept_claim: str) -> str:

@@ -152,6 +152,22 @@ def test_silent_syncer_makes_training_unknown_and_touches_nothing() -> None:
     assert stage.status["learners"]["contributing"] == 2
 
 
+def test_operator_that_restarts_takes_the_training_on_record_until_a_report_is_due() -> None:
+    stage = trained()
+    before = stage.condition("Training")
+    stage.now += 3600
+    stage.restart_operator()
+    stage.plans.clear()
+    stage.settle()
+    assert (stage.condition("Training"), stage.status["state"]) == (before, "Training")
+    assert [event for plan in stage.plans for event in plan.events] == []
+    assert 0 < (stage.plans[-1].requeue_after or 0) <= 60.01
+    stage.now += 61
+    stage.step()
+    assert stage.condition("Training")["reason"] == "SyncerUnreachable"
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "SyncerUnreachable")
+
+
 def test_quorum_missing_names_the_units_the_cause_and_the_time() -> None:
     job = a_job().with_learners(2, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
