@@ -10,7 +10,7 @@ import sys
 import uuid
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -41,7 +41,18 @@ class _Address(click.ParamType["Address | None"]):
             self.fail(str(error), param, ctx)
 
 
+def _version_text() -> str:
+    return f"diloco-operator {package_version('diloco-operator')} ({API_VERSION})"
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(_version_text())
+        ctx.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version and exit.")
 def main() -> None:
     """The operator of DiLoCoJobs in a Kubernetes cluster."""
 
@@ -49,7 +60,7 @@ def main() -> None:
 @main.command()
 def version() -> None:
     """Show the version of the operator and of its API."""
-    click.echo(f"diloco-operator {package_version('diloco-operator')} ({API_VERSION})")
+    click.echo(_version_text())
 
 
 @main.command(short_help="Run the operator until SIGTERM.")
@@ -117,6 +128,7 @@ def run(
     """
     from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
     from diloco_operator.kube.rest import ConfigError, load_config
+    from diloco_operator.operator.endpoints import METRICS, CannotListen
     from diloco_operator.operator.logs import set_up
     from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, return_freed_memory
     from diloco_operator.operator.process import OperatorProcess, ProcessOptions
@@ -149,6 +161,9 @@ def run(
 
     try:
         status = asyncio.run(process())
+    except CannotListen as error:
+        option = "--metrics-address" if error.what == METRICS else "--health-address"
+        _refuse(f"{error}; choose another address with {option}, or 0 for none")
     except (ConfigError, OSError) as error:
         _refuse(error)
     sys.exit(status)
@@ -165,7 +180,7 @@ def _election(namespace: str, name: str, timeouts: LeaseTimeouts) -> ElectionOpt
     return ElectionOptions(namespace, name, identity, timeouts)
 
 
-def _refuse(error: Exception) -> None:
+def _refuse(error: Exception | str) -> NoReturn:
     log.error("%s", error)
     sys.exit(_USAGE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,19 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 log = logging.getLogger(__name__)
+
+METRICS, HEALTH = "/metrics", "/healthz and /readyz"
+
+
+class CannotListen(Exception):
+    """An address cannot be used: its port is taken, or it is none of this machine."""
+
+    def __init__(self, what: str, address: Address, error: OSError) -> None:
+        # asyncio's own text repeats the address.
+        reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
+        super().__init__(f"cannot serve {what} at {address}: {reason}")
+        self.what = what
+
 
 type Ready = Callable[[], Sequence[str]]
 """Reasons why the process is not ready, one line each; none: it is ready."""
@@ -69,14 +83,17 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 @contextlib.asynccontextmanager
 async def serving(app: web.Application, address: Address | None, what: str) -> AsyncIterator[None]:
-    """Serve `app` inside the context. Raises OSError if the address cannot be used."""
+    """Serve `app` inside the context. Raises `CannotListen`."""
     if address is None:
         yield
         return
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, address.host, address.port).start()
+        try:
+            await web.TCPSite(runner, address.host, address.port).start()
+        except OSError as error:
+            raise CannotListen(what, address, error) from error
         for host, port, *_ in runner.addresses:
             log.info("serving %s at %s", what, Address(host, port))
         yield

@@ -18,7 +18,7 @@ from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
-from diloco_operator.operator.endpoints import Address, health_app, metrics_app, serving
+from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -91,7 +91,7 @@ class OperatorProcess:
         self._holding = asyncio.get_running_loop().create_future()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
-            await stack.enter_async_context(serving(metrics_app(self._metrics.registry), options.metrics, "/metrics"))
+            await stack.enter_async_context(serving(metrics_app(self._metrics.registry), options.metrics, METRICS))
             lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(
                 RestClient.connect(
@@ -111,7 +111,7 @@ class OperatorProcess:
                 )
             )
             self._crd = CrdCheck(client)
-            await stack.enter_async_context(serving(health_app(self._problems), options.health, "/healthz and /readyz"))
+            await stack.enter_async_context(serving(health_app(self._problems), options.health, HEALTH))
             log.info("the cluster is that of %s", options.cluster.source)
             if options.election is not None:
                 self._elector = self._make_elector(lease_client, options.election)

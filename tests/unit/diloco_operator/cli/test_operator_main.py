@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -84,13 +88,18 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_terms_under_which_two_could_lead_are_refused(tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "config"
+def a_kubeconfig(folder: Path) -> Path:
+    """Of a cluster that does not answer."""
+    kubeconfig = folder / "config"
     kubeconfig.write_text(
         "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"
         "contexts: [{name: a, context: {cluster: a, user: a, namespace: x}}]\nusers: [{name: a, user: {token: t}}]\ncurrent-context: a\n"
     )
-    assert run("--kubeconfig", str(kubeconfig), "--lease-duration", "5s").exit_code == 2
+    return kubeconfig
+
+
+def test_terms_under_which_two_could_lead_are_refused(tmp_path: Path) -> None:
+    assert run("--kubeconfig", str(a_kubeconfig(tmp_path)), "--lease-duration", "5s").exit_code == 2
 
 
 def test_the_version() -> None:
@@ -98,3 +107,29 @@ def test_the_version() -> None:
     assert result.exit_code == 0
     assert result.output.startswith("diloco-operator 0.")
     assert "diloco.dev/v1alpha1" in result.output
+
+
+def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program as it is installed."""
+    program = Path(sys.executable).parent / "diloco-operator"
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_installed_program_shows_its_version() -> None:
+    shown = installed("--version")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == f"diloco-operator {version('diloco-operator')} (diloco.dev/v1alpha1)\n"
+    assert installed("version").stdout == shown.stdout
+
+
+@pytest.mark.parametrize(("option", "other"), [("--metrics-address", "--health-address"), ("--health-address", "--metrics-address")])
+def test_a_taken_port_is_one_line_that_names_the_option(tmp_path: Path, option: str, other: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = installed(
+            *("run", "--kubeconfig", str(a_kubeconfig(tmp_path)), "--no-leader-elect", "--log-format", "text", option, address, other, "0")
+        )
+    assert ended.returncode == 2
+    *_, said = ended.stderr.splitlines()
+    assert said.endswith(f"at {address}: address already in use; choose another address with {option}, or 0 for none")
+    assert "Traceback" not in ended.stderr
