@@ -116,6 +116,8 @@ async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_co
             assert done["status"]["progress"]["heldOutLoss"] < 4.5
             await check_loss_curve(cluster, done)
             check_event_files(tmp_path, done)
+            warnings = "type=Warning,involvedObject.kind=Service"
+            assert await cluster.kubectl("get", "events", "--field-selector", warnings, "-o", "name") == "", "pods here have no address"
     bindings = [e for e in plane.audit_events(since) if e.get("objectRef", {}).get("subresource") == "binding"]
     assert {e["user"]["username"] for e in bindings} == {"system:kube-scheduler"}
     assert refused(requests(plane, since)) == []

@@ -15,7 +15,18 @@ from builders.control_plane import ControlPlane
 from builders.local import Holds, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
-from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PERSISTENT_VOLUMES, PODS, SECRETS, STORAGE_CLASSES, VOLUME_CLAIMS
+from diloco_operator.api.names import (
+    ANNOTATION_ADDRESS,
+    LABEL_JOB,
+    LABEL_SERVER,
+    NODES,
+    PERSISTENT_VOLUMES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STORAGE_CLASSES,
+    VOLUME_CLAIMS,
+)
 from diloco_operator.kube.client import NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.rest import RestClient, load_config
@@ -115,9 +126,27 @@ async def test_a_pod_that_the_scheduler_binds_runs_and_ends_as_kubectl_expects(j
         ending = asyncio.create_task(joined.pod("worker", is_gone_after(seen)))
         await joined.kubectl("delete", "pod", "worker", "--timeout=30s")
         await ending
-        assert joined.log("worker") == f"at {pod['status']['podIP']}\ndrained\n"
+        assert joined.log("worker") == f"at {pod['metadata']['annotations'][ANNOTATION_ADDRESS]}\ndrained\n"
         last = seen[-1]
         assert last["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
+
+
+async def test_the_endpoint_controllers_have_nothing_to_complain_about_in_a_service_for_pods_here(joined: Joined) -> None:
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL_JOB: "job"}, "ports": [{"port": 7077}]}
+    async with joined.serving():
+        await joined.create(SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "job"}, "spec": spec})
+        await joined.run("worker", "while true; do sleep 0.02; done")
+        await joined.pod("worker", is_true("Ready"))
+        await joined.kubectl("label", "service/job", "seen=yes")
+        slices = ("get", "endpointslices", "--selector", "kubernetes.io/service-name=job,seen=yes", "-o", "name")
+        for _ in range(150):  # the controller copies the label once it accepts what the Service selects
+            if (await joined.kubectl(*slices)).strip():
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError(await joined.kubectl("get", "events", "--field-selector", "involvedObject.kind=Service"))
+        warnings = await joined.kubectl("get", "events", "--field-selector", "type=Warning,involvedObject.kind=Service", "-o", "name")
+        assert warnings == ""
 
 
 async def test_kubectl_logs_shows_what_a_pod_writes_while_it_runs_and_afterwards(joined: Joined) -> None:

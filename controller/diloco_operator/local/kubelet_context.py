@@ -76,6 +76,8 @@ class KubeletContext:
     the state directory."""
     admission_error: Callable[[Obj], str] = lambda _: ""
     """Why this kubelet does not run a pod that is bound to one of its nodes; "": it runs it."""
+    address_in_annotation: bool = False
+    """The address of a pod goes into its annotation `names.ANNOTATION_ADDRESS`, not into its status."""
     memory_kills_reported: int = 0
     """Out-of-memory kills that the status of some container already reports."""
 

@@ -101,14 +101,14 @@ def pod_status(
     *,
     init: Sequence[ContainerState],
     main: Sequence[ContainerState],
-    pod_ip: str,
+    pod_ip: str | None,
     host_ip: str,
     started_at: datetime,
     now: datetime,
     shut_down: bool = False,
 ) -> Obj:
-    """The whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `shut_down`: the pod
-    ended because its node shut down."""
+    """The whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `pod_ip`: None: none
+    is written. `shut_down`: the pod ended because its node shut down."""
     what = phase(init, main)
     shut_down = shut_down and what != "Succeeded"
     if shut_down:
@@ -127,11 +127,10 @@ def pod_status(
         "PodScheduled": (True, "", ""),
         **({"DisruptionTarget": (True, "TerminationByKubelet", _SHUT_DOWN)} if shut_down else {}),
     }
-    status: Obj = {key: value for key, value in current.items() if key not in ("reason", "message")}
+    status: Obj = {key: value for key, value in current.items() if key not in ("reason", "message", "podIP", "podIPs")}
     status |= {
         "phase": what,
-        "podIP": pod_ip,
-        "podIPs": [{"ip": pod_ip}],
+        **({"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]} if pod_ip is not None else {}),
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": timestamp(started_at),

@@ -1,4 +1,7 @@
-"""Runs one pod on its node: address, containers, status and end."""
+"""Runs one pod on its node: address, containers, status and end.
+
+See docs/decisions/0146-addresses-of-simulated-pods.md.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 
 from diloco.protocol.backoff import ExponentialBackoff
 
-from diloco_operator.api.names import PODS
+from diloco_operator.api.names import ANNOTATION_ADDRESS, PODS
 from diloco_operator.kube.client import ApiError, Conflict, NotFound, Obj
 from diloco_operator.local.containers import Container, first_of, mounted_sources
 from diloco_operator.local.environment import Command, ContainerConfigError
@@ -235,7 +238,7 @@ class PodWorker:
                 pod.get("status", {}),
                 init=[container.state for container in self._init],
                 main=[container.state for container in self._main],
-                pod_ip=self._address,
+                pod_ip=None if self._context.address_in_annotation else self._address,
                 host_ip=self._node.address,
                 started_at=self._started_at,
                 now=self._context.now(),
@@ -248,7 +251,9 @@ class PodWorker:
                     pod = await self._fresh()
                     failures = 0
                     continue
-                await self._context.client.update(PODS, {**pod, "status": status}, subresource="status", field_manager="kubelet")
+                await self._context.client.update(
+                    PODS, {**self._annotated(pod), "status": status}, subresource="status", field_manager="kubelet"
+                )
                 return
             except NotFound:
                 self._gone = True
@@ -259,6 +264,13 @@ class PodWorker:
                 failures += 1
                 log.warning("status of pod %s: %s", self._name, error)
                 await self._context.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
+
+    def _annotated(self, pod: Obj) -> Obj:
+        """With its address, if that is not in its status. A write of the status stores annotations too."""
+        if not self._context.address_in_annotation:
+            return pod
+        annotations = {**(pod["metadata"].get("annotations") or {}), ANNOTATION_ADDRESS: self._address}
+        return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
 
     async def _fresh(self) -> Obj:
         metadata = self._pod["metadata"]

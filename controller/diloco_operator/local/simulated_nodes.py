@@ -65,6 +65,7 @@ class SimulatedNodes:
             context = KubeletContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
                 environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, admission_error=self._refuses,
+                address_in_annotation=True,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
             logs = await stack.enter_async_context(LogServer(self.kubelet.runs, ExecEndpoint(self.kubelet.export_program).answer))

@@ -278,7 +278,7 @@ def project_pod(obj: Obj) -> PodView:
         phase=phase,
         reason=text(status, "reason", in_status),
         message=text(status, "message", in_status),
-        ip=_address(string(status, "podIP", in_status)),
+        ip=_address(string(status, "podIP", in_status)) or _loopback(string(annotations, names.ANNOTATION_ADDRESS, in_annotations)),
         created=moment(meta, "creationTimestamp", "metadata") or 0.0,
         deletion=moment(meta, "deletionTimestamp", "metadata"),
         running_since=moment(fields(state, "running", "state"), "startedAt", "state.running"),
@@ -334,6 +334,12 @@ def _address(text: str) -> str:
         return str(ipaddress.ip_address(text)) if text else ""
     except ValueError:
         return ""
+
+
+def _loopback(text: str) -> str:
+    """The same, and "" for an address of another machine: who may annotate a pod must not send the operator there."""
+    address = _address(text)
+    return address if address and ipaddress.ip_address(address).is_loopback else ""
 
 
 # --- the other objects of a job ---------------------------------------------------------------------------------------

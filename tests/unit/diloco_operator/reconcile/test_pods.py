@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
+from builders.pods import a_pod
 from builders.stage import Stage
 from diloco import contract
 from diloco_operator.accelerators import ACCELERATOR_LABELS
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
 from diloco_operator.local.environment import Sources, declared_environment
-from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.reconcile import OperatorConfig, project_pod
 from diloco_operator.reconcile.children.pods import host_list, learner_pods, learner_template_base
 
 
@@ -390,3 +391,20 @@ def test_pod_names_are_dns_labels_however_long_their_parts_are(attempt: int, hos
 
 def test_short_names_stay_as_they_read() -> None:
     assert names.learner_pod_name("bytes-lm", "v5p-0", 2, 1) == "bytes-lm-v5p-0-a2-1"
+
+
+@pytest.mark.parametrize(
+    ("status", "annotation", "address"),
+    [
+        ("10.1.2.3", "", "10.1.2.3"),
+        ("10.1.2.3", "127.5.0.2", "10.1.2.3"),
+        ("", "127.5.0.2", "127.5.0.2"),
+        ("", "10.1.2.3", ""),
+        ("", "169.254.169.254", ""),
+        ("", "syncer.example", ""),
+        ("", "", ""),
+    ],
+)
+def test_address_of_a_pod_is_in_its_status_or_on_a_simulated_node_in_an_annotation(status: str, annotation: str, address: str) -> None:
+    pod = a_pod("p", metadata={"annotations": {"local.diloco.dev/address": annotation}})
+    assert project_pod({**pod, "status": {"phase": "Running", "podIP": status}}).ip == address
