@@ -20,7 +20,7 @@ from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.validate import EXIT_BAD_INPUT
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.kube.rest import ClientConfig, ConfigError, RestClient, load_config
-from diloco_operator.local.addresses import NoAddressLeft
+from diloco_operator.local.addresses import NoAddressLeft, PortTaken
 from diloco_operator.local.cluster_nodes import ForeignNodes
 from diloco_operator.local.containers import first_of
 from diloco_operator.local.processes import UnsupportedPlatform
@@ -76,7 +76,7 @@ def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(_serve(config, manifests, state_dir, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync))
-    except (ForeignNodes, StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, ConfigError) as error:
+    except (ForeignNodes, StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, ConfigError) as error:
         _refuse([str(error)])
     except ApiError as error:
         click.echo(f"the API server of {config.source}: {error}", err=True)

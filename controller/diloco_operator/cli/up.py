@@ -22,7 +22,7 @@ from diloco_operator.cli.view import JsonView, LiveView, PlainView, View
 from diloco_operator.fleet.node import project_node
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
 from diloco_operator.kube.client import ApiError, Obj
-from diloco_operator.local.addresses import NoAddressLeft
+from diloco_operator.local.addresses import NoAddressLeft, PortTaken
 from diloco_operator.local.faults import BadFault, Fault, parse, unknown_units
 from diloco_operator.local.processes import UnsupportedPlatform
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
@@ -80,7 +80,7 @@ def up(
     _log_to(state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())
-    except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft) as error:
+    except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken) as error:
         _refuse([str(error)])
     except ApiError as error:
         _refuse([f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])

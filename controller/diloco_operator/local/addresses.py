@@ -8,10 +8,12 @@ See docs/decisions/0050-local-pods.md.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
 import re
+import socket
 import tempfile
 from pathlib import Path
 
@@ -25,6 +27,10 @@ _NAME = re.compile(
 
 class NoAddressLeft(RuntimeError):
     """Every network, or every address of the network, is in use."""
+
+
+class PortTaken(RuntimeError):
+    """Another program listens on the port, so no pod could."""
 
 
 class Network:
@@ -50,6 +56,20 @@ class Network:
                 continue
             return cls(second, lock)
         raise NoAddressLeft(f"All networks 127.1.0.0/16 to 127.254.0.0/16 are in use, see the lock files in {folder}.")
+
+    def check_port(self, port: int, what: str) -> None:
+        """Raises PortTaken if another program listens on the port on every address, and so on those of the pods. `what` needs the port."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as gRPC's servers do
+            try:
+                probe.bind((f"127.{self.second}.255.254", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise PortTaken(
+                    f"port {port} is taken on every address of this machine, and {what} must listen on it. No option changes this port: "
+                    f"end the program that has it (`ss -ltnp 'sport = :{port}'` shows it), or let it listen on 127.0.0.1 only"
+                ) from error
 
     def close(self) -> None:
         """Release it. The file stays: if it were deleted, two processes could lock two files of one name."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from diloco.contract import SYNCER_PORT
+
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import CUSTOM_RESOURCES
 from diloco_operator.kube.client import Client, Obj
@@ -74,7 +76,7 @@ class LocalControlPlane:
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
-        """Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, BadNode."""
+        """Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.state_dir)
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
@@ -82,6 +84,7 @@ class LocalControlPlane:
             tasks = BackgroundTasks()
             self.failed = tasks.failed
             self.supervisor = await stack.enter_async_context(Supervisor())
+            network.check_port(SYNCER_PORT, "the syncer of every job")
             self.client = client = MemoryApi()
             context = KubeletContext(
                 client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from diloco.contract import SYNCER_PORT
+
 from diloco_operator.api.names import COMPONENT_EXPORT, LABEL_COMPONENT, LABEL_JOB
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.local.addresses import Addresses, Network
@@ -54,14 +56,15 @@ class SimulatedNodes:
         self._provisioner: Provisioner
 
     async def __aenter__(self) -> Self:
-        """Returns when every node is registered. Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, BadNode,
-        ForeignNodes, ApiError."""
+        """Returns when every node is registered. Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken,
+        BadNode, ForeignNodes, ApiError."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.state_dir)
             server = self.state_dir.identity()
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
             stack.callback(network.close)
             supervisor = await stack.enter_async_context(Supervisor())
+            network.check_port(SYNCER_PORT, "the syncer of every job")
             context = KubeletContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
                 environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, admission_error=self._refuses,
