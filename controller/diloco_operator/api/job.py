@@ -119,7 +119,9 @@ class Learners(_Api):
         description="Learners that placement guarantees. With fewer contributing the job is Degraded; outer steps go on as long as "
         "training.quorum of them contribute.",
     )
-    max: int = Field(ge=1, le=MAX_LEARNERS, description="Elastic upper bound over all pools, without units that drain; `kubectl scale` sets it.")
+    max: int = Field(
+        ge=1, le=MAX_LEARNERS, description="Elastic upper bound over all pools, without units that drain; `kubectl scale` sets it."
+    )
     restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
     join_timeout: Duration | None = Field(
