@@ -37,7 +37,7 @@ def test_placed_counts_units_and_slices(max: int, nodes: int, text: str) -> None
 @pytest.mark.parametrize(
     ("min", "nodes", "text"),
     [
-        (1, 0, "no learner has hardware, learners.min is 1; see Placed"),
+        (1, 0, "no learner has hardware, learners.min is 1; v5p-0 waits for a slice, see Placed"),
         (2, 1, f"0 of 1 learner contributes, learners.min is 2; {STARTING}; v5p-1 waits for a slice, see Placed"),
         (3, 1, f"0 of 1 learner contributes, learners.min is 3; {STARTING}; v5p-1, v5p-2 wait for slices, see Placed"),
     ],
