@@ -160,7 +160,7 @@ def test_learner_that_is_lost_for_good_is_still_desired_and_said_to_be_lost() ->
                 assert status["learners"] == {"desired": 3, "placed": 2, "contributing": 2, "min": 1, "max": 3}
                 [degraded] = [each for each in status["conditions"] if each["type"] == "Degraded"]
                 assert (degraded["status"], degraded["reason"]) == ("True", "LearnersLost")
-                for part in ("1 of 3 learners is lost until a person acts: v5p-1: given up after attempt 1", "change the pool's template"):
+                for part in ("1 of 3 learners is lost until a person acts: v5p-1: given up after attempt 1", "kubectl diloco retry"):
                     assert part in degraded["message"]
                 await asyncio.sleep(60)
                 assert [note.split(":")[0] for note in await events(api, "LearnersLost")] == ["Degraded=True"]
