@@ -163,6 +163,9 @@ async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and
                 assert await diloco("logs", "quad", "v5p-0") == await cluster.kubectl("logs", ended["v5p-0"])
                 assert (await diloco("logs", "quad", "v5p-1", "-p")).endswith("RuntimeError: crash as requested at this step\n")
 
+                said = await diloco("export", "quad", "-n", "default", "-o", str(tmp_path / "complete.safetensors"))
+                assert f"outer step {more} of job quad, sha256 " in said
+
                 more = await goes_on_fails_and_is_retried(plane, cluster, diloco)
 
                 # Without another word the model goes with the job. It is kept, and then in nobody's way but that of a job of its name.
