@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -197,17 +196,6 @@ def test_scalars_of_a_step() -> None:
 
 
 # --- a syncer ---------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def learners() -> Iterator[list[LocalLearner]]:
-    """Learners that are let go at the end of the test."""
-    started: list[LocalLearner] = []
-    yield started
-    for learner in started:
-        learner.drain()
-    for learner in started:
-        learner.wait()
-
-
 def place_for(path: Path, steps: int = LONG) -> Place:
     return Place(path, job_file(training(steps, checkpoint={"every_steps": 5, "keep": 2})))
 

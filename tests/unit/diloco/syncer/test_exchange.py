@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +19,6 @@ from diloco.syncer.engine import INLINE_ELEMENTS, RunOutcome
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
-
-
-@pytest.fixture
-def learners() -> Iterator[list[LocalLearner]]:
-    """Learners that are let go at the end of the test."""
-    started: list[LocalLearner] = []
-    yield started
-    for learner in started:
-        learner.drain()
-    for learner in started:
-        learner.wait()
 
 
 def place_for(path: Path, steps: int = LONG, **changes: object) -> Place:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +22,6 @@ from diloco.syncer.tensor_file import write_tensors
 
 LONG = 100_000
 LINGERING = Timeouts(reconnect_window=0.5, farewell=WAIT_TIMEOUT, linger=2.0)
-
-
-@pytest.fixture
-def learners() -> Iterator[list[LocalLearner]]:
-    """Learners that are let go at the end of the test."""
-    started: list[LocalLearner] = []
-    yield started
-    for learner in started:
-        learner.drain()
-    for learner in started:
-        learner.wait()
 
 
 def place_for(path: Path, steps: int = LONG, every: int = 5, **changes: object) -> Place:
