@@ -15,7 +15,11 @@ settings.load_profile("diloco")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Bring the programs of the control plane before the first test's time limit runs. hack/test.sh has done so already."""
+    """Check that groups hold, and bring the programs of the control plane before the first test's time limit runs. hack/test.sh has done so
+    already."""
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in grouped):
+        raise pytest.UsageError("pytest-xdist does not see the groups of tests, so each worker would start every control plane")
     tests = Path(__file__).parent
     if missing_programs() and any({"cluster", "e2e", "helm", "kube"} & set(item.path.relative_to(tests).parts) for item in session.items):
         capture = session.config.pluginmanager.get_plugin("capturemanager")

@@ -22,7 +22,7 @@ from builders.nodes import a_fleet_node
 from builders.operator_pods import system_node
 from builders.terminal import CommandRefused, Terminal, terminal
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("documents")]
+pytestmark = pytest.mark.timeout(600)
 
 LONG = 1_000_000
 """Outer steps that no job reaches before it is told to end."""

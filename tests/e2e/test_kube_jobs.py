@@ -66,7 +66,7 @@ async def check_loss_curve(cluster: KubeCluster, job: Obj) -> None:
     name, progress = job["metadata"]["name"], job["status"]["progress"]
     shown = (await cluster.kubectl("diloco", "status", name)).splitlines()
     [title] = [at for at, line in enumerate(shown) if line.startswith("  loss by outer step: ")]
-    assert shown[title].endswith(f" held-out loss {progress['heldOutLoss']:.4g} at step {progress['step']}")
+    assert shown[title].endswith(f" held-out loss {progress['heldOutLossHistory'][-1]['loss']:.4g} at step {progress['step']}")
     assert shown[title + 9].split()[-1] == str(progress["step"])
     said = json.loads(await cluster.kubectl("diloco", "status", name, "-o", "json"))["progress"]
     assert said["lossHistory"] == progress["lossHistory"]

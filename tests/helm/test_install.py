@@ -186,7 +186,7 @@ def test_controllers_write_no_field_that_the_chart_sets(plane: ControlPlane, spa
     values = [
         f"--values={VALUES / 'everything.yaml'}",
         "--set",
-        "metrics.serviceMonitor.enabled=false,priorityClassName=system-cluster-critical",
+        "metrics.serviceMonitor.enabled=false,metrics.prometheusRule.enabled=false,priorityClassName=system-cluster-critical",
     ]
     install(plane, space, *values)
     path = f"/apis/apps/v1/namespaces/{space}/deployments/diloco-everything"
