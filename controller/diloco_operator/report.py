@@ -85,6 +85,8 @@ class Report:
     snapshot_error: str = ""
     message: str = ""
     draining: bool = False
+    pod_uid: str = ""
+    """Uid of the syncer's pod that sent it. A job that starts again, or whose syncer was replaced, has another pod."""
     losses: tuple[LossPoint, ...] = ()
     """Training loss over outer steps, steps ascending, at most contract.MOST_LOSS_POINTS; (): the syncer sends none."""
     held_out_losses: tuple[LossPoint, ...] = ()

@@ -161,7 +161,7 @@ class SyncerWatcher:
         while True:
             try:
                 async with self._channel(endpoint, self._now()) as channel:
-                    async for report in self._reports_of(channel):
+                    async for report in self._reports_of(channel, endpoint.pod_uid):
                         failures = 0
                         self._take(key, report)
                 why = "the stream ended"
@@ -187,7 +187,7 @@ class SyncerWatcher:
             )
             await asyncio.sleep(delay)
 
-    async def _reports_of(self, channel: grpc.aio.Channel) -> AsyncIterator[Report]:
+    async def _reports_of(self, channel: grpc.aio.Channel, pod_uid: str) -> AsyncIterator[Report]:
         request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval)
         call = SyncerStub(channel).Watch(request)
         while True:
@@ -195,13 +195,13 @@ class SyncerWatcher:
                 wire = await call.read()
             if wire is grpc.aio.EOF:
                 return
-            yield report_of(wire, self._now())
+            yield report_of(wire, self._now(), pod_uid)
 
     def _take(self, key: JobKey, report: Report) -> None:
         before = self._reports.get(key)
         self._reports[key] = report
         stream = self._streams[key]
-        urgent = before is None or matters(before) != matters(report)
+        urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
         loop_now = asyncio.get_running_loop().time()
         if urgent or loop_now - stream.notified >= self._timeouts.notify_interval:
             stream.notified = loop_now
@@ -236,12 +236,14 @@ _PHASES = {
 }
 
 
-def report_of(wire: diloco_pb2.Report, received_at: float) -> Report:
-    """A report from the wire as plain data, bounded: the syncer's image may be any program's. Raises `UnreadableReport`."""
+def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "") -> Report:
+    """A report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. Raises
+    `UnreadableReport`."""
     if len(wire.units) > _MOST_UNITS:
         raise UnreadableReport(f"the syncer reports {len(wire.units)} units; a job has {_MOST_UNITS} at most")
     return Report(
         received_at=received_at,
+        pod_uid=pod_uid,
         t=_count(wire.t),
         steps=_count(wire.steps),
         tokens=_count(wire.tokens),

@@ -161,6 +161,7 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
     assert derived is not None, "the derived values of a valid spec are there"
     recent = report is not None and now - report.received_at <= observed.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
+    its_own = report is not None and syncer is not None and report.pod_uid in ("", syncer.uid)
     return ReconcileContext(
         observed=observed,
         spec=spec,
@@ -171,8 +172,8 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
         hashes=derived.learner_hashes,
         signals=observed.config.disruption_signals,
         not_ready=observed.fleet.not_ready,
-        # What a syncer reported before it went down says nothing about now.
-        report=report if recent and serving else None,
+        # What a syncer reported before it went down, or before another pod took its place, says nothing about now.
+        report=report if recent and serving and its_own else None,
         syncer=syncer,
         learners=learners.by_unit,
         before=before,

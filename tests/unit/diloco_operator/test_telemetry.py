@@ -112,6 +112,17 @@ async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock
         assert watched.notified == [KEY]
 
 
+async def test_the_first_report_of_another_pod_notifies_even_if_it_says_the_same(watched: Watched) -> None:
+    old, new = FakeSyncer(), FakeSyncer()
+    async with serving(old) as old_port, serving(new, host="127.0.0.2") as new_port:
+        old.reports.put_nowait(report(1))
+        watched.watcher.follow(KEY, endpoint(old_port))
+        await until(lambda: watched.latest)
+        new.reports.put_nowait(report(1))
+        watched.watcher.follow(KEY, endpoint(new_port, pod_uid="pod-2", host="127.0.0.2"))
+        await until(lambda: watched.notified == [KEY, KEY])
+
+
 async def test_progress_alone_does_not_notify_but_a_unit_that_drops_out_does(watched: Watched) -> None:
     syncer = FakeSyncer()
     async with serving(syncer) as port:
@@ -175,6 +186,8 @@ async def test_the_stream_follows_the_syncer_to_another_address(watched: Watched
         watched.watcher.follow(KEY, endpoint(new_port, pod_uid="pod-2", host="127.0.0.2"))
         new.reports.put_nowait(report(9))
         await until(lambda: watched.latest and watched.latest.t == 9)
+        assert watched.latest is not None
+        assert watched.latest.pod_uid == "pod-2"
         await until(lambda: not old.watching)
 
 
@@ -221,12 +234,12 @@ def test_every_field_of_the_wire_arrives() -> None:
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)],
     )  # fmt: skip
-    plain = report_of(wire, received_at=42)
+    plain = report_of(wire, received_at=42, pod_uid="pod-1")
     read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
     assert read == {
         "t": 1, "steps": 2, "tokens": 3, "tokens_per_second": 4, "held_out_loss": 5, "step_seconds": 6, "seeded": True, "done": True,
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,
-        "snapshot_error": "disk full", "message": "older snapshot", "draining": True,
+        "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),),
     }  # fmt: skip
     assert plain.loss is None

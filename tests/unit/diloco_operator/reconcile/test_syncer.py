@@ -35,6 +35,19 @@ def test_vanished_syncer_is_created_again_and_learners_run_on() -> None:
     assert "reconnect by themselves" in training["message"]
 
 
+def test_last_report_of_a_replaced_syncer_says_nothing_of_the_one_that_starts() -> None:
+    stage = trained()
+    stage.all_contribute(pod_uid=stage.syncer["metadata"]["uid"], t=48, snapshot_t=40, snapshot="snapshots/snapshot-00000003-t40")
+    stage.settle()
+    assert (stage.condition("Training")["reason"], stage.status["model"]["step"]) == ("QuorumContributing", 40)
+    stage.status["model"]["step"] = 48  # the final snapshot, which no report named
+    del stage.pods["bytes-lm-syncer"]
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    assert (stage.condition("Training")["reason"], stage.status["model"]["step"]) == ("SyncerStarting", 48)
+
+
 def test_while_the_syncer_is_replaced_its_learners_reconnect_and_the_state_names_the_syncer() -> None:
     """Nobody contributes, so the job is degraded; but no event blames the learners, for they wait unharmed."""
     stage = trained()
