@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-kube bench-quality bench-smoke proto crds docs clean
+.PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE
 
 bench: setup  ## measure the operator and the exchange, as JSON lines; 5 minutes
 	@$(BIN)/python -m benchmarks
+
+bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 20 minutes
+	@$(BIN)/python -m benchmarks --sizes
 
 bench-kube: setup  ## measure the operator on a real API server
 	@hack/kube/assets.sh etcd kube-apiserver kubectl

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--kube | --quality | --smoke] [name...]`: run benchmarks and print one JSON line for each figure.
+"""`python -m benchmarks [--sizes | --kube | --quality | --smoke] [name...]`: run benchmarks and print one JSON line for each figure.
 
 Exit status 1 when a figure misses its limit, when a benchmark raises, or when it does not print a figure that it has; 2 for a wrong name.
 """
@@ -42,10 +42,15 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
-    "survivor-gap": Benchmark("benchmarks.survivor_gap", ("survivor-gap",)),
+    "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
     "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),
 }
 """`make bench`."""
+SIZES: Mapping[str, Benchmark] = {
+    "exchange-overhead-sizes": Benchmark("benchmarks.sizes.exchange_overhead", ("exchange-overhead-64MiB", "exchange-overhead-1GiB")),
+    "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
+}
+"""`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""
 QUALITY: Mapping[str, Benchmark] = {"learning-parity": Benchmark("benchmarks.learning_parity", ("learning-parity",))}
 """`make bench-quality`: models are trained to the end."""
 KUBE: Mapping[str, Benchmark] = {
@@ -56,7 +61,7 @@ KUBE: Mapping[str, Benchmark] = {
     "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
 }
 """`make bench-kube`: on a real API server and etcd, which hack/kube/assets.sh provides."""
-ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **QUALITY, **KUBE}
+ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **SIZES, **QUALITY, **KUBE}
 
 
 def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
@@ -83,11 +88,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="One JSON line for each figure.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(ALL)}; default: all of the group")
     group = parser.add_mutually_exclusive_group()
+    group.add_argument("--sizes", action="store_true", help="the group with models of real sizes")
     group.add_argument("--kube", action="store_true", help="the group that needs a real API server")
     group.add_argument("--quality", action="store_true", help="the group that trains models to the end")
     parser.add_argument("--smoke", action="store_true", help="all groups in a small size; no limit is judged")
     given = parser.parse_args(arguments)
-    chosen = KUBE if given.kube else QUALITY if given.quality else ALL if given.smoke else OPERATOR_AND_EXCHANGE
+    group_of = [(given.sizes, SIZES), (given.kube, KUBE), (given.quality, QUALITY), (given.smoke, ALL)]
+    chosen = next((benchmarks for asked, benchmarks in group_of if asked), OPERATOR_AND_EXCHANGE)
     names: list[str] = given.names or list(chosen)
     if unknown := [name for name in names if name not in ALL]:
         parser.error(f"no benchmark is named {', '.join(unknown)}; the names are {', '.join(ALL)}")

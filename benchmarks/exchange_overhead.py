@@ -1,7 +1,7 @@
-"""[exchange-overhead] What the exchange costs a training step.
+"""[exchange-overhead*] What the exchange costs a training step, by the size of the model.
 
-The median step of a learner, 50 ms long, with a million parameters exchanged in 24 fragments, over the median step of the same loop without
-a session. Both run side by side, so that a busy machine slows both.
+The median step of a learner, of a fixed length, with a model exchanged in 24 fragments, over the median step of the same loop without a
+session. Both run side by side, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.exchange_rig import ExchangeRig, durations
+from benchmarks.exchange_rig import ExchangeRig, Workload, durations
 from benchmarks.figure import Figure, rounded
 
 LIMIT = 1.03
@@ -21,19 +21,20 @@ LIMIT = 1.03
 
 @dataclass(frozen=True, slots=True)
 class Size:
+    workload: Workload
     runs: int
     warm_up_steps: int
     window: float
     """Seconds that are measured."""
 
 
-FULL = Size(runs=5, warm_up_steps=40, window=8.0)
-SMOKE = Size(runs=1, warm_up_steps=5, window=1.0)
+FULL = Size(Workload(mebibytes=4, step_seconds=0.05), runs=5, warm_up_steps=40, window=8.0)
+SMOKE = Size(Workload(mebibytes=4, step_seconds=0.05), runs=1, warm_up_steps=5, window=1.0)
 
 
 def ratio(directory: Path, size: Size) -> float:
     """Of one run."""
-    with ExchangeRig(directory) as rig:
+    with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         rig.start_learner("with")
         rig.start_learner("without", alone=True)
@@ -44,10 +45,13 @@ def ratio(directory: Path, size: Size) -> float:
         return median(durations(rig.step_ends("with"), start, end)) / median(durations(rig.step_ends("without"), start, end))
 
 
-def measure(*, smoke: bool) -> Iterator[Figure]:
+def figure(name: str, size: Size) -> Figure:
     """The median of the runs."""
-    size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         ratios = [ratio(Path(directory) / str(run), size) for run in range(size.runs)]
     value = median(ratios)
-    yield Figure("exchange-overhead", value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
+    return Figure(name, value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    yield figure("exchange-overhead", SMOKE if smoke else FULL)

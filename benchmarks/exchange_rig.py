@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -18,15 +19,26 @@ from diloco.contract import JobFile, Training
 
 from benchmarks import ROOT
 
-WAIT_TIMEOUT = 60.0
-"""How long processes may take to come up, seconds."""
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What every learner of a rig does."""
+
+    mebibytes: int
+    """Size of the model, float32."""
+    step_seconds: float
+
+    def timeout(self, steps: int) -> float:
+        """How long processes may take to come up and take so many steps, seconds. A busy machine moves at least 4 MiB/s to each learner."""
+        return 60.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
 
 
 class ExchangeRig:
     """One job in a directory of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, workload: Workload) -> None:
         self._directory = directory
+        self._workload = workload
         directory.mkdir(parents=True)
         training = Training(steps=1_000_000, checkpoint={"every_steps": 100, "keep": 1})
         job = JobFile(name="bench", namespace="default", uid="bench", training=training)
@@ -57,7 +69,9 @@ class ExchangeRig:
         )
 
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
-        command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit)), *(["--alone"] if alone else [])]
+        workload = self._workload
+        command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit))]
+        command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *(["--alone"] if alone else [])]
         return self._start(
             unit,
             command,
@@ -76,11 +90,12 @@ class ExchangeRig:
 
     def wait_for_steps(self, units: list[str], count: int) -> None:
         """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
-        deadline = time.monotonic() + WAIT_TIMEOUT
+        timeout = self._workload.timeout(count)
+        deadline = time.monotonic() + timeout
         while any(len(self.step_ends(unit)) < count for unit in units):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
                 logs = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
-                raise RuntimeError(f"the learners do not take {count} steps in {WAIT_TIMEOUT:.0f} s\n{logs}")
+                raise RuntimeError(f"the learners do not take {count} steps in {timeout:.0f} s\n{logs}")
             time.sleep(0.1)
 
     def _times(self, unit: str) -> Path:

@@ -1,6 +1,6 @@
-"""The learner of the exchange's benchmarks: a million parameters and a step of exactly 50 ms. Writes the time of each step's end.
+"""The learner of the exchange's benchmarks: a model of a given size and a step of a given length. Writes the time of each step's end.
 
-    python -m benchmarks.fixed_step_learner TIMES [--alone]
+    python -m benchmarks.fixed_step_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone]
 
 TIMES gets one line a step: seconds of CLOCK_MONOTONIC, which all processes of a machine share. `--alone`: the same loop without a
 session, to compare with. It ends with the process that started it.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +21,23 @@ from diloco.learner.session import Session
 
 type Weights = dict[str, npt.NDArray[np.float32]]
 
-STEP_SECONDS = 0.05
 BATCH = 8
-TENSORS, SIDE = 40, 160
-"""40 x 160 x 160 = 1,024,000 parameters."""
+TENSORS, COLUMNS = 48, 256
+"""Two tensors for each of the 24 fragments."""
 
 
-def model() -> Weights:
+def model(mebibytes: int) -> Weights:
+    """`mebibytes` of float32 parameters in tensors of nearly equal size."""
     rng = np.random.default_rng(0)
-    return {f"w{i:02}": rng.normal(size=(SIDE, SIDE)).astype(np.float32) for i in range(TENSORS)}
+    rows, more = divmod(mebibytes * (1 << 20) // 4 // COLUMNS, TENSORS)
+    return {f"w{i:02}": rng.standard_normal((rows + (i < more), COLUMNS), dtype=np.float32) for i in range(TENSORS)}
 
 
-def steps(weights: Weights, batches: Iterator[object]) -> Iterator[None]:
-    """One yield a step; a step ends 50 ms after it began, whatever was done in it."""
-    for _ in batches:
-        deadline = time.monotonic() + STEP_SECONDS
-        weights["w00"] *= np.float32(0.999)
+def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> Iterator[None]:
+    """One yield a step. A step ends `step_seconds` after it began, whatever was done in it. It changes one tensor, each in its turn."""
+    for _, weight in zip(batches, cycle(weights.values()), strict=False):
+        deadline = time.monotonic() + step_seconds
+        weight *= np.float32(0.999)
         time.sleep(max(0.0, deadline - time.monotonic()))
         yield
 
@@ -43,16 +45,18 @@ def steps(weights: Weights, batches: Iterator[object]) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("times", type=Path)
+    parser.add_argument("--mebibytes", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, required=True)
     parser.add_argument("--alone", action="store_true")
     given = parser.parse_args()
-    weights = model()
+    weights = model(given.mebibytes)
     with given.times.open("w", encoding="ascii", buffering=1) as times:
         if given.alone:
-            for _ in steps(weights, iter(lambda: 0, 1)):
+            for _ in steps(weights, iter(lambda: 0, 1), given.step_seconds):
                 times.write(f"{time.monotonic():.6f}\n")
             return
         with Session.join(ArrayStore(weights), framework="numpy") as session:
-            for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH)):
+            for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH), given.step_seconds):
                 session.step(tokens=BATCH * 128)
                 times.write(f"{time.monotonic():.6f}\n")
 

@@ -1,7 +1,7 @@
-"""[survivor-gap] What the loss of one learner costs the others.
+"""[survivor-gap-*] What the loss of one learner costs the others, by the size of the model.
 
-One of four learners, whose steps take 50 ms, gets SIGKILL. The longest step of any survivor afterwards over its longest step in as long a
-time before. The time after the kill covers the loss, the end of the reconnect window and what follows.
+One of four learners, whose steps have a fixed length, gets SIGKILL. The longest step of any survivor afterwards over its longest step in as
+long a time before. The time after the kill covers the loss, the end of the reconnect window and what follows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.exchange_rig import ExchangeRig, durations
+from benchmarks.exchange_rig import ExchangeRig, Workload, durations
 from benchmarks.figure import Figure, rounded
 
 LIMIT = 1.2
@@ -23,19 +23,20 @@ SURVIVORS = ("u-1", "u-2", "u-3")
 
 @dataclass(frozen=True, slots=True)
 class Size:
+    workload: Workload
     runs: int
     warm_up_steps: int
     window: float
     """Seconds before and after the kill. In full size longer than the keepalive and the reconnect window."""
 
 
-FULL = Size(runs=5, warm_up_steps=60, window=8.0)
-SMOKE = Size(runs=1, warm_up_steps=5, window=1.0)
+FULL = Size(Workload(mebibytes=1, step_seconds=0.05), runs=5, warm_up_steps=60, window=8.0)
+SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), runs=1, warm_up_steps=5, window=1.0)
 
 
 def worst_ratio(directory: Path, size: Size) -> float:
     """Of one run: the ratio of the survivor that was delayed most."""
-    with ExchangeRig(directory) as rig:
+    with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         victim = rig.start_learner(VICTIM)
         for unit in SURVIVORS:
@@ -51,10 +52,13 @@ def worst_ratio(directory: Path, size: Size) -> float:
     return max(max(durations(ends, killed, end)) / max(durations(ends, killed - size.window, killed)) for ends in steps.values())
 
 
-def measure(*, smoke: bool) -> Iterator[Figure]:
+def figure(name: str, size: Size) -> Figure:
     """The median of the runs."""
-    size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         ratios = [worst_ratio(Path(directory) / str(run), size) for run in range(size.runs)]
     value = median(ratios)
-    yield Figure("survivor-gap", value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
+    return Figure(name, value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    yield figure("survivor-gap-1MiB", SMOKE if smoke else FULL)

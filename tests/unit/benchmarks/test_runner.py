@@ -4,12 +4,12 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import ALL, Benchmark, main, run
+from benchmarks.__main__ import ALL, KUBE, OPERATOR_AND_EXCHANGE, QUALITY, SIZES, Benchmark, main, run
 from benchmarks.figure import Figure, percentile
 
 
@@ -83,6 +83,30 @@ def test_a_benchmark_without_processes_prints_its_figures_in_small_size(name: st
     assert run(name, ALL[name], smoke=True, commit="abc")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["figure"] for line in lines] == list(ALL[name].figures)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "group"),
+    [
+        ([], OPERATOR_AND_EXCHANGE),
+        (["--sizes"], SIZES),
+        (["--kube"], KUBE),
+        (["--quality"], QUALITY),
+        (["--smoke"], ALL),
+    ],
+)
+def test_without_names_all_benchmarks_of_one_group_run(
+    arguments: list[str], group: Mapping[str, Benchmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def note(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
+        ran.append(name)
+        return True
+
+    monkeypatch.setattr("benchmarks.__main__.run", note)
+    assert main(arguments) == 0
+    assert ran == list(group)
 
 
 def test_every_benchmark_has_a_module() -> None:
