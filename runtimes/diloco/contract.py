@@ -178,13 +178,16 @@ class Grace(_Wire):
 
 
 MergeMethod = Literal["RDA", "Average"]
-"""`spec.training.merge.method`. `diloco.algorithm.merge` has a function for each."""
+"""`spec.training.merge.method`, see `diloco.algorithm.merge`."""
 
 
 class Merge(_Wire):
     """How the learners' outer gradients become one."""
 
-    method: MergeMethod = Field("RDA", description="Radial-directional averaging, or the plain weighted average.")
+    method: MergeMethod = Field(
+        "RDA",
+        description="Radial-directional averaging, or the plain weighted average, which tensors of fewer than two dimensions always have.",
+    )
     embeddings: MergeMethod = Field("Average", description="The method for embedding tensors.")
 
 

@@ -32,7 +32,7 @@ from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import make_fragments, offsets
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.members import Member, mean_step_seconds
-from diloco.algorithm.merge import merge
+from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
 from diloco.algorithm.pacing import OuterStepBudget
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
@@ -351,7 +351,7 @@ class Core:
             return _refuse(Reason.BAD_SIZE, unit, push, str(e))
         # A delta is theta - anchor in an array of its own; the outer gradient is its opposite.
         delta = np.negative(decoded, out=decoded) if push.coding.delta else anchor - decoded
-        return Contribution(delta, weight(push.tokens, push.steps))
+        return Contribution(delta, norms(self.fragments[p], delta), weight(push.tokens, push.steps))
 
     def _merge(self, exchange: Exchange, now: float, actions: list[Action]) -> None:
         """Close an exchange: merge, outer optimizer, new version. Without contributions, or with a result that is not finite, the fragment
@@ -368,7 +368,14 @@ class Core:
         given = [exchange.contributions[unit] for unit in units]
         how = self.training.merge
         with np.errstate(over="ignore", invalid="ignore"):  # judged by its result
-            delta = merge(self.fragments[p], [c.delta for c in given], [c.weight for c in given], how.method, how.embeddings)
+            delta = merge(
+                self.fragments[p],
+                [c.delta for c in given],
+                [c.norms for c in given],
+                [c.weight for c in given],
+                how.method,
+                how.embeddings,
+            )
             optimizer = self.training.outer_optimizer
             step, momentum = nesterov(delta, self._momentum[p], optimizer.learning_rate, optimizer.momentum)
             coded = self._code(p, step)
@@ -442,7 +449,7 @@ class Core:
         self._contributions = dict(state.contributions)
 
 
-_MERGED: Final = Contribution(np.empty(0, np.float32), 0.0)
+_MERGED: Final = Contribution(np.empty(0, np.float32), (), 0.0)
 """Stands for a contribution whose values are merged and no longer needed."""
 
 

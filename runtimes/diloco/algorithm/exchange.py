@@ -22,6 +22,8 @@ class Contribution:
 
     delta: Array = field(repr=False)
     """anchor - theta, float32 [fragment size]."""
+    norms: tuple[float, ...]
+    """Of each tensor, see `merge.norms`."""
     weight: float
     """tokens^2 / steps, see `weights.weight`."""
 

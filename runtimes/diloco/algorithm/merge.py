@@ -4,7 +4,10 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
 
 - weighted average: `sum w d / sum w`;
 - RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
-  the result does not shrink when more, nearly orthogonal gradients are merged.
+  the result does not shrink when more, nearly orthogonal gradients are merged. Tensors of fewer than two dimensions are averaged: RDA of
+  scalars is a vote of signs.
+
+The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
 
 Sums run in the order of the arguments, in float32, in blocks that fit the cache; norms are summed in float64. No result depends on the
 number of threads, so equal arguments give equal bytes.
@@ -15,7 +18,7 @@ See docs/decisions/0062-merge-numerics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -23,34 +26,55 @@ from numpy.typing import NDArray
 
 from diloco.algorithm.fragments import Fragment
 from diloco.contract import MergeMethod
+from diloco.wording import plural
 
 Array = NDArray[np.float32]
 
 CANCELLATION: Final = 1e-3
 """Directions cancel if their weighted mean is shorter than this; the weighted average is taken instead, because what is left of the
 direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
+_LARGEST_COEFFICIENT: Final = 1e30
+"""Far below float32's largest number, 3e38."""
 _CHUNK: Final = 1 << 15
 """Elements worked on at a time."""
 _DOT: Final = 1 << 13
 """Elements per dot product: short enough that a BLAS does not split it over threads."""
 
 
-def merge(fragment: Fragment, deltas: Sequence[Array], weights: Sequence[float], method: MergeMethod, embeddings: MergeMethod) -> Array:
-    """The merged outer gradient of a fragment, float32 [size].
+def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
+    """The Euclidean norm of each of the fragment's tensors, in their order. `delta`: float32 [size], finite."""
+    return tuple(norm(delta[where]) for _, where in fragment.slices())
 
-    `deltas`: per contribution, float32 [size]. `weights`: per contribution, positive. `embeddings` is the method for embedding tensors,
-    `method` that for all others. Raises ValueError without contributions, or for a weight that is not positive and finite.
+
+def merge(
+    fragment: Fragment,
+    deltas: Sequence[Array],
+    norms: Sequence[Sequence[float]],
+    weights: Sequence[float],
+    method: MergeMethod,
+    embeddings: MergeMethod,
+) -> Array:
+    """The merged outer gradient of a fragment, float32 [size]; one contribution alone is returned as it is, not copied.
+
+    `deltas`: per contribution, float32 [size]. `norms`: per contribution, what `norms()` says of its delta. `weights`: per contribution,
+    positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest is averaged.
+    Raises ValueError without contributions, without the norms of one, or for a weight that is not positive and finite.
     """
-    if not deltas or len(deltas) != len(weights):
-        raise ValueError(f"{len(deltas)} contributions with {len(weights)} weights cannot be merged")
+    if not deltas or not len(deltas) == len(weights) == len(norms):
+        raise ValueError(f"{len(deltas)} contributions with {len(norms)} lists of norms and {len(weights)} weights cannot be merged")
+    if any(len(x) != len(fragment.tensors) for x in norms):
+        raise ValueError(f"{[len(x) for x in norms]} norms, fragment {fragment.index} has {plural(len(fragment.tensors), 'tensor')}")
     if not all(math.isfinite(w) and w > 0 for w in weights):
         raise ValueError(f"weights must be positive and finite: {list(weights)}")
     if len(deltas) == 1:
         return deltas[0]
     merged = np.empty(fragment.size, np.float32)
-    for tensor, where in fragment.slices():
-        how = _METHODS[embeddings if tensor.embedding else method]
-        how([d[where] for d in deltas], weights, merged[where])
+    for i, (tensor, where) in enumerate(fragment.slices()):
+        parts, out = [d[where] for d in deltas], merged[where]
+        if len(tensor.shape) < 2 or (embeddings if tensor.embedding else method) == "Average":
+            weighted_average(parts, weights, out)
+        else:
+            rda(parts, [x[i] for x in norms], weights, out)
     return merged
 
 
@@ -62,10 +86,10 @@ def weighted_average(deltas: Sequence[Array], weights: Sequence[float], out: Arr
     out /= np.float32(sum(relative))
 
 
-def rda(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
-    """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0."""
+def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None:
+    """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0.
+    `norms`: of each delta."""
     total = math.fsum(weights)
-    norms = [norm(d) for d in deltas]
     moving = [(d, w / total, n) for d, w, n in zip(deltas, weights, norms, strict=True) if n > 0]
     if not moving:
         out[:] = 0
@@ -75,13 +99,22 @@ def rda(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
         only, _, n = moving[0]
         np.multiply(only, np.float32(radius / n), out=out)
         return
-    # Scaled by the radius, the coefficients stay of order one however small the gradients are.
-    _combine([d for d, _, _ in moving], [w * radius / n for _, w, n in moving], out)
+    # Scaled by the radius, the coefficients stay of order one however small the gradients are, as long as all are alike.
+    scaled = [_within_float32(d, w * radius / n) for d, w, n in moving]
+    _combine([d for d, _ in scaled], [c for _, c in scaled], out)
     length = norm(out) / radius
     if length < CANCELLATION:
         weighted_average(deltas, weights, out)
     else:
         out *= np.float32(1 / length)
+
+
+def _within_float32(d: Array, coefficient: float) -> tuple[Array, float]:
+    """`d` and the factor for it. Beside a gradient that is smaller by more than float32's range, the factor exceeds float32; the product
+    does not."""
+    if coefficient < _LARGEST_COEFFICIENT:
+        return d, coefficient
+    return (d.astype(np.float64) * coefficient).astype(np.float32), 1.0
 
 
 def norm(x: Array) -> float:
@@ -112,6 +145,3 @@ def _combine(deltas: Sequence[Array], coefficients: Sequence[float], out: Array)
                 into += d[where]
             else:
                 into += np.multiply(d[where], np.float32(c), out=scaled[: into.size])
-
-
-_METHODS: Final[dict[MergeMethod, Callable[[Sequence[Array], Sequence[float], Array], None]]] = {"RDA": rda, "Average": weighted_average}

@@ -8,7 +8,7 @@ import pytest
 from diloco.algorithm import merge as merging
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.merge import merge, norm
+from diloco.algorithm.merge import norm, norms
 from diloco.contract import MergeMethod
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 
 
 def fragment_of(*sizes: int, embeddings: Collection[int] = ()) -> Fragment:
-    (fragment,) = make_fragments(Layout(TensorSpec(f"w{i}", (n,), i in embeddings) for i, n in enumerate(sizes)), 1)
+    (fragment,) = make_fragments(Layout(TensorSpec(f"w{i}", (n, 1), i in embeddings) for i, n in enumerate(sizes)), 1)
     return fragment
+
+
+def merge(
+    fragment: Fragment, deltas: list[NDArray[np.float32]], weights: list[float], method: MergeMethod, embeddings: MergeMethod
+) -> NDArray[np.float32]:
+    return merging.merge(fragment, deltas, [norms(fragment, d) for d in deltas], weights, method, embeddings)
 
 
 def vector(*x: float) -> NDArray[np.float32]:
@@ -145,3 +151,39 @@ def test_norm_and_sums_over_several_chunks(n: int) -> None:
 def test_nothing_to_merge_is_an_error(deltas: list[NDArray[np.float32]], weights: list[float]) -> None:
     with pytest.raises(ValueError):
         merge(fragment_of(1), deltas, weights, "RDA", "Average")
+
+
+def test_scalars_and_vectors_are_averaged_under_rda_too() -> None:
+    # RDA of the scalar would be 2.5, its radius with the sign that has the larger weight.
+    layout = Layout([TensorSpec("bias", (2,), False), TensorSpec("matrix", (1, 2), False), TensorSpec("scale", (), False)])
+    (fragment,) = make_fragments(layout, 1)
+    assert [x.name for x in fragment.tensors] == ["bias", "matrix", "scale"]
+    merged = merge(fragment, [vector(3, 0, 3, 0, 3), vector(0, 1, 0, 1, -1)], [3, 1], "RDA", "RDA")
+    assert merged[:2].tolist() == [9 / 4, 1 / 4]
+    # radius (3*3 + 1*1)/4 = 2.5 along (3, 1)/sqrt(10)
+    assert merged[2:4] == pytest.approx(2.5 * np.array([3, 1]) / np.sqrt(10), rel=1e-6)
+    assert merged[4:].tolist() == [2]  # (3*3 - 1)/4
+
+
+@pytest.mark.parametrize("tiny", [1e-45, 1e-42, 1.2e-38, 1e-33])
+@pytest.mark.parametrize("others", [1e-42, 1.0, 1e38])
+def test_a_gradient_near_the_end_of_float32_has_a_direction_as_every_other(tiny: float, others: float) -> None:
+    # Norms `tiny` and `others` at right angles, equal weights: radius (tiny + others)/2 along (1, 1)/sqrt(2).
+    a, b = vector(tiny, 0), vector(0, others)
+    radius = (float(a[0]) + float(b[1])) / 2
+    merged = merge(fragment_of(2), [a, b], [1, 1], "RDA", "Average")
+    # float32 is evenly spaced below 1.2e-38, by 1.4e-45: results there are rounded to that.
+    assert merged.astype(float) == pytest.approx(np.full(2, radius * np.sqrt(0.5)), rel=1e-6, abs=2e-45)
+
+
+def test_norms_are_those_of_the_tensors_in_order() -> None:
+    # 3-4-5, 5-12-13
+    assert norms(fragment_of(2, 1, 2), vector(3, 4, 0, -5, 12)) == pytest.approx((5, 0, 13))
+
+
+def test_a_contribution_without_its_norms_is_an_error() -> None:
+    d, fragment = vector(1, 2), fragment_of(1, 1)
+    with pytest.raises(ValueError, match="1 lists of norms"):
+        merging.merge(fragment, [d, d], [(1.0, 2.0)], [1, 1], "RDA", "RDA")
+    with pytest.raises(ValueError, match=r"\[2, 1\] norms, fragment 0 has 2 tensors"):
+        merging.merge(fragment, [d, d], [(1.0, 2.0), (1.0,)], [1, 1], "RDA", "RDA")
