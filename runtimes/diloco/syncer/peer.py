@@ -1,10 +1,10 @@
-"""One stream of a learner as the engine sees it, and the events on it."""
+"""The streams of the learners as the engine sees them, and the events on them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from diloco.protocol.diloco_pb2 import Bye, Evaluation, Hello, Progress
 from diloco.protocol.framing import Transfer
@@ -26,35 +26,38 @@ class Peer:
         self.join_decided = asyncio.Event()
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
-        self.seed: dict[int, memoryview] = {}
         self.identity_mismatch = ""
         """Why the stream ends without an answer to its Hello: the certificate has another identity. Empty: it has the same."""
         self.retry_reason = ""
         """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
 
 
-@dataclass(slots=True)
-class UncommittedLeases:
-    """Leases of one session that are not committed. After a reconnect the syncer sends those again that the learner did not receive."""
+class Peers:
+    """The open streams, joined or not."""
 
-    leases: deque[tuple[int, int, int, int]] = field(default_factory=deque)
-    """(samples leased up to the end of this lease, lease id, start, end)"""
-    samples: int = 0
-    """Samples of all leases of the session."""
+    def __init__(self) -> None:
+        self._peers: dict[int, Peer] = {}
+        self._opened = 0
 
-    def add(self, lease: int, start: int, end: int) -> None:
-        """Note a new lease of [start, end)."""
-        self.samples += end - start
-        self.leases.append((self.samples, lease, start, end))
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._peers.values()))
 
-    def committed(self, samples: int) -> None:
-        """The session's first `samples` samples are committed; their leases are not needed any more."""
-        while self.leases and self.leases[0][0] <= samples:
-            self.leases.popleft()
+    def open(self) -> Peer:
+        """Register a new stream."""
+        self._opened += 1
+        peer = self._peers[self._opened] = Peer(self._opened)
+        return peer
 
-    def after(self, samples: int) -> list[tuple[int, int, int]]:
-        """(lease id, start, end) of the leases that end beyond the session's first `samples` samples."""
-        return [(lease, start, end) for upto, lease, start, end in self.leases if upto > samples]
+    def get(self, stream: int) -> Peer | None:
+        return self._peers.get(stream)
+
+    def remove(self, peer: Peer) -> None:
+        """The stream is over. Idempotent."""
+        self._peers.pop(peer.stream, None)
+
+    def joined(self) -> list[tuple[Peer, UnitSession]]:
+        """The joined learners, the longest-lived stream first."""
+        return [(peer, peer.session) for peer in self._peers.values() if peer.session is not None]
 
 
 @dataclass(frozen=True, slots=True)

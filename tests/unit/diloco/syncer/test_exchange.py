@@ -15,7 +15,8 @@ from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
-from diloco.syncer.engine import INLINE_ELEMENTS, RunOutcome
+from diloco.syncer.engine import RunOutcome
+from diloco.syncer.exchange import INLINE_ELEMENTS
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
@@ -27,7 +28,7 @@ def place_for(path: Path, steps: int = LONG, **changes: object) -> Place:
 
 def whole(syncer: LocalSyncer) -> dict[str, np.ndarray]:
     """The syncer's parameters."""
-    core = syncer.syncer.engine._core
+    core = syncer.syncer.engine.exchanges.core
     assert core is not None
     return {name: value for fragment in core.fragments for name, value in unpack(fragment, core.value(fragment.index)).items()}
 
@@ -73,7 +74,7 @@ def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_pa
         for learner in units:
             learner.wait()
         syncer.wait()
-        ledger = syncer.syncer.engine._ledger
+        ledger = syncer.syncer.engine.work.ledger
     taken = [number for learner in units for number in learner.numbers]
     assert len(taken) == len(set(taken))
     committed = sum(end - start for start, end in ledger.committed())
@@ -177,7 +178,7 @@ def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Pa
         assert goes.left is not None
         assert goes.left.code == Exit.DRAINED
         until(lambda: state(syncer, "goes")(UnitReport.DISCONNECTED), "the syncer to hear of it")
-        held = syncer.call(lambda: set(syncer.syncer.engine._ledger._sessions))
+        held = syncer.call(lambda: set(syncer.syncer.engine.work.ledger._sessions))
         assert held == {"stays"}
         before = stays.steps
         until(lambda: stays.steps > before + 10, "the other to train on")
@@ -224,7 +225,7 @@ def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None
         with RawLearner(syncer) as first:
             incarnation = first.hello().hear("welcome").welcome.incarnation
             first.seed().want(5).hear("work")
-        until(lambda: not syncer.call(lambda: syncer.syncer.engine._ledger._sessions), "its work to go back")
+        until(lambda: not syncer.call(lambda: syncer.syncer.engine.work.ledger._sessions), "its work to go back")
         with RawLearner(syncer) as again:
             assert not again.hello(incarnation=incarnation, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
             assert {again.receive().header.fragment for _ in again.fragments} == {0, 1}

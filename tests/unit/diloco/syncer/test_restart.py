@@ -69,7 +69,7 @@ def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) 
         for learner in units:
             learner.wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-        ledger = syncer.syncer.engine._ledger
+        ledger = syncer.syncer.engine.work.ledger
     committed = sum(end - start for start, end in ledger.committed())
     assert place.result is not None
     assert (place.result.step, place.result.tokens) == (400, 8 * committed)

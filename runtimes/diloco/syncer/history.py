@@ -1,0 +1,72 @@
+"""What is recorded of a job as it goes: losses over outer steps, evaluations, and the scalars for TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from diloco.algorithm.core import Core
+from diloco.data.ledger import Ledger
+from diloco.syncer.event_writer import EventWriter
+from diloco.syncer.loss_history import LossHistory
+from diloco.syncer.reports import held_out_loss
+from diloco.syncer.scalars import HELD_OUT_LOSS, step_scalars
+from diloco.syncer.unit_stats import UnitStatsTable
+
+_log = logging.getLogger(__name__)
+
+
+class History:
+    """One job's record. `now` is in seconds on the clock of the unit statistics."""
+
+    def __init__(
+        self,
+        losses: LossHistory,
+        evaluations: dict[str, tuple[float, int]],
+        ledger: Ledger,
+        unit_stats: UnitStatsTable,
+        writer: EventWriter,
+    ) -> None:
+        """`evaluations`: per unit the held-out loss of the final parameters, and over how many tokens."""
+        self.losses = losses
+        self.evaluations = evaluations
+        self.evaluated_anew = False
+        """Whether an evaluation has come since the process began."""
+        self._ledger = ledger
+        self._unit_stats = unit_stats
+        self._writer = writer
+
+    @property
+    def error(self) -> str:
+        """Why the newest scalars could not be written; empty: they were."""
+        return self._writer.error
+
+    def step(self, core: Core, now: float) -> None:
+        """The core has taken an outer step."""
+        loss = self._unit_stats.loss()
+        if loss is not None:
+            self.losses.training.add(core.t, loss)
+        if self._writer.due(core.t):
+            self._writer.offer(core.t, step_scalars(core, self._ledger, self._unit_stats, loss, now))
+
+    def evaluated(self, core: Core, unit: str, loss: float, tokens: int) -> bool:
+        """A unit reports the held-out loss of the final parameters, a mean over `tokens`. False: it cannot be used."""
+        if not core.done or not math.isfinite(loss) or not tokens:
+            _log.warning("unit %s reports a held-out loss of %s over %d tokens: not used", unit, loss, tokens)
+            return False
+        self.evaluations[unit] = (loss, tokens)
+        if (mean := held_out_loss(self.evaluations)) is not None:
+            self.losses.held_out.add(core.t, mean)
+        self.evaluated_anew = True
+        return True
+
+    def end(self, core: Core, now: float, *, began_finished: bool) -> None:
+        """After all evaluations, once: a reader shows every value of a step. `began_finished`: the process found a finished job."""
+        held_out = self.losses.held_out.points
+        if not self.evaluated_anew or not held_out:
+            return
+        scalars = {HELD_OUT_LOSS: held_out[-1].loss}
+        if began_finished:  # the event file of this process replaces the last step of the one before
+            last = self.losses.training.points[-1:]
+            scalars |= step_scalars(core, self._ledger, self._unit_stats, last[0].loss if last else None, now)
+        self._writer.offer(core.t, scalars)

@@ -1,0 +1,231 @@
+"""Who takes part: streams join, resume, are refused or displaced, leave, and expire. The first learner of a new job is asked for its seed.
+
+Only the engine's task uses it. See docs/decisions/0070-sessions-and-fences.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+from diloco.protocol.diloco_pb2 import Done, FragmentNames, Hello, Refused, ToLearner, Welcome
+from diloco.protocol.diloco_pb2 import Work as WorkMessage
+from diloco.protocol.refusal import name_of, reason_of
+from diloco.syncer.changes import Changes
+from diloco.syncer.config import SyncerConfig
+from diloco.syncer.exchange import Exchanges
+from diloco.syncer.fences import save_fences
+from diloco.syncer.peer import Peer, Peers
+from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
+from diloco.syncer.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.work import Work
+
+_log = logging.getLogger(__name__)
+
+
+class Membership:
+    """The open sessions of one job and what their beginning and end mean for exchanges and work. `now` is in seconds on one clock."""
+
+    def __init__(
+        self,
+        config: SyncerConfig,
+        sessions: SessionRegistry,
+        peers: Peers,
+        exchanges: Exchanges,
+        work: Work,
+        unit_stats: UnitStatsTable,
+        changes: Changes,
+        incarnation: bytes,
+    ) -> None:
+        """`incarnation`: random, names this process and its restored state."""
+        self._config = config
+        self._sessions = sessions
+        self._peers = peers
+        self._exchanges = exchanges
+        self._work = work
+        self._unit_stats = unit_stats
+        self._changes = changes
+        self._incarnation = incarnation
+
+    # --- joining ------------------------------------------------------------------------------------------------------
+
+    async def join(self, peer: Peer, hello: Hello, now: float) -> None:
+        """Answer a Hello: welcome the learner, or refuse it."""
+        request = JoinRequest(hello.job_uid, hello.unit, hello.attempt, hello.session)
+        rejected = self._sessions.reject(request)
+        if rejected is None and (wrong := self._wrong_layout(hello)):
+            rejected = Rejected(Refused.LAYOUT, wrong)
+        if rejected is not None:
+            self._refuse_join(peer, request, rejected, now)
+            return
+        accepted = self._sessions.join(request, peer.stream)
+        assert isinstance(accepted, Accepted)
+        if accepted.fenced:
+            await self._save_fences()
+        if accepted.displaced is not None:
+            self._displace(accepted, now)
+        resumed = accepted.known and hello.incarnation == self._incarnation
+        if accepted.known and not resumed:
+            self._restart_session(hello.unit)
+        elif accepted.released is not None:
+            self._work.forget(accepted.released)
+        session = self._sessions.session(hello.unit)
+        assert session is not None
+        peer.session = session
+        self._work.begin(session)
+        self._unit_stats.of(session.unit).joined(session.attempt, now)
+        self._changes.notify()
+        _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, ", resumed" if resumed else "")
+        self._admit(peer, session, hello, now, resumed=resumed)
+
+    def _admit(self, peer: Peer, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
+        """Send Welcome, parameters and leases to a learner that has joined."""
+        exchanges = self._exchanges
+        if exchanges.seeded:
+            peer.outgoing.urgent(self._welcome(resumed=resumed, seed_wanted=False))
+            own_seed = exchanges.seeding.holds_own(session.holder)
+            exchanges.join(peer, session, dict(enumerate(hello.versions)) if resumed and not own_seed else {}, now)
+            if exchanges.finished:
+                peer.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
+        else:
+            if exchanges.seeding.stream is None:
+                exchanges.seeding.ask(peer.stream, session.holder)
+            peer.outgoing.urgent(self._welcome(resumed=resumed, seed_wanted=exchanges.seeding.stream == peer.stream))
+        if resumed:
+            for lease, start, end in self._work.unreceived(session, hello.samples_leased):
+                peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+
+    def _welcome(self, *, resumed: bool, seed_wanted: bool) -> ToLearner:
+        return ToLearner(
+            welcome=Welcome(
+                incarnation=self._incarnation,
+                t=self._exchanges.t,
+                steps=self._config.job.training.steps,
+                seed_wanted=seed_wanted,
+                fragments=[FragmentNames(names=[tensor.name for tensor in fragment.tensors]) for fragment in self._exchanges.fragments],
+                resumed=resumed,
+            )
+        )
+
+    def _wrong_layout(self, hello: Hello) -> str:
+        """What is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
+        try:
+            layout = Layout(TensorSpec(x.name, tuple(x.shape), x.embedding) for x in hello.tensors)
+            if layout.fingerprint != hello.fingerprint:
+                return "the fingerprint is not that of the tensors: learner and syncer are of different versions"
+            difference = layout.difference(self._exchanges.open(layout))
+        except LayoutError as error:
+            return str(error)
+        if not difference:
+            return ""
+        shown = "; ".join(difference[:10]) + (f"; and {len(difference) - 10} more" if len(difference) > 10 else "")
+        return f"the parameters of unit {hello.unit} are not those of this job: {shown}"
+
+    def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
+        if rejected.code != Refused.WRONG_JOB and request.unit:
+            stats = self._unit_stats.of(request.unit)
+            stats.refuse(reason_of(rejected.code))
+            if rejected.code == Refused.LAYOUT and request.attempt >= stats.attempt:
+                stats.attempt = request.attempt
+                stats.lost(now, rejected.message, Phase.REFUSED)
+        _log.warning("refused (%s): %s", name_of(rejected.code), rejected.message)
+        peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)))
+        self._changes.notify()
+
+    def _displace(self, accepted: Accepted, now: float) -> None:
+        assert accepted.displaced is not None
+        former = self._peers.get(accepted.displaced)
+        self._exchanges.leave(accepted.session.unit, now)
+        if self._exchanges.seeding.stream == accepted.displaced:
+            self._exchanges.seeding.stop()
+        if former is None:
+            return
+        former.session = None
+        if accepted.known:
+            former.retry_reason = "the same session has opened another stream"
+            former.outgoing.close(at_once=True)
+            return
+        self._unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED))
+        message = f"attempt {accepted.session.attempt} of unit {accepted.session.unit} has joined: older attempts are fenced"
+        former.outgoing.close(ToLearner(refused=Refused(code=Refused.FENCED, message=message)), at_once=True)
+
+    def _restart_session(self, unit: str) -> None:
+        restarted = self._sessions.restart(unit)
+        assert restarted is not None
+        self._work.forget(restarted[0])
+
+    async def _save_fences(self) -> None:
+        try:
+            await asyncio.to_thread(save_fences, self._config.state_dir, self._config.job.uid, self._sessions.fences)
+        except OSError as error:
+            # Not the learner's fault: training goes on, and the next snapshot holds the fences as well.
+            _log.error("the fences could not be written to %s: %s", self._config.state_dir, error.strerror or error)
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    def bye(self, peer: Peer, session: UnitSession, now: float) -> None:
+        """The learner says Bye: its session ends and its stream closes."""
+        stats = self._unit_stats.of(session.unit)
+        if self._exchanges.finished:
+            stats.finished(now)
+        else:
+            stats.lost(now, "drained")
+        _log.info("unit %s leaves after Bye", session.unit)
+        self._end_session(peer, session, now)
+        peer.outgoing.close()
+
+    def refuse(self, peer: Peer, rejected: Rejected, now: float) -> None:
+        """Refuse a joined learner: end its session and its stream."""
+        session = peer.session
+        assert session is not None
+        stats = self._unit_stats.of(session.unit)
+        stats.refuse(reason_of(rejected.code))
+        _log.warning("unit %s is refused (%s): %s", session.unit, name_of(rejected.code), rejected.message)
+        stats.lost(now, rejected.message, Phase.REFUSED)
+        self._end_session(peer, session, now)
+        peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
+
+    def stream_lost(self, peer: Peer, why: str, now: float) -> None:
+        """The stream is over. Without Bye, the session stays open for the reconnect window."""
+        self._peers.remove(peer)
+        peer.outgoing.close(at_once=True)
+        session, peer.session = peer.session, None
+        if session is None or not self._sessions.stream_lost(session.unit, peer.stream, now):
+            return
+        _log.warning("lost unit %s: %s", session.unit, why)
+        self._unit_stats.of(session.unit).lost(now, f"connection lost: {why}")
+        self._exchanges.leave(session.unit, now)
+        self._changes.notify()
+        self._find_seeder(peer.stream)
+
+    def expire(self, now: float) -> None:
+        """End the sessions whose reconnect window is over."""
+        for session in self._sessions.expire(now):
+            back = self._work.end(session)
+            _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, back)
+            self._changes.notify()
+
+    def _end_session(self, peer: Peer, session: UnitSession, now: float) -> None:
+        """End the session and release its work."""
+        peer.session = None
+        self._sessions.leave(session.unit, peer.stream)
+        self._work.end(session)
+        self._exchanges.leave(session.unit, now)
+        self._changes.notify()
+        self._find_seeder(peer.stream)
+
+    def _find_seeder(self, gone: int) -> None:
+        """If the seeder is gone, ask another joined learner for the seed; without one, forget the model's layout."""
+        exchanges = self._exchanges
+        if exchanges.core is None or exchanges.seeded:
+            return
+        if exchanges.seeding.stream == gone:
+            exchanges.seeding.stop()
+        if exchanges.seeding.stream is not None:
+            return
+        for peer, session in self._peers.joined():
+            exchanges.seeding.ask(peer.stream, session.holder)
+            peer.outgoing.urgent(self._welcome(resumed=True, seed_wanted=True))
+            return
+        exchanges.core = None
