@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Merged, Metadata, Pull, Push
+from diloco.algorithm.events import Broadcast, Merged, Metadata, Offer, Pull, Push
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Merge, OuterOptimizer, Training
 
@@ -129,7 +129,7 @@ class _Run:
         value, place = self.core.value(pull.fragment).copy(), self.learners[unit].index
         value[place] += -1.0 if value[place] > 0 else 1.0  # back and forth, so that float32 keeps its precision
         payload = codec.encode(codec.Coding.FLOAT32, value)
-        push = Push(pull.fragment, pull.t, codec.Coding.FLOAT32, -1, payload, len(batches), sum(batches))
+        push = Push(Offer(pull.fragment, pull.t, codec.Coding.FLOAT32, -1, len(batches), sum(batches)), payload)
         if self.core.push(unit, push, self.now) is None:
             self._expected[pull.t, unit] = len(batches) * (sum(batches) / len(batches)) ** 2
 

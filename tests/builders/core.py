@@ -6,14 +6,14 @@ import functools
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Buffer, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Pull, Push, Refusal, Skipped
+from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Offer, Pull, Push, Refusal, Skipped
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Training
 
@@ -57,17 +57,17 @@ def a_push(core: Core, pull: Pull, value: float = 1.0, *, steps: int = 1, tokens
     """The answer of a learner whose parameters all are `value`."""
     p = pull.fragment
     theta = np.full(core.fragments[p].size, value, np.float32)
-    payload = codec.encode(core.coding, theta - core.value(p) if core.coding.delta else theta)
+    payload: Buffer = codec.encode(core.coding, theta - core.value(p) if core.coding.delta else theta)
+    payload = changes.pop("payload", payload)
     values: dict[str, Any] = {
         "fragment": p,
         "t": pull.t,
         "coding": core.coding,
         "base": core.version(p),
-        "payload": payload,
         "steps": steps,
         "tokens": tokens,
     }
-    return Push(**(values | changes))
+    return Push(Offer(**(values | changes)), payload)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Metadata, Pull, Push
+from diloco.algorithm.events import Broadcast, Metadata, Offer, Pull, Push
 from diloco.algorithm.fragments import pack, unpack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Merge, OuterOptimizer, Training
@@ -128,7 +128,7 @@ def in_lock_step(training: Training, replicas: int) -> tuple[Core, dict[str, Par
                         n, p = steps[unit][action.fragment], action.fragment
                         value = pack(core.fragments[p], theta[unit])
                         payload = codec.encode(core.coding, value - core.value(p) if core.coding.delta else value)
-                        push = Push(p, action.t, core.coding, core.version(p), payload, n, n * BATCH)
+                        push = Push(Offer(p, action.t, core.coding, core.version(p), n, n * BATCH), payload)
                         assert core.push(unit, push, now) is None
                 if isinstance(action, Broadcast):
                     fragment = core.fragments[action.fragment]

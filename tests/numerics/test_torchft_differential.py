@@ -21,7 +21,7 @@ import pytest
 import torch
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Metadata, Pull, Push
+from diloco.algorithm.events import Broadcast, Metadata, Offer, Pull, Push
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Merge, OuterOptimizer, Training
 from numpy.typing import NDArray
@@ -214,7 +214,7 @@ def test_core_agrees_with_torchft_for_a_hundred_outer_updates(fragments: int, in
                 p = pull.fragment
                 for m in range(REPLICAS):
                     payload = codec.encode(core.coding, flat(theirs.read[m]))
-                    push = Push(p, pull.t, core.coding, core.version(p), payload, steps=1, tokens=1)
+                    push = Push(Offer(p, pull.t, core.coding, core.version(p), steps=1, tokens=1), payload)
                     assert core.push(f"u{m}", push, float(step)) is None
                 assert any(isinstance(action, Broadcast) for action in core.advance(float(step)))
                 expected = flat(theirs.global_values(order.index(p)))

@@ -1,4 +1,4 @@
-"""The inputs and outputs of the core, as data."""
+"""What goes into the coordinator and what comes out, as data without arrays; `Push` and `Broadcast` carry payloads as bytes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,22 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
-    """A learner's answer to a `Pull`."""
+class Marks:
+    """How far a session had trained when the values of a push were read. The coordinator carries them to the merge, for the ledger."""
+
+    session: str = ""
+    """Names the session in the ledger."""
+    samples: int = 0
+    """Samples of the session's leases, from its first."""
+    tokens: int = 0
+    """Tokens of those samples."""
+    steps: int = 0
+    """Local steps of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A learner's answer to a `Pull` without its payload."""
 
     fragment: int
     t: int
@@ -33,11 +47,20 @@ class Push:
     coding: Coding
     base: int
     """Version of the fragment that a delta is coded against; ignored for FLOAT32."""
-    payload: Buffer = field(repr=False)
-    """In `coding`; may be a view, as `Core.push` keeps no reference."""
     steps: int
     """Local steps since the learner adopted the fragment last."""
     tokens: int
+    """Tokens of those steps."""
+    marks: Marks = Marks()
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A whole answer."""
+
+    offer: Offer
+    payload: Buffer = field(repr=False)
+    """In the offer's coding; may be a view, as it is decoded at once and no reference is kept."""
 
 
 class Reason(enum.StrEnum):
@@ -78,19 +101,39 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Close:
+    """Order to the shard that holds the fragment: merge what it accepted of these units at outer step t, and take the outer step.
+
+    The same contributions and the same orders give the same bytes.
+    """
+
+    t: int
+    fragment: int
+    base: int
+    """Version of the fragment that the order is about: the anchor of every contribution. The merge makes version t."""
+    units: tuple[str, ...]
+    """Sorted, which is the order of the sum."""
+    weights: tuple[float, ...]
+    """tokens^2/steps, by unit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Merged:
-    """For reports: outer step t merged the contributions of these units with these weights (tokens^2/steps). Comes before its Broadcast."""
+    """For reports and the ledger: outer step t merged the contributions of these units. Comes before its Broadcast."""
 
     t: int
     fragment: int
     units: tuple[str, ...]
     """Sorted, which is the order of the sum."""
     weights: Mapping[str, float]
+    """tokens^2/steps."""
+    marks: Mapping[str, Marks] = field(default_factory=dict)
+    """How far the session of each contribution had trained. A unit may have left, or joined with another session, since it contributed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Send to every joined unit: version `t` of the fragment. A unit that does not hold version `base` gets `Core.value` in FLOAT32."""
+    """Send to every joined unit: version `t` of the fragment. A unit that does not hold version `base` gets the whole value in FLOAT32."""
 
     t: int
     fragment: int
@@ -110,7 +153,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Make `Core.state()` durable. Its arrays are never written to, so this may run in parallel with further steps."""
+    """Make the state durable. Its arrays are never written to, so this may run in parallel with further steps."""
 
     t: int
 
@@ -122,4 +165,7 @@ class Finish:
     t: int
 
 
+Order = Pull | Close | Skipped | Snapshot | Finish
+"""What the coordinator wants done."""
 Action = Pull | Merged | Broadcast | Skipped | Snapshot | Finish
+"""The same with `Close` carried out."""

@@ -8,29 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from diloco.algorithm.events import Marks
 from diloco.algorithm.members import Member
-
-Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The outer gradient of one accepted answer."""
+    """One accepted answer; the shard holds its values."""
 
-    delta: Array = field(repr=False)
-    """anchor - theta, float32 [fragment size]."""
-    norms: tuple[float, ...]
-    """Of each tensor, see `merge.norms`."""
     weight: float
     """tokens^2 / steps, see `weights.weight`."""
+    marks: Marks
 
 
 @dataclass(slots=True)
 class Exchange:
-    """An exchange that is not merged yet."""
+    """An exchange that is not merged yet, or a remembered one."""
 
     t: int
     fragment: int
@@ -39,7 +32,9 @@ class Exchange:
     asked: frozenset[str]
     """Units that were pulled."""
     waiting: set[str]
-    """Asked, joined, and neither answered nor refused."""
+    """Asked, joined, and neither accepted nor refused."""
+    arriving: set[str] = field(default_factory=set)
+    """Of those that are waited for: admitted, and being decoded."""
     contributions: dict[str, Contribution] = field(default_factory=dict)
     quorum_at: float | None = None
     """When as many as the quorum had answered."""
@@ -47,6 +42,7 @@ class Exchange:
     def answered(self, unit: str, quorum: int, now: float) -> None:
         """`unit` is not waited for any more."""
         self.waiting.discard(unit)
+        self.arriving.discard(unit)
         if self.quorum_at is None and len(self.contributions) >= quorum:
             self.quorum_at = now
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from diloco.algorithm.codec import Coding, encode, payload_bytes
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Merged, Metadata, Pull, Push, Reason, Skipped
+from diloco.algorithm.events import Action, Broadcast, Marks, Merged, Metadata, Offer, Pull, Push, Reason, Skipped
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.contract import Training
@@ -117,7 +117,9 @@ class Exchanges:
     async def push(self, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
         """Take a learner's answer to a pull. Not None: the learner must be refused; a single contribution is refused here, and counted."""
         header, core = transfer.header, self._core()
-        push = Push(header.fragment, header.t, Coding(header.coding), header.base, transfer.payload, header.steps, header.tokens)
+        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
+        offer = Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
+        push = Push(offer, transfer.payload)
         refusal = await self._run(core, header.fragment, lambda: core.push(session.unit, push, now))
         stats = self._unit_stats.of(session.unit)
         if refusal is not None:

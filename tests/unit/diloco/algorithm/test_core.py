@@ -10,7 +10,21 @@ from builders.core import a_job, a_layout, a_push, a_seeded_core, metadata
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Pull, Push, Reason, Refusal, Skipped, Snapshot
+from diloco.algorithm.events import (
+    Action,
+    Broadcast,
+    Finish,
+    Marks,
+    Merged,
+    Metadata,
+    Offer,
+    Pull,
+    Push,
+    Reason,
+    Refusal,
+    Skipped,
+    Snapshot,
+)
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
 from diloco.contract import Grace
 
@@ -195,7 +209,7 @@ def test_a_learner_that_leaves_is_not_waited_for() -> None:
     assert core.advance(1.1) == []
     core.leave("b", 1.2)
     merged, broadcast = core.advance(1.2)
-    assert merged == Merged(1, pull.fragment, ("a",), {"a": 10_000.0})  # 100 tokens in 1 step
+    assert merged == Merged(1, pull.fragment, ("a",), {"a": 10_000.0}, {"a": Marks()})  # 100 tokens in 1 step
     assert isinstance(broadcast, Broadcast)
 
 
@@ -325,7 +339,7 @@ def test_values_are_taken_in_float32_from_a_learner_without_a_base() -> None:
     core = a_seeded_core(a_job(overlap_steps=0, compression="Int4"), units=["a"])
     pull = pull_of(step_all(core, 1.0))
     value = np.full(5, 2.0, np.float32)
-    push = Push(pull.fragment, pull.t, Coding.FLOAT32, -1, codec.encode(Coding.FLOAT32, value), 1, 100)
+    push = Push(Offer(pull.fragment, pull.t, Coding.FLOAT32, -1, 1, 100), codec.encode(Coding.FLOAT32, value))
     assert core.push("a", push, 1.1) is None
     core.advance(1.1)
     assert core.value(pull.fragment) == pytest.approx(value)

@@ -1,0 +1,391 @@
+"""The syncer's decisions as one state machine without arrays: events in, orders out. Pure: time is an argument, and nothing is awaited.
+
+The clock t counts outer steps. The coordinator takes step t when
+
+1. at least K joined learners have reported a new local step since step t-1 (quorum, the paper),
+2. the learners have done one mean step since then (`pacing`),
+3. every exchange that was launched at or before t-1-tau is merged (tau: overlap, the paper), and
+4. if a fragment p has t mod H == offset[p]: the grace window is over, or no further learner is expected in it.
+
+With (4) the step launches the exchange of p: the coordinator pulls p from every live learner that has trained p since its last adoption.
+An answer goes through `admit`, before anything of it is decoded, and then through `contributed` or `rejected`. The exchange is closed as
+soon as all that were asked have answered or left; `Exchange.closes_at` limits the wait. `Close` orders a shard to merge it, and the
+shard's result comes back with `applied`. The merge of step t makes version t of the fragment.
+
+A fragment has one exchange at a time, as tau < H. Its value cannot change while an answer of an open exchange is decoded.
+
+After every event, and at `wake_at`, the caller calls `advance` until it returns nothing. Not thread-safe.
+
+See docs/decisions/0148-coordinator-and-shard.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from diloco import contract
+from diloco.algorithm.codec import Coding, coding_for
+from diloco.algorithm.events import Close, Finish, Merged, Metadata, Offer, Order, Pull, Reason, Refusal, Skipped, Snapshot
+from diloco.algorithm.exchange import Contribution, Exchange
+from diloco.algorithm.fragments import offsets
+from diloco.algorithm.members import Member, mean_step_seconds
+from diloco.algorithm.pacing import OuterStepBudget
+from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
+from diloco.algorithm.state import ContributionStats
+from diloco.algorithm.weights import shares, weight
+from diloco.wording import plural
+
+REMEMBERED_EXCHANGES: Final = 64
+"""Closed exchanges that the coordinator remembers, to distinguish a late answer from one that was not asked for."""
+
+
+class Coordinator:
+    """The state machine. `now` is in seconds on one monotonic clock, the same in every call."""
+
+    def __init__(
+        self,
+        training: contract.Training,
+        t: int = 0,
+        versions: Sequence[int] | None = None,
+        contributions: Mapping[str, ContributionStats] | None = None,
+    ) -> None:
+        """With `versions`, one per fragment, continue at outer step `t`; without them the job has not begun.
+
+        Raises ValueError if training.overlapSteps is not less than syncInterval.
+        """
+        if training.overlap_steps >= training.sync_interval:
+            raise ValueError(
+                f"training.overlapSteps is {training.overlap_steps}; it must be less than syncInterval, {training.sync_interval}"
+            )
+        self.training = training
+        self.coding = coding_for(training.compression)
+        self._launches = {offset: p for p, offset in enumerate(offsets(training.fragments, training.sync_interval))}
+        self._t = t
+        self._versions = [0] * training.fragments if versions is None else list(versions)
+        self._contributions = dict(contributions or {})
+        self._members: dict[str, Member] = {}
+        self._open: OrderedDict[int, Exchange] = OrderedDict()
+        self._ordered: OrderedDict[int, Exchange] = OrderedDict()
+        """Closed exchanges whose order is not applied yet."""
+        self._remembered: OrderedDict[int, Exchange] = OrderedDict()
+        self._budget = OuterStepBudget()
+        self._quorum_seconds = MovingAverage(QUORUM_ALPHA)
+        self._sync_seconds = MovingAverage(SYNC_ALPHA)
+        self._stepped_at: float | None = None
+        self._quorum_at: float | None = None
+        self._snapshot_due = False
+        self._begun = versions is not None
+        self._finished = False
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """Whether the job has parameters."""
+        return self._begun
+
+    @property
+    def t(self) -> int:
+        """Outer steps taken."""
+        return self._t
+
+    @property
+    def done(self) -> bool:
+        """Step T is reached and every exchange is merged."""
+        return self._finished
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Joined units, sorted."""
+        return tuple(sorted(self._members))
+
+    @property
+    def step_seconds(self) -> float:
+        """Duration of the mean learner step, seconds; 0 if it is unknown."""
+        return mean_step_seconds(self._members.values())
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Per fragment, outer step of its last merge; 0 after the seed."""
+        return tuple(self._versions)
+
+    @property
+    def contributions(self) -> Mapping[str, ContributionStats]:
+        """Per unit, what it has contributed, over all its attempts. A copy."""
+        return dict(self._contributions)
+
+    def contributions_of(self, unit: str) -> ContributionStats:
+        """What the unit has contributed, over all its attempts."""
+        return self._contributions.get(unit, ContributionStats())
+
+    def staleness(self, unit: str) -> int:
+        """Outer steps since the unit's last contribution; without one, since it joined."""
+        last = self.contributions_of(unit).last
+        member = self._members.get(unit)
+        return self._t - (last or (member.joined_t if member else 0))
+
+    def live(self, unit: str, now: float) -> bool:
+        """Whether the unit is joined and has reported lately."""
+        member = self._members.get(unit)
+        return member is not None and member.live(now)
+
+    # --- events of units ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The job has parameters: version 0 of every fragment."""
+        self._begun = True
+
+    def join(self, unit: str, now: float) -> None:
+        """The unit has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
+        self.leave(unit, now)
+        self._members[unit] = Member(unit, self._t, [0] * len(self._versions))
+
+    def leave(self, unit: str, now: float) -> None:
+        """The unit is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
+        if self._members.pop(unit, None) is not None:
+            for exchange in self._open.values():
+                exchange.answered(unit, self.training.quorum, now)
+
+    def progress(self, unit: str, metadata: Metadata, now: float) -> None:
+        """A learner has taken a local step. Ignored if the unit is not joined.
+
+        Raises ValueError if there is not one counter per fragment: the learner is broken.
+        """
+        if len(metadata.steps) != len(self._versions) or len(metadata.tokens) != len(self._versions):
+            raise ValueError(
+                f"unit {unit} reports {len(metadata.steps)} step and {len(metadata.tokens)} token counters, "
+                f"the job has {plural(len(self._versions), 'fragment')}"
+            )
+        member = self._members.get(unit)
+        if member is None:
+            return
+        if new := member.report(metadata, now):
+            self._budget.add(new, sum(m.live(now) for m in self._members.values()))
+
+    # --- events of answers --------------------------------------------------------------------------------------------
+
+    def admit(self, unit: str, offer: Offer, now: float) -> Refusal | None:
+        """Judge an answer before it is decoded. None: decode it, then call `contributed` or `rejected`; until then the exchange stays
+        open. A refused unit is not waited for any longer in that exchange."""
+        exchange = self._open.get(offer.t)
+        if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.asked or unit not in self._members:
+            return self._refuse_unknown(unit, offer, now)
+        if unit not in exchange.waiting or unit in exchange.arriving:
+            known = unit in exchange.contributions or unit in exchange.arriving
+            return refuse(Reason.DUPLICATE if known else Reason.NOT_ASKED, unit, offer, "it has answered, or left, before")
+        member = self._members[unit]
+        member.answer.add(max(0.0, now - exchange.launched_at))
+        member.missed = False
+        refusal = self._judge(unit, offer)
+        if refusal is None:
+            exchange.arriving.add(unit)
+        else:
+            exchange.answered(unit, self.training.quorum, now)
+        return refusal
+
+    def contributed(self, unit: str, offer: Offer, now: float) -> Refusal | None:
+        """The shard can accept what was admitted. None: the merge will contain it, even if the unit leaves before. Refused if the unit
+        has left meanwhile."""
+        exchange = self._open.get(offer.t)
+        if exchange is None or unit not in exchange.arriving:
+            return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
+        exchange.contributions[unit] = Contribution(weight(offer.tokens, offer.steps), offer.marks)
+        exchange.answered(unit, self.training.quorum, now)
+        return None
+
+    def rejected(self, unit: str, offer: Offer, now: float) -> None:
+        """What was admitted cannot be used. It is not waited for any longer in that exchange. Idempotent."""
+        exchange = self._open.get(offer.t)
+        if exchange is not None and unit in exchange.arriving:
+            exchange.answered(unit, self.training.quorum, now)
+
+    def applied(self, t: int, now: float, *, finite: bool) -> Merged | Skipped:
+        """The shard has carried out the order of outer step `t`. `finite`: the update could be taken; else the fragment keeps its value.
+
+        Raises KeyError if there is no such order.
+        """
+        exchange = self._ordered.pop(t)
+        p, given = exchange.fragment, exchange.contributions
+        if not finite:
+            return Skipped(t, p, "the merged update is not finite: training has diverged; the fragment keeps its value")
+        self._versions[p] = t
+        self._sync_seconds.add(max(0.0, now - exchange.launched_at))
+        for m in self._members.values():
+            m.steps[p] = 0
+        units = tuple(sorted(given))
+        weights = {unit: given[unit].weight for unit in units}
+        self._credit(t, weights)
+        return Merged(t, p, units, weights, {unit: given[unit].marks for unit in units})
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> list[Order]:
+        """The orders that are due now. Carry them out in order, then call it again, until there are none. Idempotent.
+
+        The shard may take its time over a `Close`: `advance` goes on with what does not depend on it.
+        """
+        orders: list[Order] = []
+        if not self._begun or self._finished:
+            return orders
+        while True:
+            if self._close([e for e in self._open.values() if not e.waiting], orders):
+                return orders
+            self._note_quorum(now)
+            due = self._due_exchanges()
+            if self._snapshot_due and not due:
+                self._snapshot_due = False
+                orders.append(Snapshot(self._t))
+            if self._t == self.training.steps:
+                if not due:
+                    self._finished = True
+                    orders.append(Finish(self._t))
+                    return orders
+            elif not self._step_ready(now):
+                return orders
+            if not due:
+                self._step(now, orders)
+                continue
+            closing = [e for e in due if e.t in self._open and not e.arriving and now >= self._closes_at(e)]
+            if not closing or self._close(closing, orders):
+                return orders
+
+    def wake_at(self, now: float) -> float | None:
+        """When to call `advance` if no event comes before; None: only an event changes anything. Later than `now`."""
+        if not self._begun or self._finished:
+            return None
+        waits: list[float] = []
+        if self._t < self.training.steps and self._quorum_at is not None and self._budget.ready and not self._step_ready(now):
+            waits = [self._grace_over(self._quorum_at)]
+        elif self._t == self.training.steps or self._step_ready(now):
+            waits = [self._closes_at(e) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
+        later = [at for at in waits if at > now]
+        return min(later) if later else None
+
+    def _note_quorum(self, now: float) -> None:
+        """Note whether the quorum of the next step is reached, and since when."""
+        if sum(m.fresh for m in self._members.values()) < self.training.quorum:
+            self._quorum_at = None
+        elif self._quorum_at is None:
+            self._quorum_at = now
+            if self._stepped_at is not None:
+                self._quorum_seconds.add(now - self._stepped_at)
+
+    def _step_ready(self, now: float) -> bool:
+        """Conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""
+        return self._quorum_at is not None and self._budget.ready and now >= self._grace_over(self._quorum_at)
+
+    def _grace_over(self, quorum_at: float) -> float:
+        """When the grace window of the next step ends.
+
+        Only a step with an exchange has a window, and only while a live learner that has not trained the fragment since its adoption is
+        expected to report within it. A learner that can be pulled already is not waited for: it would add one more step, and the clock
+        would fall behind the learners.
+        """
+        p = self._launches.get((self._t + 1) % self.training.sync_interval)
+        if p is None:
+            return quorum_at
+        grace = self.training.grace
+        deadline = quorum_at + grace_seconds(
+            self.step_seconds,
+            self._quorum_seconds.value or 0.0,
+            self._sync_seconds.value or 0.0,
+            self.training.overlap_steps,
+            grace.safety_factor,
+            grace.max_steps,
+        )
+        awaited = any(m.live(quorum_at) and not m.steps[p] and m.expected_at <= deadline for m in self._members.values())
+        return deadline if awaited else quorum_at
+
+    def _due_exchanges(self) -> list[Exchange]:
+        """Exchanges that must be merged before the next step, or at T before the end."""
+        unmerged = [*self._ordered.values(), *self._open.values()]
+        if self._t == self.training.steps:
+            return unmerged
+        return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
+
+    def _closes_at(self, exchange: Exchange) -> float:
+        step = self.step_seconds
+        return exchange.closes_at(self._members, self.training.overlap_steps * step, self.training.grace.max_steps * step)
+
+    def _step(self, now: float, orders: list[Order]) -> None:
+        """Take the next outer step."""
+        self._t += 1
+        self._budget.spend()
+        self._stepped_at = now
+        self._quorum_at = None
+        for m in self._members.values():
+            m.fresh = False
+        if self._t % self.training.checkpoint.every_steps == 0 and self._t < self.training.steps:
+            self._snapshot_due = True
+        p = self._launches.get(self._t % self.training.sync_interval)
+        if p is None:
+            return
+        units = tuple(sorted(m.unit for m in self._members.values() if m.live(now) and m.steps[p] > 0))
+        if not units:
+            orders.append(Skipped(self._t, p, "no live learner has trained it since it was broadcast"))
+            return
+        self._open[self._t] = Exchange(self._t, p, now, frozenset(units), set(units))
+        orders.append(Pull(self._t, p, units))
+
+    # --- exchanges ----------------------------------------------------------------------------------------------------
+
+    def _judge(self, unit: str, offer: Offer) -> Refusal | None:
+        """Check the head of an answer that was asked for."""
+        if offer.steps <= 0 or offer.tokens <= 0:
+            return refuse(Reason.NO_WORK, unit, offer, f"it holds {plural(offer.tokens, 'token')} in {plural(offer.steps, 'step')}")
+        if offer.coding not in (Coding.FLOAT32, self.coding):
+            return refuse(Reason.WRONG_CODING, unit, offer, f"it is coded {offer.coding.name}, the job uses {self.coding.name}")
+        version = self._versions[offer.fragment]
+        if offer.coding.delta and offer.base != version:
+            return refuse(Reason.WRONG_BASE, unit, offer, f"it is a delta against version {offer.base}, the syncer has {version}")
+        return None
+
+    def _refuse_unknown(self, unit: str, offer: Offer, now: float) -> Refusal:
+        closed = self._remembered.get(offer.t)
+        if closed is None or closed.fragment != offer.fragment or unit not in closed.asked:
+            return refuse(Reason.NOT_ASKED, unit, offer, "it was not asked for it")
+        if unit in closed.contributions:
+            return refuse(Reason.DUPLICATE, unit, offer, "it was merged already")
+        if (member := self._members.get(unit)) is not None and member.missed:
+            # Not averaged in: the next deadline must cover an answer as slow as this one, or exchange after exchange closes too early.
+            member.answer.add_or_raise(max(0.0, now - closed.launched_at))
+            member.missed = False
+        return refuse(Reason.STALE, unit, offer, "it came after the merge")
+
+    def _close(self, exchanges: Sequence[Exchange], orders: list[Order]) -> bool:
+        """Close exchanges. Without contributions the fragment keeps its value. Whether there are now orders to merge."""
+        ordered = False
+        for exchange in exchanges:
+            del self._open[exchange.t]
+            for unit in exchange.waiting:
+                self._members[unit].missed = True
+            self._remember(exchange)
+            given = exchange.contributions
+            if not given:
+                orders.append(Skipped(exchange.t, exchange.fragment, f"none of {len(exchange.asked)} asked learners answered"))
+                continue
+            ordered = True
+            self._ordered[exchange.t] = exchange
+            units = tuple(sorted(given))
+            weights = tuple(given[unit].weight for unit in units)
+            orders.append(Close(exchange.t, exchange.fragment, self._versions[exchange.fragment], units, weights))
+        return ordered
+
+    def _credit(self, t: int, weights: Mapping[str, float]) -> None:
+        for unit, share in shares(weights).items():
+            before = self.contributions_of(unit)
+            average = MovingAverage(SHARE_ALPHA, before.share if before.contributions else None)
+            average.add(share)
+            self._contributions[unit] = ContributionStats(before.contributions + 1, max(t, before.last), average.value or 0.0)
+
+    def _remember(self, exchange: Exchange) -> None:
+        self._remembered[exchange.t] = exchange
+        while len(self._remembered) > REMEMBERED_EXCHANGES:
+            self._remembered.popitem(last=False)
+
+
+def refuse(reason: Reason, unit: str, offer: Offer, why: str) -> Refusal:
+    """The refusal of an answer, in words that name unit, fragment and outer step."""
+    return Refusal(reason, f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} is refused: {why}")

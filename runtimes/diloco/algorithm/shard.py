@@ -1,0 +1,220 @@
+"""The arrays of the job's parameters: value, momentum and remainder of every fragment, and what is done to them.
+
+No decisions are made here: `Coordinator` says what is merged, when, and with which weights. The same seed, contributions and `Close` orders
+give the same bytes.
+
+Arrays are never written to once they are in place; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot
+shares the arrays. The other methods are for one thread.
+
+See docs/decisions/0148-coordinator-and-shard.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Buffer, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco import contract
+from diloco.algorithm import codec
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.events import Close, Offer, Reason, Refusal
+from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.merge import merge, norms
+from diloco.algorithm.outer import nesterov
+from diloco.wording import plural
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The outer gradient of one answer."""
+
+    delta: Array = field(repr=False)
+    """anchor - theta, float32 [fragment size]."""
+    norms: tuple[float, ...]
+    """Of each tensor, see `merge.norms`."""
+    anchor: int
+    """Version of the fragment that it was taken against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A merge that is computed and not yet in place."""
+
+    t: int
+    fragment: int
+    base: int
+    """Version of the fragment before."""
+    payload: memoryview = field(repr=False)
+    """The update in the job's coding; the value itself for FLOAT32."""
+    value: Array = field(repr=False)
+    momentum: Array = field(repr=False)
+    residual: Array | None = field(repr=False)
+
+
+class Shard:
+    """The parameters and the outer optimizer's state. Values are flat float32 arrays, one per fragment."""
+
+    def __init__(self, fragments: Sequence[Fragment], training: contract.Training) -> None:
+        self.fragments = tuple(fragments)
+        self.coding = codec.coding_for(training.compression)
+        self._merge = training.merge
+        self._optimizer = training.outer_optimizer
+        self._versions: list[int] = [0] * len(self.fragments)
+        self._values: list[Array] | None = None
+        self._momentum: list[Array] = []
+        self._residual: list[Array | None] = []
+        self._accepted: defaultdict[int, dict[str, Decoded]] = defaultdict(dict)
+        """By outer step of the exchange and by unit: contributions that wait for their order."""
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def seeded(self) -> bool:
+        """Whether there are parameters."""
+        return self._values is not None
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Per fragment, outer step of its last merge; 0 after the seed."""
+        return tuple(self._versions)
+
+    @property
+    def values(self) -> tuple[Array, ...]:
+        """Every fragment, see `value`. Raises ValueError before the seed."""
+        return tuple(self._seeded_values())
+
+    @property
+    def momentum(self) -> tuple[Array, ...]:
+        """Per fragment, float32 [size], read-only: the outer optimizer's buffer."""
+        return tuple(self._momentum)
+
+    @property
+    def residual(self) -> tuple[Array | None, ...]:
+        """Per fragment, float32 [size], read-only: what the coding of the last updates has left out; None: nothing."""
+        return tuple(self._residual)
+
+    def value(self, p: int) -> Array:
+        """Fragment p as float32 [size], read-only. A later merge makes a new array and leaves this one as it is. Raises ValueError before
+        the seed."""
+        return self._seeded_values()[p]
+
+    def restore(
+        self, versions: Sequence[int], values: Sequence[Array], momentum: Sequence[Array], residual: Sequence[Array | None]
+    ) -> None:
+        """Take a stored state, per fragment. The arrays are shared and must be read-only."""
+        self._versions = list(versions)
+        self._values = list(values)
+        self._momentum = list(momentum)
+        self._residual = list(residual)
+
+    def seed(self, values: Sequence[Array]) -> Refusal | None:
+        """Take the job's first parameters: one float32 [size] per fragment, by index. They are copied.
+
+        Refused if there are parameters already (STALE), for a wrong number or shape (BAD_SIZE), for NaN or infinity (NON_FINITE).
+        """
+        if self.seeded:
+            return Refusal(Reason.STALE, "the job has parameters already; only the first seed counts")
+        if len(values) != len(self.fragments):
+            return Refusal(Reason.BAD_SIZE, f"the seed has {plural(len(values), 'fragment')}, the job {len(self.fragments)}")
+        for fragment, value in zip(self.fragments, values, strict=True):
+            if value.shape != (fragment.size,):
+                return Refusal(Reason.BAD_SIZE, f"the seed of fragment {fragment.index} has shape {value.shape}, not ({fragment.size},)")
+            if not codec.finite(value):
+                names = ", ".join(x.name for x, where in fragment.slices() if not codec.finite(value[where]))
+                return Refusal(Reason.NON_FINITE, f"the seed holds NaN or infinity in {names}")
+        self._values = [_frozen(np.array(value, np.float32)) for value in values]
+        self._momentum = [_frozen(np.zeros(fragment.size, np.float32)) for fragment in self.fragments]
+        self._residual = [None] * len(self.fragments)
+        return None
+
+    # --- contributions ------------------------------------------------------------------------------------------------
+
+    def decode(self, offer: Offer, payload: Buffer) -> Decoded:
+        """The outer gradient of an answer that the coordinator has admitted. In any thread: changes nothing, keeps no `payload`.
+
+        Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
+        """
+        version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
+        decoded = codec.decode(offer.coding, payload, anchor.size)
+        # A delta is theta - anchor in an array of its own; the outer gradient is its opposite.
+        delta = np.negative(decoded, out=decoded) if offer.coding.delta else anchor - decoded
+        return Decoded(delta, norms(self.fragments[offer.fragment], delta), version)
+
+    def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
+        """Keep a contribution for the order that merges it.
+
+        Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
+        """
+        if decoded.anchor != self._versions[offer.fragment]:
+            raise ValueError(
+                f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} was decoded against version {decoded.anchor}; "
+                f"the fragment is at version {self._versions[offer.fragment]} now"
+            )
+        self._accepted[offer.t][unit] = decoded
+
+    # --- merging ------------------------------------------------------------------------------------------------------
+
+    def compute(self, close: Close) -> Update | None:
+        """Merge as ordered and take the outer step; None if the result is not finite. In any thread: changes nothing.
+
+        Raises ValueError if the fragment is not at the version that the order is about, KeyError for a contribution that is not here.
+        """
+        p = close.fragment
+        if self._versions[p] != close.base:
+            raise ValueError(
+                f"the order to merge outer step {close.t} is about version {close.base} of fragment {p}, not {self._versions[p]}"
+            )
+        given = [self._accepted[close.t][unit] for unit in close.units]
+        how = self._merge
+        with np.errstate(over="ignore", invalid="ignore"):  # judged by its result
+            delta = merge(self.fragments[p], [d.delta for d in given], [d.norms for d in given], close.weights, how.method, how.embeddings)
+            step, momentum = nesterov(delta, self._momentum[p], self._optimizer.learning_rate, self._optimizer.momentum)
+            coded = self._code(p, step)
+        if coded is None or not codec.finite(momentum):
+            return None
+        payload, value, residual = coded
+        return Update(close.t, p, close.base, payload, value, _frozen(momentum), residual)
+
+    def install(self, close: Close, update: Update | None) -> None:
+        """Put the result of `compute` in place, and forget the contributions. Instant."""
+        self._accepted.pop(close.t, None)
+        if update is not None:
+            p = update.fragment
+            self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
+            self._versions[p] = update.t
+
+    def _code(self, p: int, step: Array) -> tuple[memoryview, Array, Array | None] | None:
+        """(payload, new value, new residual) of subtracting `step` from fragment p; None if that is not finite."""
+        anchor, carried = self.value(p), self._residual[p]
+        try:
+            if not self.coding.delta:
+                value = _frozen(anchor - step)
+                return codec.encode(self.coding, value), value, None
+            update = np.negative(step)
+            if carried is not None:
+                update += carried
+            payload = codec.encode(self.coding, update)
+            value = _frozen(codec.value_of(self.coding, payload, anchor))
+            if self.coding is not Coding.INT4_DELTA:
+                return payload, value, None
+            # Levels are coarse: without the residual, updates below half a level would be lost each time.
+            update -= codec.decode(self.coding, payload, update.size)
+            return payload, value, _frozen(update)
+        except codec.NonFiniteError:
+            return None
+
+    def _seeded_values(self) -> list[Array]:
+        if self._values is None:
+            raise ValueError("the job has no parameters yet")
+        return self._values
+
+
+def _frozen(x: Array) -> Array:
+    x.flags.writeable = False
+    return x
