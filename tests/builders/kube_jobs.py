@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import signal
 import subprocess
@@ -15,10 +16,11 @@ from typing import Any
 import yaml
 from builders.chart import CHART, NAMESPACE, RELEASE
 from builders.child_processes import Launcher
-from builders.control_plane import ControlPlane
+from builders.control_plane import PROGRAMS, ControlPlane
 from builders.local import WAIT_SECONDS, Cluster, Holds
 from builders.operator_process import OperatorReplica, replica
 from diloco_operator.api.names import LABEL_SERVER
+from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import Unavailable
 from diloco_operator.kube.rest import RestClient, load_config
 
@@ -122,6 +124,30 @@ def operator(plane: ControlPlane, folder: Path, name: str = "operator", *options
     given = ("--config", str(config), "--leader-elect-namespace", NAMESPACE, *where, *options)
     with replica(folder, name, kubeconfig, *given) as found:
         yield found
+
+
+@contextlib.contextmanager
+def watched_states(plane: ControlPlane, folder: Path, job: str) -> Iterator[Callable[[], list[str]]]:
+    """Column STATE of `kubectl get dlj JOB --watch`: each state that it printed so far, in turn. The job must be there."""
+    shown, launcher = folder / f"watched-{job}", Launcher()
+    command = [str(PROGRAMS / "kubectl"), "get", "dlj", job, "--watch", "--no-headers"]
+
+    def begin(prepare: Callable[[], None]) -> subprocess.Popen[bytes]:
+        with shown.open("wb") as out:
+            return subprocess.Popen(command, env=plane.environment, stdin=subprocess.DEVNULL, stdout=out, preexec_fn=prepare)
+
+    def states() -> list[str]:
+        rows = (line.split() for line in shown.read_text().splitlines())
+        named = (row[1] for row in rows if row[1] in list(JobState))  # a new job has none
+        return [state for state, _ in itertools.groupby(named)]
+
+    process = launcher.start(begin)
+    try:
+        yield states
+    finally:
+        process.kill()
+        process.wait()
+        launcher.close()
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

@@ -81,6 +81,12 @@ def status(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, Any]:
     return found
 
 
+def listed(plane: ControlPlane, where: str) -> dict[str, list[str]]:
+    """The rows of the namespace's jobs as kubectl prints them: state, reason, learners that contribute, and of how many, by name."""
+    rows = (line.split() for line in plane.kubectl("get", "dlj", "-n", where, "--no-headers").stdout.splitlines())
+    return {row[0]: row[1:5] for row in rows}
+
+
 def test_units_of_two_operators_and_a_strangers_pods_take_different_slices(
     control_plane: ControlPlane, slices: list[str], namespaces: list[str], tmp_path: Path
 ) -> None:
@@ -122,9 +128,12 @@ def test_a_job_with_every_slice_leaves_one_for_the_minimum_of_a_younger_job(
 
         wait_for(leaving, "a unit of old to leave its slice", operator)
         assert [unit["reason"] for unit in status(plane, where, "old")["units"] if unit["state"] == "Draining"] == ["GaveWay"]
+        queued = {"old": ["Starting", "SyncerStarting", "0", "10"], "young": ["Queued", "WaitingForHardware", "0", "1"]}
+        wait_for(lambda: listed(plane, where) == queued, f"kubectl to list {queued}, not {listed(plane, where)}", operator)
         [pod] = leaving()
         end(plane, where, pod["metadata"]["name"])
         wait_for(lambda: learners(plane, where, "young"), "young to get the slice", operator)
+        wait_for(lambda: listed(plane, where)["young"][0] == "Starting", "young to start", operator)
         [successor] = learners(plane, where, "young").values()
         assert successor["spec"]["nodeName"] == pod["spec"]["nodeName"]
         assert len(learners(plane, where, "old")) == len(slices) - 1

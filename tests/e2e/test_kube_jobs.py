@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import re
@@ -17,7 +18,7 @@ import yaml
 from builders.chart import NAMESPACE, RELEASE
 from builders.control_plane import ControlPlane, start
 from builders.event_files import steps_of
-from builders.kube_jobs import ACCOUNT, KubeCluster, install_chart, kube_cluster, operator
+from builders.kube_jobs import ACCOUNT, KubeCluster, install_chart, kube_cluster, operator, watched_states
 from builders.local import is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
 from diloco_operator.api.names import DILOCO_JOBS, SERVICES, VOLUME_CLAIMS
@@ -172,9 +173,11 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
     since = plane.audit_position()
     trace = tmp_path / "trace"
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=4, gpus=3)) as cluster:
-        with operator(plane, tmp_path, "first") as first:
+        with operator(plane, tmp_path, "first") as first, contextlib.ExitStack() as watching:
             # More steps than can be reached: the spec is cut short when every fault has struck.
-            await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_TRACE": "trace", "QUADRATIC_STEP_MS": 20}))
+            environment = {"QUADRATIC_TRACE": "trace", "QUADRATIC_STEP_MS": 20}
+            await cluster.apply(a_quadratic_job(steps=1_000_000, min=3, environment=environment))
+            states = watching.enter_context(watched_states(plane, tmp_path, "quad"))
             await cluster.job("quad", lambda job: all_train(job, 3))
             lost = await partition(cluster, "v5p-0", step=50)
             cut = len(steps_taken(trace)["v5p-0", 1])
@@ -185,6 +188,9 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
                 await fault.strike(cluster, pod)
                 unit = await cluster.unit("quad", fault.unit, functools.partial(trains, attempt=fault.attempt))
                 assert unit["failures"] == [], "a disruption is not the unit's fault"
+            await until(lambda: len(states()) >= 4)
+            assert states()[:4] == ["Starting", "Training", "Degraded", "Training"], "fewer than learners.min for a while"
+            watching.close()
             await cluster.step("quad", 500)
             first.send(signal.SIGKILL)
             assert first.wait() == -signal.SIGKILL

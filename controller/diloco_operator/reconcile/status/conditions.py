@@ -36,6 +36,8 @@ from diloco_operator.report import UnitPhase
 
 _NAMED = 4
 """Units that a message names one by one."""
+_GIVEN_UP = (UnitReason.SCALED_DOWN, UnitReason.GAVE_WAY)
+"""Why a unit leaves, or has left, that the job does not miss: it wants fewer, or another job's minimum needs the slice."""
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
@@ -258,8 +260,7 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
         back = plural(len(active.returning), "reconnects by itself", "reconnect by themselves")
         text = f"{_count(scaling, contributing)}, learners.min is {learners.min}; {back}, because the syncer went away"
         return Statement(DegradedReason.LEARNERS_RECONNECTING, text)
-    missing = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
-    reason = _degraded_reason(context, scaling, missing, begun=begun)
+    reason = _degraded_reason(context, scaling, _missing_units(scaling, contributing), begun=begun)
     count = f"{_count(scaling, contributing)}, learners.min is {learners.min}"
     details = _missing(scaling, contributing)
     return Statement(reason, count + (f"; {details}" if details else "") + _blamed(context))
@@ -317,9 +318,20 @@ def _count(scaling: Scaling, contributing: frozenset[str]) -> str:
     return f"{len(contributing)} of {plural(wanted, 'learner contributes', 'learners contribute')}"
 
 
+def _missing_units(scaling: Scaling, contributing: frozenset[str]) -> list[UnitStatusRecord]:
+    """Units that could contribute and do not; without those that the job gives up on purpose."""
+    return [
+        record
+        for record in scaling.records.values()
+        if record.name not in contributing
+        and record.state is not UnitState.COMPLETED
+        and not (record.state in (UnitState.DRAINING, UnitState.PENDING) and record.reason in _GIVEN_UP)
+    ]
+
+
 def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
     """The units that do not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
-    others = [r for r in scaling.records.values() if r.name not in contributing and r.state is not UnitState.COMPLETED]
+    others = _missing_units(scaling, contributing)
     waiting = [r for r in others if r.message == WAITS.format(r.pool)]
     rest = [r for r in others if r.message != WAITS.format(r.pool)]
     named = [_describe(record) for record in rest[:_NAMED]]

@@ -206,6 +206,32 @@ def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
     assert stage.condition("Degraded")["reason"] == reason
 
 
+def test_units_that_the_job_no_longer_wants_are_not_named_as_missing() -> None:
+    stage = trained(3, min=2)
+    stage.scale(max=2)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "BackingOff", "v5p-1": "Training", "v5p-2": "Pending"}
+    assert stage.unit("v5p-2")["reason"] == "ScaledDown"
+    degraded = stage.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "LearnersFailed")
+    assert degraded["message"].startswith("1 of 2 learners contribute, learners.min is 2; v5p-0 is backing off (")
+    assert "v5p-2" not in degraded["message"]
+
+
+def test_job_whose_surplus_gives_way_before_it_has_trained_still_starts() -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
+    stage.settle()
+    stage.scale(max=1)
+    stage.step()
+    assert sorted(stage.states().values()) == ["Draining", "Starting"]
+    assert (stage.status["state"], stage.status["reason"]) == ("Starting", "SyncerStarting")
+    assert stage.condition("Degraded")["reason"] == "LearnersStarting"
+
+
 def test_learner_that_crashes_before_the_job_has_trained_degrades_it_until_it_trains() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_restarts(3, "30s").with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
