@@ -8,12 +8,18 @@ STAMP := $(VENV)/.synced
 
 .PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
 
+# Compiled into the checkout by setup; without it nothing of the data plane can be imported.
+LOOPS := runtimes/diloco/kernels/libkernels.so
+ifeq ($(wildcard $(LOOPS)),)
+.PHONY: $(STAMP)
+endif
+
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
-$(STAMP): pyproject.toml uv.lock hack/setup.sh
+$(STAMP): pyproject.toml uv.lock hack/setup.sh hatch_build.py $(wildcard runtimes/diloco/kernels/*.c)
 	@hack/setup.sh
 	@touch $@
 

@@ -10,7 +10,7 @@ FROM ${UV_IMAGE} AS uv
 FROM ${PYTHON_IMAGE} AS build
 COPY --from=uv /uv /usr/local/bin/uv
 WORKDIR /src
-COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY pyproject.toml uv.lock hatch_build.py README.md LICENSE ./
 COPY hack/images/install.sh hack/images/install.sh
 COPY controller/diloco_operator controller/diloco_operator
 COPY runtimes/diloco runtimes/diloco

@@ -9,8 +9,8 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
 
 The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
 
-Sums run in the order of the arguments, in float32, in blocks that fit the cache; norms are summed in float64. No result depends on the
-number of threads, so equal arguments give equal bytes.
+Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every processor and
+with any number of threads.
 
 See docs/decisions/0062-merge-numerics.md.
 """
@@ -24,6 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco import kernels
 from diloco.algorithm.fragments import Fragment
 from diloco.contract import MergeMethod
 from diloco.wording import plural
@@ -35,10 +36,6 @@ CANCELLATION: Final = 1e-3
 direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
 _LARGEST_COEFFICIENT: Final = 1e30
 """Far below float32's largest number, 3e38."""
-_CHUNK: Final = 1 << 15
-"""Elements worked on at a time."""
-_DOT: Final = 1 << 13
-"""Elements per dot product: short enough that a BLAS does not split it over threads."""
 
 
 def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
@@ -82,8 +79,7 @@ def weighted_average(deltas: Sequence[Array], weights: Sequence[float], out: Arr
     """`out = sum w d / sum w`. Relative to the largest weight: equal weights give exactly `sum d / M`."""
     largest = max(weights)
     relative = [w / largest for w in weights]
-    _combine(deltas, relative, out)
-    out /= np.float32(sum(relative))
+    kernels.combine(deltas, relative, sum(relative), out)
 
 
 def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None:
@@ -101,8 +97,7 @@ def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float
         return
     # Scaled by the radius, the coefficients stay of order one however small the gradients are, as long as all are alike.
     scaled = [_within_float32(d, w * radius / n) for d, w, n in moving]
-    _combine([d for d, _ in scaled], [c for _, c in scaled], out)
-    length = norm(out) / radius
+    length = math.sqrt(kernels.combine([d for d, _ in scaled], [c for _, c in scaled], 1.0, out)) / radius
     if length < CANCELLATION:
         weighted_average(deltas, weights, out)
     else:
@@ -118,30 +113,5 @@ def _within_float32(d: Array, coefficient: float) -> tuple[Array, float]:
 
 
 def norm(x: Array) -> float:
-    """Euclidean norm, accumulated in float64 over blocks; safe against overflow and underflow of squares in float32."""
-    with np.errstate(over="ignore", under="ignore"):  # then it is done again, scaled
-        squares = math.fsum(float(np.dot(part, part)) for part in _parts(x, _DOT))
-    if math.isfinite(squares) and squares > 1e-30 * x.size:
-        return math.sqrt(squares)
-    largest = max(float(x.max()), -float(x.min()))
-    if largest == 0:
-        return 0.0
-    return largest * math.sqrt(math.fsum(float(np.square(part.astype(np.float64) / largest).sum()) for part in _parts(x, _DOT)))
-
-
-def _parts(x: Array, length: int) -> list[Array]:
-    return [x[start : start + length] for start in range(0, x.size, length)]
-
-
-def _combine(deltas: Sequence[Array], coefficients: Sequence[float], out: Array) -> None:
-    """`out = sum c d`, in order; factors of exactly 1 are not multiplied."""
-    scaled = np.empty(min(_CHUNK, out.size), np.float32)
-    for start in range(0, out.size, _CHUNK):
-        where = slice(start, min(start + _CHUNK, out.size))
-        into = out[where]
-        np.multiply(deltas[0][where], np.float32(coefficients[0]), out=into)
-        for d, c in zip(deltas[1:], coefficients[1:], strict=True):
-            if c == 1:
-                into += d[where]
-            else:
-                into += np.multiply(d[where], np.float32(c), out=scaled[: into.size])
+    """Euclidean norm, accumulated in float64, in which squares of float32 neither overflow nor vanish."""
+    return math.sqrt(kernels.squares(x))

@@ -4,7 +4,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from diloco.algorithm import codec
-from diloco.algorithm.codec import CodecError, Coding, NonFiniteError, coding_for, decode, encode, payload_bytes, value_of
+from diloco.algorithm.codec import (
+    CodecError,
+    Coding,
+    NonFiniteError,
+    coding_for,
+    decode,
+    encode,
+    outer_gradient,
+    payload_bytes,
+    rounding_error,
+    value_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -25,6 +36,7 @@ def test_float32_is_exact_and_shares_memory(x: NDArray[np.float32]) -> None:
         assert np.shares_memory(np.frombuffer(payload, np.float32), x)
 
 
+@pytest.mark.usefixtures("level")
 @given(finite_vectors)
 def test_bfloat16_rounds_as_the_reference_does(x: NDArray[np.float32]) -> None:
     reference = x.astype(ml_dtypes.bfloat16)  # round to nearest, ties to even
@@ -56,8 +68,87 @@ def test_int4_by_hand() -> None:
     assert decode(Coding.INT4_DELTA, encode(Coding.INT4_DELTA, x), 4).tolist() == [7, -7, 0, 3]
 
 
+def int4_in_numpy(x: NDArray[np.float32]) -> bytes:
+    """The format as its description reads, element by element: the reference for the compiled loops."""
+    blocks = -(-x.size // 256)
+    padded = np.zeros(256 * blocks, np.float32)
+    padded[: x.size] = x
+    scale = (np.abs(padded.reshape(blocks, 256)).max(axis=1, initial=0) / np.float32(7)).astype(np.float32)
+    scale[scale < np.finfo(np.float32).tiny] = 0
+    divisor = np.where(scale > 0, scale, np.float32(np.inf))
+    levels = (np.rint(padded.reshape(blocks, 256) / divisor[:, None]) + 8).astype(np.uint8).reshape(-1, 2)
+    return scale.astype("<f4").tobytes() + (levels[:, 0] | levels[:, 1] << 4).tobytes()[: (x.size + 1) // 2]
+
+
+def int4_back_in_numpy(payload: bytes, n: int) -> NDArray[np.float32]:
+    """The reference of decoding."""
+    blocks = -(-n // 256)
+    scale, pairs = np.frombuffer(payload, "<f4", blocks), np.frombuffer(payload, np.uint8, offset=4 * blocks)
+    levels = np.stack([pairs & 15, pairs >> 4], axis=1).reshape(-1)[:n].astype(np.float32) - 8
+    decoded: NDArray[np.float32] = levels * np.repeat(scale, 256)[:n]
+    return decoded
+
+
+any_finite = nps.arrays(np.float32, st.integers(0, 1500), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
+
+
+@pytest.mark.usefixtures("level")
+@given(any_finite)
+def test_int4_is_bit_for_bit_the_reference(x: NDArray[np.float32]) -> None:
+    payload = bytes(encode(Coding.INT4_DELTA, x))
+    assert payload == int4_in_numpy(x)
+    assert decode(Coding.INT4_DELTA, payload, x.size).tobytes() == int4_back_in_numpy(payload, x.size).tobytes()
+
+
+@pytest.mark.usefixtures("level")
+def test_int4_rounds_ties_as_the_reference_at_every_place_of_a_block() -> None:
+    # scale 1: halves lie between two levels, and the even one is taken
+    x = np.tile(np.array([7, 0.5, 1.5, -0.5, -1.5, 2.5, -6.5, 6.5, -7, -0.0], np.float32), 77)
+    assert bytes(encode(Coding.INT4_DELTA, x)) == int4_in_numpy(x)
+    assert decode(Coding.INT4_DELTA, int4_in_numpy(x), x.size)[:10].tolist() == [7, 0, 2, 0, -2, 2, -6, 6, -7, 0]
+
+
+@pytest.mark.usefixtures("level")
+@given(st.binary(min_size=4 + 32, max_size=4 + 32), st.integers(63, 64))
+def test_any_int4_payload_is_decoded_as_by_the_reference_or_refused(payload: bytes, n: int) -> None:
+    with np.errstate(all="ignore"):
+        expected = int4_back_in_numpy(payload, n)
+    if np.isfinite(np.frombuffer(payload, "<f4", 1)).all() and np.isfinite(expected).all():
+        assert decode(Coding.INT4_DELTA, payload, n).tobytes() == expected.tobytes()
+    else:
+        with pytest.raises(NonFiniteError):
+            decode(Coding.INT4_DELTA, payload, n)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("coding", [Coding.BFLOAT16_DELTA, Coding.INT4_DELTA])
+@pytest.mark.parametrize("n", [0, 1, 255, 256, 1025])
+def test_what_is_done_in_one_pass_equals_its_steps(coding: Coding, n: int) -> None:
+    x, base = normal(n), normal(n, 1)
+    payload = encode(coding, x, base)
+    assert bytes(payload) == bytes(encode(coding, x - base))
+    decoded = decode(coding, payload, n)
+    assert value_of(coding, payload, base).tobytes() == (base + decoded).tobytes()
+    assert outer_gradient(coding, payload, base).tobytes() == (-decoded).tobytes()
+    assert rounding_error(coding, payload, x - base).tobytes() == ((x - base) - decoded).tobytes()
+    assert outer_gradient(Coding.FLOAT32, encode(Coding.FLOAT32, x), base).tobytes() == (base - x).tobytes()
+
+
+def test_an_outer_gradient_beyond_float32_is_refused() -> None:
+    with pytest.raises(NonFiniteError, match="what they give is not"):
+        outer_gradient(Coding.FLOAT32, encode(Coding.FLOAT32, np.full(2, -3e38, np.float32)), np.full(2, 3e38, np.float32))
+
+
+def test_a_payload_may_lie_at_any_address() -> None:
+    x = normal(300)
+    for coding in Coding:
+        payload = b"?" + bytes(encode(coding, x))
+        assert np.array_equal(decode(coding, memoryview(payload)[1:], 300), decode(coding, payload[1:], 300))
+
+
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("coding", Coding)
-@pytest.mark.parametrize("n", [0, 1, 2, 255, 256, 257, 511, 513, codec._CHUNK - 1, codec._CHUNK + 1, 2 * codec._CHUNK + 257])
+@pytest.mark.parametrize("n", [0, 1, 2, 255, 256, 257, 511, 513, 2047, 2049, 16641])
 def test_sizes_around_blocks_and_chunks(coding: Coding, n: int) -> None:
     x = normal(n)
     payload = encode(coding, x)
@@ -90,6 +181,7 @@ def test_payload_of_another_size_is_refused(coding: Coding, change: int) -> None
         decode(coding, data, 300)
 
 
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("coding", Coding)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_neither_coded_nor_decoded(coding: Coding, bad: float) -> None:
@@ -124,6 +216,8 @@ def test_value_of_adds_deltas_to_the_base_and_leaves_the_base_alone() -> None:
 def test_only_float32_vectors_are_coded() -> None:
     with pytest.raises(CodecError, match="float64"):
         encode(Coding.FLOAT32, np.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match="no base"):
+        encode(Coding.FLOAT32, normal(3), normal(3))
     with pytest.raises(CodecError, match="shape"):
         encode(Coding.FLOAT32, np.zeros((3, 1), np.float32))
 

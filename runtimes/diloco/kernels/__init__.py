@@ -1,0 +1,199 @@
+"""Loops over fragments in C, for numpy arrays: one pass each, at the speed of memory, and outside of Python's global lock.
+
+The C code keeps no state, allocates nothing and rounds every operation as numpy's float32 does, so results are the same bytes on every
+processor. `hatch_build.py` compiles it when the package is built.
+
+See docs/decisions/0147-compiled-loops.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+LIBRARY: Final = Path(__file__).with_name("libkernels.so")
+
+_POINTER, _SIZE, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float, ctypes.c_int
+
+
+class Status(enum.IntEnum):
+    """What a loop found. The numbers are those of kernels.c."""
+
+    OK = 0
+    INPUT_NOT_FINITE = 1
+    RESULT_NOT_FINITE = 2
+
+
+class Mode(enum.IntEnum):
+    """What becomes of a decoded value v. The numbers are those of kernels.c."""
+
+    PLAIN = 0
+    """v"""
+    NEGATED = 1
+    """-v"""
+    ADDED = 2
+    """base + v"""
+    SUBTRACTED = 3
+    """base - v"""
+
+
+_SIGNATURES: Final = {
+    "finite": (_INT, (_POINTER, _SIZE)),
+    "encode_bfloat16": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER)),
+    "encode_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER)),
+    "place_float32": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT)),
+    "place_bfloat16": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT)),
+    "place_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _INT)),
+    "squares": (ctypes.c_double, (_POINTER, _SIZE)),
+    "combine": (ctypes.c_double, (_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER)),
+    "nesterov": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _FLOAT, _FLOAT, _POINTER, _POINTER)),
+}
+"""Result and arguments, as kernels.c declares them."""
+
+
+_UNUSABLE: Final = "the compiled loops cannot be used ({}). In a checkout run `make setup`; elsewhere install diloco-operator again."
+
+
+def _load() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise ImportError(_UNUSABLE.format(error)) from error
+
+
+def _bound(level: int) -> dict[str, Callable[..., Any]]:
+    """The loops as they are compiled for a level of the processor."""
+    loops: dict[str, Callable[..., Any]] = {}
+    for name, (result, arguments) in _SIGNATURES.items():
+        try:
+            function = getattr(_library, f"diloco_{name}_v{level}")
+        except AttributeError as error:
+            raise ImportError(_UNUSABLE.format(error)) from error
+        function.restype, function.argtypes = result, arguments
+        loops[name] = function
+    return loops
+
+
+_library: Final = _load()
+LEVELS: Final = (1, 3, 4)
+"""Levels of processors, as in x86-64-v3; other architectures have level 1 only."""
+LEVEL: Final[int] = _library.diloco_level()
+"""The level of this processor."""
+_loops = _bound(LEVEL)
+
+
+def finite(x: Floats) -> bool:
+    """Whether all values are finite."""
+    return bool(_loops["finite"](_at(x, np.float32, x.size), x.size))
+
+
+def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> Status:
+    """`x`, less `base` if there is one, in bfloat16: nearest, ties to even. RESULT_NOT_FINITE: a value is too large for bfloat16."""
+    n = out.size
+    return Status(
+        _loops["encode_bfloat16"](_at(x, np.float32, n), _at_or_null(base, np.float32, n), n, _at(out, np.uint16, n, written=True))
+    )
+
+
+def encode_int4(x: Floats, base: Floats | None, scales: Floats, packed: Bytes) -> Status:
+    """`x`, less `base` if there is one, in blocks of 256: `scales` one for each, `packed` two values to a byte."""
+    n = x.size
+    return Status(
+        _loops["encode_int4"](
+            _at(x, np.float32, n),
+            _at_or_null(base, np.float32, n),
+            n,
+            _at(scales, np.float32, -(-n // 256), written=True),
+            _at(packed, np.uint8, (n + 1) // 2, written=True),
+        )
+    )
+
+
+def place_float32(x: Floats, base: Floats, out: Floats, mode: Mode) -> Status:
+    """`base + x` or `base - x` into `out`, which may be `base`."""
+    if mode not in (Mode.ADDED, Mode.SUBTRACTED):
+        raise ValueError(f"float32 values are their own decoded form: nothing to do for {mode.name}")
+    n = out.size
+    return Status(_loops["place_float32"](_at(x, np.float32, n), n, _at(base, np.float32, n), _at(out, np.float32, n, written=True), mode))
+
+
+def place_bfloat16(coded: NDArray[np.uint16], base: Floats | None, out: Floats, mode: Mode) -> Status:
+    """Decode into `out`, which may be `base`. `base` is needed in the modes that name it."""
+    n = out.size
+    return Status(_loops["place_bfloat16"](_at(coded, np.uint16, n), n, _base(base, mode, n), _at(out, np.float32, n, written=True), mode))
+
+
+def place_int4(scales: Floats, packed: Bytes, base: Floats | None, out: Floats, mode: Mode) -> Status:
+    """Decode into `out`, which may be `base`. `base` is needed in the modes that name it."""
+    n = out.size
+    return Status(
+        _loops["place_int4"](
+            _at(scales, np.float32, -(-n // 256)),
+            _at(packed, np.uint8, (n + 1) // 2),
+            n,
+            _base(base, mode, n),
+            _at(out, np.float32, n, written=True),
+            mode,
+        )
+    )
+
+
+def squares(x: Floats) -> float:
+    """The sum of the squares, in float64."""
+    return float(_loops["squares"](_at(x, np.float32, x.size), x.size))
+
+
+def combine(arrays: Sequence[Floats], factors: Sequence[float], divisor: float, out: Floats) -> float:
+    """`out = sum factor * array / divisor`, added in order in float32. Returns the sum of `out`'s squares, in float64."""
+    n = out.size
+    if not arrays or len(arrays) != len(factors):
+        raise ValueError(f"{len(arrays)} arrays with {len(factors)} factors cannot be combined")
+    pointers = (_POINTER * len(arrays))(*(_at(x, np.float32, n) for x in arrays))
+    scalars = (_FLOAT * len(factors))(*factors)
+    return float(_loops["combine"](pointers, scalars, len(arrays), n, divisor, _at(out, np.float32, n, written=True)))
+
+
+def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, rate: float, buffer: Floats, out: Floats) -> Status:
+    """`buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`, with 0 in the place of a missing `onto`."""
+    n = out.size
+    return Status(
+        _loops["nesterov"](
+            _at(delta, np.float32, n),
+            _at(momentum, np.float32, n),
+            _at_or_null(onto, np.float32, n),
+            n,
+            mu,
+            rate,
+            _at(buffer, np.float32, n, written=True),
+            _at(out, np.float32, n, written=True),
+        )
+    )
+
+
+def _base(base: Floats | None, mode: Mode, n: int) -> int | None:
+    if mode in (Mode.ADDED, Mode.SUBTRACTED):
+        if base is None:
+            raise ValueError(f"mode {mode.name} needs a base")
+        return _at(base, np.float32, n)
+    return None
+
+
+def _at_or_null(x: Floats | None, dtype: type[np.generic], size: int) -> int | None:
+    return None if x is None else _at(x, dtype, size)
+
+
+def _at(x: NDArray[np.generic], dtype: type[np.generic], size: int, *, written: bool = False) -> int:
+    """The address of `x`. C reads and writes what it is told to: anything but a contiguous vector of this type and size is a TypeError."""
+    if x.dtype != dtype or x.shape != (size,) or not x.flags.c_contiguous or not x.flags.aligned or (written and not x.flags.writeable):
+        state = "" if x.flags.writeable else "read-only "
+        raise TypeError(f"expected a contiguous vector of {size} {np.dtype(dtype).name}, not a {state}{x.dtype} array of shape {x.shape}")
+    return x.ctypes.data

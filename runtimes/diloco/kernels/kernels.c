@@ -1,0 +1,277 @@
+// The loops over fragments that must run at the speed of memory: codings, norms, weighted sums and the outer step, each in one pass.
+// See docs/decisions/0147-compiled-loops.md.
+//
+// Every result is the same on every processor: each operation is rounded to its type as written (-ffp-contract=off: no fused
+// multiply-add), and sums have a fixed number of lanes, so that wider vectors do not change their order. No function allocates,
+// keeps state or calls anything; arrays are as long as the caller says, and do not overlap unless a comment allows it.
+// diloco/kernels/__init__.py is the one caller, and checks types and sizes.
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+// Compiled once for each level of the processor (LEVEL is v1, v3 or v4, as in x86-64-v3), which ends the functions' names.
+#define NAMED_FOR(name, level) diloco_##name##_##level
+#define NAMED(name, level) NAMED_FOR(name, level)
+#define LOOP(name) NAMED(name, LEVEL)
+#define INLINE static inline __attribute__((always_inline))
+
+enum { BLOCK = 256, PART = 2048, LANES = 16 };
+enum status { OK = 0, INPUT_NOT_FINITE = 1, RESULT_NOT_FINITE = 2 };
+// What becomes of a decoded value v: v, -v, base + v or base - v.
+enum mode { PLAIN, NEGATED, ADDED, SUBTRACTED };
+
+static const uint32_t MAGNITUDE = 0x7fffffffu;
+static const uint32_t INFINITE = 0x7f800000u;
+static const float SMALLEST_NORMAL = 0x1p-126f;
+
+INLINE uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+INLINE float float_of(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// Bits without sign order as magnitudes do, NaN above infinity: the largest says whether all are finite.
+INLINE uint32_t larger(uint32_t so_far, float x) {
+  uint32_t magnitude = bits_of(x) & MAGNITUDE;
+  return magnitude > so_far ? magnitude : so_far;
+}
+
+INLINE float placed(float v, float base, enum mode mode) {
+  switch (mode) {
+    case PLAIN: return v;
+    case NEGATED: return -v;
+    case ADDED: return base + v;
+    default: return base - v;
+  }
+}
+
+INLINE size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+// --- float32 ---------------------------------------------------------------------------------------------------------
+
+int LOOP(finite)(const float *x, size_t n) {
+  uint32_t largest = 0;
+  for (size_t i = 0; i < n; i++) largest = larger(largest, x[i]);
+  return largest < INFINITE;
+}
+
+INLINE int place_float32(const float *x, size_t n, const float *base, float *out, enum mode mode) {
+  uint32_t in = 0, result = 0;
+  for (size_t i = 0; i < n; i++) {
+    in = larger(in, x[i]);
+    out[i] = placed(x[i], base[i], mode);
+    result = larger(result, out[i]);
+  }
+  return in >= INFINITE ? INPUT_NOT_FINITE : result >= INFINITE ? RESULT_NOT_FINITE : OK;
+}
+
+// --- bfloat16 --------------------------------------------------------------------------------------------------------
+
+// `base` may be NULL; otherwise x - base is coded.
+int LOOP(encode_bfloat16)(const float *x, const float *base, size_t n, uint16_t *out) {
+  uint32_t largest = 0;
+  if (base == NULL) {
+    for (size_t i = 0; i < n; i++) {
+      uint32_t bits = bits_of(x[i]);
+      largest = larger(largest, x[i]);
+      out[i] = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    }
+  } else {
+    for (size_t i = 0; i < n; i++) {
+      float delta = x[i] - base[i];
+      uint32_t bits = bits_of(delta);
+      largest = larger(largest, delta);
+      out[i] = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    }
+  }
+  // 0x7f7f8000 lies half a step above bfloat16's largest number and rounds to infinity.
+  return largest >= INFINITE ? INPUT_NOT_FINITE : largest >= 0x7f7f8000u ? RESULT_NOT_FINITE : OK;
+}
+
+INLINE int place_bfloat16(const uint16_t *coded, size_t n, const float *base, float *out, enum mode mode) {
+  uint32_t in = 0, result = 0;
+  for (size_t i = 0; i < n; i++) {
+    float v = float_of((uint32_t)coded[i] << 16);
+    in = larger(in, v);
+    out[i] = placed(v, mode == PLAIN || mode == NEGATED ? 0 : base[i], mode);
+    result = larger(result, out[i]);
+  }
+  return in >= INFINITE ? INPUT_NOT_FINITE : result >= INFINITE ? RESULT_NOT_FINITE : OK;
+}
+
+// --- int4 ------------------------------------------------------------------------------------------------------------
+
+// One block of 256 values to its scale and 128 bytes. Returns the bits of the largest magnitude.
+INLINE uint32_t encode_block(const float *x, float *scale, uint8_t *packed) {
+  uint32_t largest = 0;
+  for (int i = 0; i < BLOCK; i++) largest = larger(largest, x[i]);
+  float s = float_of(largest) / 7.0f;
+  // A scale that would be subnormal is 0, and so are its levels.
+  s = s < SMALLEST_NORMAL ? 0.0f : s;
+  *scale = s;
+  float divisor = s > 0 ? s : __builtin_inff();
+  uint8_t levels[BLOCK];
+  // From 2^23 to 2^24 floats are integers: adding 1.5 * 2^23 rounds to the nearest, ties to even. The low byte is the level + 8.
+  for (int i = 0; i < BLOCK; i++) levels[i] = (uint8_t)bits_of(x[i] / divisor + 12582920.0f);
+  for (int i = 0; i < BLOCK / 2; i++) packed[i] = (uint8_t)(levels[2 * i] | levels[2 * i + 1] << 4);
+  return largest;
+}
+
+// `base` may be NULL; otherwise x - base is coded.
+int LOOP(encode_int4)(const float *x, const float *base, size_t n, float *scales, uint8_t *packed) {
+  for (size_t start = 0; start < n; start += BLOCK) {
+    size_t count = least(BLOCK, n - start);
+    float block[BLOCK] = {0};
+    const float *values = x + start;
+    if (base != NULL) {
+      if (count == BLOCK) for (int i = 0; i < BLOCK; i++) block[i] = values[i] - base[start + (size_t)i];
+      else for (size_t i = 0; i < count; i++) block[i] = values[i] - base[start + i];
+      values = block;
+    } else if (count < BLOCK) {
+      memcpy(block, values, count * sizeof(float));
+      values = block;
+    }
+    uint8_t pairs[BLOCK / 2];
+    if (encode_block(values, scales + start / BLOCK, count == BLOCK ? packed + start / 2 : pairs) >= INFINITE) return INPUT_NOT_FINITE;
+    if (count < BLOCK) memcpy(packed + start / 2, pairs, (count + 1) / 2);
+  }
+  return OK;
+}
+
+INLINE uint32_t decode_block(float scale, const uint8_t *packed, const float *base, float *out, enum mode mode) {
+  uint8_t levels[BLOCK];
+  for (int i = 0; i < BLOCK / 2; i++) {
+    levels[2 * i] = packed[i] & 15;
+    levels[2 * i + 1] = packed[i] >> 4;
+  }
+  uint32_t result = 0;
+  for (int i = 0; i < BLOCK; i++) {
+    out[i] = placed((float)((int)levels[i] - 8) * scale, mode == PLAIN || mode == NEGATED ? 0 : base[i], mode);
+    result = larger(result, out[i]);
+  }
+  return result;
+}
+
+INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, const float *base, float *out, enum mode mode) {
+  uint32_t result = 0;
+  for (size_t start = 0; start < n; start += BLOCK) {
+    float scale = scales[start / BLOCK];
+    if (larger(0, scale) >= INFINITE) return INPUT_NOT_FINITE;
+    size_t count = least(BLOCK, n - start);
+    uint32_t largest;
+    if (count == BLOCK) {
+      largest = decode_block(scale, packed + start / 2, base + start, out + start, mode);
+    } else {
+      uint8_t pairs[BLOCK / 2];
+      memset(pairs, 0x88, sizeof pairs);
+      memcpy(pairs, packed + start / 2, (count + 1) / 2);
+      // An odd count leaves half a byte that means nothing.
+      if (count % 2) pairs[count / 2] = (uint8_t)((pairs[count / 2] & 15) | 0x80);
+      float values[BLOCK], bases[BLOCK] = {0};
+      if (mode == ADDED || mode == SUBTRACTED) memcpy(bases, base + start, count * sizeof(float));
+      largest = decode_block(scale, pairs, bases, values, mode);
+      memcpy(out + start, values, count * sizeof(float));
+    }
+    result = largest > result ? largest : result;
+  }
+  return result >= INFINITE ? RESULT_NOT_FINITE : OK;
+}
+
+// --- placing decoded values ------------------------------------------------------------------------------------------
+// `out` may be `base`. `base` is not read in the modes PLAIN and NEGATED.
+
+int LOOP(place_float32)(const float *x, size_t n, const float *base, float *out, int mode) {
+  return mode == ADDED ? place_float32(x, n, base, out, ADDED) : place_float32(x, n, base, out, SUBTRACTED);
+}
+
+int LOOP(place_bfloat16)(const uint16_t *coded, size_t n, const float *base, float *out, int mode) {
+  switch (mode) {
+    case PLAIN: return place_bfloat16(coded, n, base, out, PLAIN);
+    case NEGATED: return place_bfloat16(coded, n, base, out, NEGATED);
+    case ADDED: return place_bfloat16(coded, n, base, out, ADDED);
+    default: return place_bfloat16(coded, n, base, out, SUBTRACTED);
+  }
+}
+
+int LOOP(place_int4)(const float *scales, const uint8_t *packed, size_t n, const float *base, float *out, int mode) {
+  switch (mode) {
+    case PLAIN: return place_int4(scales, packed, n, base, out, PLAIN);
+    case NEGATED: return place_int4(scales, packed, n, base, out, NEGATED);
+    case ADDED: return place_int4(scales, packed, n, base, out, ADDED);
+    default: return place_int4(scales, packed, n, base, out, SUBTRACTED);
+  }
+}
+
+// --- merge and outer step --------------------------------------------------------------------------------------------
+
+// Element i goes to lane i mod 16. Squares of float32 neither overflow nor vanish in double.
+INLINE void add_squares(const float *x, size_t n, double lanes[LANES]) {
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] += (double)x[i + (size_t)lane] * (double)x[i + (size_t)lane];
+  for (int lane = 0; i < n; i++, lane++) lanes[lane] += (double)x[i] * (double)x[i];
+}
+
+INLINE double total(const double lanes[LANES]) {
+  double sum = 0;
+  for (int lane = 0; lane < LANES; lane++) sum += lanes[lane];
+  return sum;
+}
+
+double LOOP(squares)(const float *x, size_t n) {
+  double lanes[LANES] = {0};
+  add_squares(x, n, lanes);
+  return total(lanes);
+}
+
+// out = (sum over k of factors[k] * arrays[k], in order) / divisor, float32. Returns the sum of out's squares. m >= 1.
+double LOOP(combine)(const float *const *arrays, const float *factors, size_t m, size_t n, float divisor, float *restrict out) {
+  double lanes[LANES] = {0};
+  for (size_t start = 0; start < n; start += PART) {
+    size_t count = least(PART, n - start);
+    float *restrict o = out + start;
+    const float *restrict first = arrays[0] + start;
+    for (size_t i = 0; i < count; i++) o[i] = factors[0] * first[i];
+    size_t k = 1;
+    for (; k + 4 <= m; k += 4) {
+      const float *restrict a = arrays[k] + start, *restrict b = arrays[k + 1] + start;
+      const float *restrict c = arrays[k + 2] + start, *restrict d = arrays[k + 3] + start;
+      const float fa = factors[k], fb = factors[k + 1], fc = factors[k + 2], fd = factors[k + 3];
+      for (size_t i = 0; i < count; i++) o[i] = (((o[i] + fa * a[i]) + fb * b[i]) + fc * c[i]) + fd * d[i];
+    }
+    for (; k < m; k++) {
+      const float *restrict a = arrays[k] + start;
+      const float f = factors[k];
+      for (size_t i = 0; i < count; i++) o[i] += f * a[i];
+    }
+    if (divisor != 1.0f)
+      for (size_t i = 0; i < count; i++) o[i] /= divisor;
+    add_squares(o, count, lanes);
+  }
+  return total(lanes);
+}
+
+// SGD with Nesterov momentum: buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer). `onto` may be NULL: 0.
+int LOOP(nesterov)(const float *delta, const float *momentum, const float *onto, size_t n, float mu, float rate,
+                           float *restrict buffer, float *restrict out) {
+  uint32_t result = 0;
+  for (size_t start = 0; start < n; start += PART) {
+    size_t end = start + least(PART, n - start);
+    for (size_t i = start; i < end; i++) {
+      buffer[i] = momentum[i] * mu + delta[i];
+      out[i] = -((buffer[i] * mu + delta[i]) * rate);
+      result = larger(result, buffer[i]);
+    }
+    if (onto != NULL)
+      for (size_t i = start; i < end; i++) out[i] += onto[i];
+    for (size_t i = start; i < end; i++) result = larger(result, out[i]);
+  }
+  return result >= INFINITE ? RESULT_NOT_FINITE : OK;
+}

@@ -1,0 +1,92 @@
+"""The compiled loops: equal bytes on every level of the processor, and nothing that is not a vector of the right type and size."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from diloco import kernels
+from diloco.kernels import Floats, Mode, Status
+
+ON_THIS_MACHINE = [x for x in kernels.LEVELS if x <= kernels.LEVEL]
+
+
+def vectors(n: int, count: int) -> list[Floats]:
+    rng = np.random.default_rng(n)
+    return [(rng.standard_normal(n) * 10.0 ** rng.integers(-20, 18, n)).astype(np.float32) for _ in range(count)]
+
+
+def combined(n: int) -> bytes:
+    out = np.empty(n, np.float32)
+    squares = kernels.combine(vectors(n, 7), [0.1, 1, 0.7, 1e-3, 3, 0.2, 0.3], 1.7, out)
+    return out.tobytes() + np.float64(squares).tobytes()
+
+
+def squares(n: int) -> bytes:
+    return np.float64(kernels.squares(vectors(n, 1)[0])).tobytes()
+
+
+def outer_step(n: int) -> bytes:
+    delta, momentum, onto = vectors(n, 3)
+    buffer, out = np.empty(n, np.float32), np.empty(n, np.float32)
+    assert kernels.nesterov(delta, momentum, onto, 0.9, 0.7, buffer, out) is Status.OK
+    return buffer.tobytes() + out.tobytes()
+
+
+@pytest.mark.parametrize("loop", [combined, squares, outer_step])
+@pytest.mark.parametrize("n", [1, 15, 16, 2049, 70_001])
+def test_every_level_gives_the_same_bytes(loop: Callable[[int], bytes], n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = set()
+    for level in ON_THIS_MACHINE:
+        monkeypatch.setattr(kernels, "_loops", kernels._bound(level))
+        given.add(loop(n))
+    assert len(given) == 1
+
+
+def test_sums_are_those_of_float64() -> None:
+    (x,) = vectors(100_003, 1)
+    # Each of the additions rounds by at most 2^-53; squares are exact in float64.
+    assert kernels.squares(x) == pytest.approx(float(np.square(x.astype(np.float64)).sum()), rel=1e-11)
+
+
+def test_terms_are_added_in_order_in_float32() -> None:
+    arrays, factors = vectors(300, 6), [0.5, 0.3, 2.0, 1.0, 0.25, 0.1]
+    expected = np.zeros(300, np.float32)
+    for i, (array, factor) in enumerate(zip(arrays, factors, strict=True)):
+        term = array * np.float32(factor)
+        expected = term if i == 0 else expected + term
+    out = np.empty(300, np.float32)
+    kernels.combine(arrays, factors, 3.0, out)
+    assert out.tobytes() == (expected / np.float32(3)).tobytes()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros(7, np.float32),
+        np.zeros(8, np.float64),
+        np.zeros((2, 4), np.float32),
+        np.zeros(16, np.float32)[::2],
+        np.frombuffer(b"?" + bytes(32), np.uint8)[1:].view(np.float32),
+    ],
+    ids=["size", "type", "shape", "stride", "alignment"],
+)
+def test_arrays_of_another_kind_never_reach_c(bad: Floats) -> None:
+    good = np.zeros(8, np.float32)
+    with pytest.raises(TypeError, match="expected a contiguous vector of 8 float32"):
+        kernels.place_float32(bad, good, good.copy(), Mode.ADDED)
+    with pytest.raises(TypeError):
+        kernels.place_float32(good, good, bad, Mode.ADDED)
+
+
+def test_read_only_arrays_are_not_written_to() -> None:
+    x, out = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="read-only"):
+        kernels.combine([x], [1.0], 1.0, out)
+
+
+def test_a_mode_that_needs_a_base_says_so() -> None:
+    with pytest.raises(ValueError, match="ADDED needs a base"):
+        kernels.place_bfloat16(np.zeros(2, np.uint16), None, np.zeros(2, np.float32), Mode.ADDED)
+    with pytest.raises(ValueError, match="PLAIN"):
+        kernels.place_float32(np.zeros(2, np.float32), np.zeros(2, np.float32), np.zeros(2, np.float32), Mode.PLAIN)
