@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco import kernels
+from diloco.kernels import Status
+
 Array = NDArray[np.float32]
 
 
-def nesterov(delta: Array, momentum: Array, learning_rate: float, mu: float) -> tuple[Array, Array]:
-    """(step, new momentum) of SGD with Nesterov momentum: `buf = mu*buf + delta; step = lr*(delta + mu*buf)`.
+def nesterov(delta: Array, momentum: Array, onto: Array | None, learning_rate: float, mu: float) -> tuple[Array, Array] | None:
+    """(`onto` after one step, new momentum): `buf = mu*momentum + delta; onto - lr*(delta + mu*buf)`. Without `onto` the first is the
+    update alone, `-lr*(delta + mu*buf)`. None if one of them is not finite.
 
-    The caller subtracts `step` from the value. All arrays are float32 of one shape; the arguments are not written to.
+    All are contiguous float32 vectors of one size, the results new ones.
     """
-    buffer = momentum * np.float32(mu)
-    buffer += delta
-    step = buffer * np.float32(mu)
-    step += delta
-    step *= np.float32(learning_rate)
-    return step, buffer
+    after, buffer = np.empty_like(delta), np.empty_like(delta)
+    status = kernels.nesterov(delta, momentum, onto, mu, learning_rate, buffer, after)
+    return (after, buffer) if status is Status.OK else None

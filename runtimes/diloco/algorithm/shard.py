@@ -141,9 +141,7 @@ class Shard:
         Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
-        decoded = codec.decode(offer.coding, payload, anchor.size)
-        # A delta is theta - anchor in an array of its own; the outer gradient is its opposite.
-        delta = np.negative(decoded, out=decoded) if offer.coding.delta else anchor - decoded
+        delta = codec.outer_gradient(offer.coding, payload, anchor)
         return Decoded(delta, norms(self.fragments[offer.fragment], delta), version)
 
     def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
@@ -172,13 +170,13 @@ class Shard:
             )
         given = [self._accepted[close.t][unit] for unit in close.units]
         how = self._merge
-        with np.errstate(over="ignore", invalid="ignore"):  # judged by its result
-            delta = merge(self.fragments[p], [d.delta for d in given], [d.norms for d in given], close.weights, how.method, how.embeddings)
-            step, momentum = nesterov(delta, self._momentum[p], self._optimizer.learning_rate, self._optimizer.momentum)
-            coded = self._code(p, step)
-        if coded is None or not codec.finite(momentum):
+        delta = merge(self.fragments[p], [d.delta for d in given], [d.norms for d in given], close.weights, how.method, how.embeddings)
+        onto = self._residual[p] if self.coding.delta else self.value(p)
+        stepped = nesterov(delta, self._momentum[p], onto, self._optimizer.learning_rate, self._optimizer.momentum)
+        if stepped is None or (coded := self._code(p, stepped[0])) is None:
             return None
         payload, value, residual = coded
+        momentum = stepped[1]
         return Update(close.t, p, close.base, payload, value, _frozen(momentum), residual)
 
     def install(self, close: Close, update: Update | None) -> None:
@@ -189,23 +187,18 @@ class Shard:
             self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
             self._versions[p] = update.t
 
-    def _code(self, p: int, step: Array) -> tuple[memoryview, Array, Array | None] | None:
-        """(payload, new value, new residual) of subtracting `step` from fragment p; None if that is not finite."""
-        anchor, carried = self.value(p), self._residual[p]
+    def _code(self, p: int, stepped: Array) -> tuple[memoryview, Array, Array | None] | None:
+        """(payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else the
+        update with what the coding of former ones has left out."""
         try:
+            payload = codec.encode(self.coding, stepped)
             if not self.coding.delta:
-                value = _frozen(anchor - step)
-                return codec.encode(self.coding, value), value, None
-            update = np.negative(step)
-            if carried is not None:
-                update += carried
-            payload = codec.encode(self.coding, update)
-            value = _frozen(codec.value_of(self.coding, payload, anchor))
+                return payload, _frozen(stepped), None
+            value = _frozen(codec.value_of(self.coding, payload, self.value(p)))
             if self.coding is not Coding.INT4_DELTA:
                 return payload, value, None
             # Levels are coarse: without the residual, updates below half a level would be lost each time.
-            update -= codec.decode(self.coding, payload, update.size)
-            return payload, value, _frozen(update)
+            return payload, value, _frozen(codec.rounding_error(self.coding, payload, stepped))
         except codec.NonFiniteError:
             return None
 
