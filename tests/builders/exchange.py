@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -205,10 +205,11 @@ class LocalLearner:
         step_seconds: float = 0.002,
         batch: int = 2,
         spoil: Callable[[int, dict[str, np.ndarray]], None] | None = None,
+        embeddings: Collection[str] = ("w0",),
         **environment: str,
     ) -> None:
         self.unit = unit
-        self.store = ArrayStore(arrays if arrays is not None else weights(), embeddings=["w0"])
+        self.store = ArrayStore(arrays if arrays is not None else weights(), embeddings=embeddings)
         self.joined_with: dict[str, np.ndarray] | None = None
         self.numbers: list[int] = []
         self.session: Session | None = None
@@ -251,7 +252,7 @@ class LocalLearner:
         keepalive = Keepalive(0.5, 0.5)
         with Session.join(self.store, framework="numpy", environment=self._environment, keepalive=keepalive) as session:
             self.session = session
-            self.joined_with = self.store.read(list(self.store.arrays))
+            self.joined_with = {name: array.copy() for name, array in self.store.arrays.items()}
             for numbers in session.batches(lambda numbers: numbers, self._batch):
                 with np.errstate(invalid="ignore"):  # a spoiled model trains on
                     for array in self.store.arrays.values():
@@ -259,7 +260,7 @@ class LocalLearner:
                 if self._spoil is not None:
                     self._spoil(session.step_count + 1, self.store.arrays)
                 self._pause.wait(self._step_seconds)
-                session.step(tokens=8 * len(numbers), loss=float(np.square(self._goal - self.store.arrays["w0"]).mean()))
+                session.step(tokens=8 * len(numbers), loss=float(np.square(self._goal - next(iter(self.store.arrays.values()))).mean()))
                 self.numbers.extend(numbers.tolist())
                 if self._drain.is_set():
                     session._drain(signal.SIGTERM, None)

@@ -2,22 +2,21 @@
 
     import diloco.jax as diloco
 
-    session = diloco.join(params)
-    params = session.params
+    session = diloco.join(params, opt_state)
+    params, opt_state = session.params, session.opt_state
     for batch in session.batches(source, batch_size):
-        params, state, loss = train_step(params, state, batch)
-        params = session.step(params, tokens=batch.size, loss=loss)
+        params, opt_state, loss = train_step(params, opt_state, batch)
+        params, opt_state = session.step(params, opt_state, tokens=batch.size, loss=loss)
     params = session.params
 
 `session.params` after `join` are the job's current parameters; `session.step` returns the parameters to go on with, of which now and
-then a fragment was replaced. Structure, types and placement stay the same, so nothing is compiled again. The optimizer's state is
-never touched.
+then a fragment was replaced, and the optimizer's state. Structure, types and placement stay the same, so nothing is compiled again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from diloco.canonical import Canonical
 from diloco.jax.session import Session
@@ -27,19 +26,25 @@ from diloco.learner.session import Session as Driver
 __all__ = ["Canonical", "Session", "TreeStore", "join"]
 
 
-def join[Tree](
+def join[Tree, State](
     params: Tree,
+    opt_state: State,
     *,
     canonical: Mapping[str, Canonical | str] | None = None,
     embeddings: Callable[[str], bool] | None = None,
+    on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> Session[Tree]:
+) -> Session[Tree, State]:
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 
-    `params`: any pytree of floating arrays. `canonical` maps their paths ("blocks/query") to the job's canonical form where the two
-    differ, above all for stacked layers (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the
-    path). Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model; ValueError or TypeError
-    for parameters that cannot be exchanged.
+    `params`: any pytree of floating arrays. `opt_state`: the inner optimizer's state, any pytree; the session hands it on as it is.
+    `canonical` maps paths of parameters ("blocks/query") to the job's canonical form where the two differ, above all for stacked layers
+    (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path). `on_adopt(paths, params, opt_state)`
+    is called when parameters were replaced, with the paths of those, in `join` and in `step`, and returns the optimizer's state to go
+    on with: for a state that holds copies of parameters (an average, float32 masters).
+
+    Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model; ValueError or TypeError for parameters
+    that cannot be exchanged.
     """
     store = TreeStore(params, canonical=canonical, embeddings=embeddings)
-    return Session(Driver.join(store, framework="jax", environment=environment), store)
+    return Session(Driver.join(store, framework="jax", environment=environment), store, opt_state, on_adopt)

@@ -1,11 +1,11 @@
-"""The functional face of a session: parameters go in, parameters come out.
+"""The functional face of a session: parameters and optimizer state go in, parameters and optimizer state come out.
 
 See docs/decisions/0081-jax-session.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -36,18 +36,33 @@ class Driver(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
 
 
-class Session[Tree]:
+class Session[Tree, State]:
     """One learner unit's membership in a job, for a program whose parameters are a pytree. Used from the main thread only."""
 
-    def __init__(self, driver: Driver, store: TreeStore[Tree]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        store: TreeStore[Tree],
+        opt_state: State,
+        on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
+    ) -> None:
         self._driver = driver
         self._store = store
+        self._opt_state = opt_state
+        self._forms = _forms(opt_state)
+        self._on_adopt = on_adopt
         self._loss: jax.Array | None = None
 
     @property
     def params(self) -> Tree:
         """The current parameters: after `join` the job's, after `step` what it returned, after the loop the final ones when `done`."""
-        return self._store.hand_out()
+        return self._hand_out()
+
+    @property
+    def opt_state(self) -> State:
+        """The optimizer's state that belongs to `params`."""
+        self._hand_out()
+        return self._opt_state
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
         """`source(numbers)` for one batch of this unit's own work after the other, until the job is done or this unit drains.
@@ -57,21 +72,25 @@ class Session[Tree]:
         """
         return self._driver.batches(source, batch_size)
 
-    def step(self, params: Tree, *, tokens: int, loss: float | jax.Array | None = None) -> Tree:
-        """Call after every optimizer step, with its parameters, the number of real tokens of its batch and, where cheap, its loss;
-        train on with the parameters it returns.
+    def step(self, params: Tree, opt_state: State, *, tokens: int, loss: float | jax.Array | None = None) -> tuple[Tree, State]:
+        """Call after every optimizer step, with its parameters, the optimizer's state, the number of real tokens of its batch and, where
+        cheap, its loss. Train on with the parameters and the state that it returns.
 
         Never waits for the network. A `loss` that is still being computed is not waited for either: it is reported one step later,
-        so that the host stays at most one step ahead of the device. Raises ValueError when `params` changed structure, shape or type.
+        so that the host stays at most one step ahead of the device. Raises ValueError when `params` or `opt_state` changed structure,
+        shape or type.
         """
+        if (forms := _forms(opt_state)) != self._forms:
+            raise ValueError(f"the optimizer's state changed its form {_difference(self._forms, forms)}")
         self._store.take_back(params)
+        self._opt_state = opt_state
         ready: float | None = None
         if isinstance(loss, jax.Array):
             ready, self._loss = (None if self._loss is None else float(self._loss)), loss
         elif loss is not None:
             ready = float(loss)
         self._driver.step(tokens=tokens, loss=ready)
-        return self._store.hand_out()
+        return self._hand_out(), self._opt_state
 
     @property
     def done(self) -> bool:
@@ -111,3 +130,32 @@ class Session[Tree]:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._driver.__exit__(kind, error, traceback)
+
+    def _hand_out(self) -> Tree:
+        paths = self._store.applied_paths()
+        params = self._store.hand_out()
+        if paths and self._on_adopt is not None:
+            opt_state = self._on_adopt(paths, params, self._opt_state)
+            if (forms := _forms(opt_state)) != self._forms:
+                raise ValueError(f"on_adopt changed the form of the optimizer's state {_difference(self._forms, forms)}")
+            self._opt_state = opt_state
+        return params
+
+
+type _Forms = tuple[object, list[tuple[object, object]]]
+
+
+def _forms(tree: object) -> _Forms:
+    """The structure of a tree, and shape and type of each leaf; of a leaf that is no array, its type."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    return structure, [(getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
+
+
+def _difference(before: _Forms, after: _Forms) -> str:
+    if before[0] != after[0]:
+        return f"from {before[0]} to {after[0]}"
+    return "; ".join(
+        f"from {kind}{shape} to {new}{other}"
+        for (shape, kind), (other, new) in zip(before[1], after[1], strict=True)
+        if (shape, kind) != (other, new)
+    )

@@ -1,6 +1,7 @@
 """A JAX pytree's arrays in canonical form.
 
 See docs/decisions/0081-jax-session.md.
+See docs/decisions/0151-step-boundary.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from diloco.algorithm.layout import TensorSpec
 from diloco.canonical import Canonical, Part, lay_out
-from diloco.learner.store import Float32Array
+from diloco.learner.store import Float32Array, Ready, check_size
 
 
 class TreeStore[Tree]:
@@ -44,14 +45,17 @@ class TreeStore[Tree]:
         named, self._structure = jax.tree_util.tree_flatten_with_path(params)
         self._paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
         self._leaves: dict[str, jax.Array] = {path: _array(path, leaf) for path, (_, leaf) in zip(self._paths, named, strict=True)}
-        shapes = {path: leaf.shape for path, leaf in self._leaves.items()}
-        self._parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding)
-        self._written: set[str] = set()
-        """Tensors written since the tree was handed out."""
+        self._shapes = {path: leaf.shape for path, leaf in self._leaves.items()}
+        self._types: dict[str, np.dtype[Any]] = {path: leaf.dtype for path, leaf in self._leaves.items()}
+        self._parts = lay_out(self._shapes, canonical or {}, embeddings or _named_embedding)
+        self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
+        """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
+        self._applied: list[Ready] = []
+        """What was applied since the tree was handed out."""
 
     def hand_out(self) -> Tree:
         """The tree as it is now, for the program to compute with."""
-        self._written.clear()
+        self._applied.clear()
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, [self._leaves[path] for path in self._paths])
         return tree
 
@@ -62,44 +66,105 @@ class TreeStore[Tree]:
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
         for path, leaf in zip(self._paths, leaves, strict=True):
-            old = self._leaves[path]
-            if leaf.shape != old.shape or leaf.dtype != old.dtype:
-                raise ValueError(f"parameter {path!r} was {old.dtype}{list(old.shape)} and became {leaf.dtype}{list(leaf.shape)}")
-        written = self.read(sorted(self._written))
+            shape, kind = self._shapes[path], self._types[path]
+            if leaf.shape != shape or leaf.dtype != kind:
+                raise ValueError(f"parameter {path!r} was {kind}{list(shape)} and became {leaf.dtype}{list(leaf.shape)}")
         self._leaves = {path: _array(path, leaf) for path, leaf in zip(self._paths, leaves, strict=True)}
-        self.write(written)
-        self._written.clear()
+        self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
+        for ready in self._applied:
+            self._leaves |= self._updated(ready)
+        self._applied.clear()
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor of the model, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
-    def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """Copies in host memory of the named tensors, float32 in canonical shape. Raises KeyError for an unknown name."""
-        parts = {name: self._parts[name] for name in names}
-        pieces = {name: self._pieces(part) for name, part in parts.items()}
-        for _, array in itertools.chain.from_iterable(pieces.values()):
+    def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
+        """Compile what `stage` and `apply` of these groups run."""
+        for names in groups:
+            self._updated(self.prepare(names, self.stage(names).wait()))
+
+    def stage(self, names: Sequence[str]) -> StagedLeaves:
+        """Keep the values that the named tensors have now: copies on the device, so that the program may donate the leaves. The host does
+        not wait, neither for the copies nor for the step that still computes the values."""
+        parts = [self._parts[name] for name in names]
+        pieces = [self._pieces(part) for part in parts]
+        for _, array in itertools.chain.from_iterable(pieces):
             array.copy_to_host_async()  # all transfers under way before the first is waited for
-        return {name: part.to_canonical(_assemble(pieces[name])) for name, part in parts.items()}
+        return StagedLeaves(parts, pieces)
+
+    def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
+        """Bring `values`, float32 [sum of sizes], to the devices with the types and placement of the leaves."""
+        return Ready(tuple(names), tuple(self._native(part, value) for part, value in self._cut(names, values)))
+
+    def apply(self, ready: Ready) -> None:
+        """Put the new values into the tree that is handed out next."""
+        self._leaves |= self._updated(ready)
+        self._applied.append(ready)
+
+    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
+        """`values` as the leaves keep them; `values` itself if all leaves are float32."""
+        parts = self._cut(names, values)
+        types = [self._types[part.parameter] for part, _ in parts]
+        if all(kept.itemsize >= values.itemsize for kept in types):
+            return values
+        return np.concatenate(
+            [cast(cast(value, kept), np.dtype(np.float32)).reshape(-1) for (_, value), kept in zip(parts, types, strict=True)]
+        )
+
+    def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
+        """Copies in host memory of the named tensors, float32 in canonical shape, for use outside of a job. Waits for the devices. Raises
+        KeyError for an unknown name."""
+        values = self.stage(names).wait()
+        return {part.spec.name: value for part, value in self._cut(names, values)}
 
     def write(self, values: Mapping[str, Float32Array]) -> None:
-        """Overwrite the named tensors with values in canonical shape. Raises KeyError for an unknown name, ValueError for another shape."""
-        for name, value in values.items():
+        """Overwrite the named tensors with values in canonical shape, for use outside of a job. Raises KeyError for an unknown name,
+        ValueError for another shape."""
+        self.apply(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
+
+    def applied_paths(self) -> list[str]:
+        """The paths of the leaves that were overwritten since the tree was handed out, each once."""
+        return list(dict.fromkeys(self._parts[name].parameter for ready in self._applied for name in ready.names))
+
+    def _native(self, part: Part, value: Float32Array) -> _Native:
+        """The value on the device or devices of its leaf, whole; of a layer that is spread over devices, a piece for each of them."""
+        sharding, committed = self._placements[part.parameter]
+        # A copy of its own: on CPU the array may otherwise share the caller's memory.
+        native = cast(np.array(part.to_native(value), order="C"), self._types[part.parameter])
+        if part.layer is not None and len(sharding.device_set) > 1:
+            pieces = sharding.addressable_devices_indices_map(self._shapes[part.parameter]).items()
+            return {device: jax.device_put(native[index[1:]], device) for device, index in pieces if index and _has(index[0], part.layer)}
+        device = next(iter(sharding.device_set))
+        if committed:
+            placed: jax.Array = jax.device_put(native, sharding if part.layer is None else device)
+            return placed
+        with jax.default_device(device):
+            return jnp.asarray(native)
+
+    def _updated(self, ready: Ready) -> dict[str, jax.Array]:
+        """The leaves that change, by path."""
+        leaves: dict[str, jax.Array] = {}
+        layers: dict[str, list[tuple[int, _Native]]] = {}
+        for name, value in zip(ready.names, ready.native, strict=True):
             part = self._parts[name]
-            leaf = self._leaves[part.parameter]
-            # A copy of its own: on CPU the array may otherwise share the caller's memory.
-            native = np.array(part.to_native(value), dtype=leaf.dtype, order="C")
             if part.layer is None:
-                self._leaves[part.parameter] = jax.device_put(native, leaf.sharding) if leaf.committed else jnp.asarray(native)
+                leaves[part.parameter] = value
             else:
-                self._leaves[part.parameter] = _with_layer(leaf, native, part.layer)
-            self._written.add(name)
+                layers.setdefault(part.parameter, []).append((part.layer, value))
+        return leaves | {path: _with_layers(self._leaves[path], values) for path, values in layers.items()}
+
+    def _cut(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
+        parts = [self._parts[name] for name in names]
+        check_size([part.spec for part in parts], values)
+        ends = list(itertools.accumulate(part.spec.size for part in parts))
+        return [(part, values[end - part.spec.size : end].reshape(part.spec.shape)) for part, end in zip(parts, ends, strict=True)]
 
     def _pieces(self, part: Part) -> list[tuple[_Index, jax.Array]]:
-        """What the tensor is put together from, without its canonical axes: each piece and where it lies."""
+        """Copies of what the tensor is put together from, without its canonical axes: each piece and where it lies."""
         leaf = self._leaves[part.parameter]
         if part.layer is None:
-            return [((), leaf)]
+            return [((), _copy(leaf))]
         if len(leaf.sharding.device_set) == 1:
             return [((), _get_layer(leaf, part.layer))]
         local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
@@ -107,6 +172,43 @@ class TreeStore[Tree]:
 
 
 type _Index = tuple[slice, ...]
+type _Native = jax.Array | dict[jax.Device, jax.Array]
+
+
+class StagedLeaves:
+    """A `Staged` of copies on the device, which are on their way to the host. JAX owns the memory of both."""
+
+    def __init__(self, parts: Sequence[Part], pieces: Sequence[list[tuple[_Index, jax.Array]]]) -> None:
+        self._staged = list(zip(parts, pieces, strict=True))
+
+    def wait(self) -> Float32Array:
+        flat = np.empty(sum(part.spec.size for part, _ in self._staged), np.float32)
+        start = 0
+        for part, pieces in self._staged:
+            value = cast(_assemble(pieces), flat.dtype)
+            flat[start : start + part.spec.size].reshape(part.spec.shape)[...] = value if part.axes is None else value.transpose(part.axes)
+            start += part.spec.size
+        return flat
+
+    def release(self) -> None:
+        self._staged.clear()
+
+
+def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A C-contiguous array as another floating type; the array itself if it has it.
+
+    Piece by piece: numpy converts the types that it does not know itself, as bfloat16, under Python's lock, and the training thread
+    must not wait for a whole fragment.
+    """
+    if value.dtype == dtype:
+        return value
+    source, result = value.reshape(-1), np.empty(value.size, dtype)
+    for start in range(0, value.size, _CAST_ELEMENTS):
+        result[start : start + _CAST_ELEMENTS] = source[start : start + _CAST_ELEMENTS]
+    return result.reshape(value.shape)
+
+
+_CAST_ELEMENTS = 1 << 16
 
 
 def _assemble(pieces: list[tuple[_Index, jax.Array]]) -> np.ndarray[Any, Any]:
@@ -120,38 +222,45 @@ def _assemble(pieces: list[tuple[_Index, jax.Array]]) -> np.ndarray[Any, Any]:
 
 
 @jax.jit
+def _copy(leaf: jax.Array) -> jax.Array:
+    return jnp.copy(leaf)
+
+
+@jax.jit
 def _get_layer(leaf: jax.Array, layer: int) -> jax.Array:
     piece: jax.Array = jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False)
     return piece
 
 
 @jax.jit
-def _set_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax.Array:
-    updated: jax.Array = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
-    return updated
+def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int]) -> jax.Array:
+    for value, layer in zip(values, layers, strict=True):
+        leaf = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
+    return leaf
 
 
-def _with_layer(leaf: jax.Array, value: np.ndarray[Any, Any], layer: int) -> jax.Array:
-    """`leaf` with one slice along its first axis replaced and its placement kept. Compiled once per shape and type: the layer is an
-    argument, not a constant. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
-    updated: jax.Array
+def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Array:
+    """`leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of slices:
+    the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
     if len(leaf.sharding.device_set) == 1:
-        updated = _set_layer(leaf, value, layer)
+        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values])
         return updated
     # Shard by shard: this works for any sharding and any axis types of the mesh, and copies nothing between devices.
     shards = []
     for shard in leaf.addressable_shards:
-        local = _local_layer(shard, layer)
-        shards.append(shard.data if local is None else _set_layer(shard.data, value[shard.index[1:]], local))
-    updated = jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
-    return updated
+        its = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
+        pieces = [value[shard.device] for _, value in its if isinstance(value, dict)]
+        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its]) if its else shard.data)
+    return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
 def _local_layer(shard: Any, layer: int) -> int | None:
     """The layer's index within a shard of a stacked leaf; None when the shard does not have it."""
-    layers: slice = shard.index[0]
-    start = layers.start or 0
-    return layer - start if start <= layer < start + shard.data.shape[0] else None
+    return layer - (shard.index[0].start or 0) if _has(shard.index[0], layer) else None
+
+
+def _has(layers: slice, layer: int) -> bool:
+    return (layers.start or 0) <= layer and (layers.stop is None or layer < layers.stop)
 
 
 def _array(path: str, leaf: object) -> jax.Array:

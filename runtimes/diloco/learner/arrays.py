@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from diloco.algorithm.layout import TensorSpec
-from diloco.learner.store import Float32Array
+from diloco.learner.host_buffers import HostBuffers
+from diloco.learner.store import Float32Array, Ready, check_size
 
 
 class ArrayStore:
     """A `ParameterStore` over a dict of float32 arrays. The arrays are the caller's: a training step may change them in place, and
-    `write` changes them in place."""
+    `apply` changes them in place."""
 
     def __init__(self, arrays: Mapping[str, Float32Array], *, embeddings: Collection[str] = ()) -> None:
         """`embeddings` names those tensors that the merge treats as embeddings. Raises ValueError for an unknown name there, and
@@ -24,16 +25,65 @@ class ArrayStore:
             raise ValueError(f"embeddings names tensors that do not exist: {', '.join(unknown)}")
         self.arrays = dict(arrays)
         self._embeddings = frozenset(embeddings)
+        self._buffers: HostBuffers[Float32Array] = HostBuffers(_touched)
 
     def specs(self) -> Sequence[TensorSpec]:
-        return [TensorSpec(name, array.shape, name in self._embeddings) for name, array in sorted(self.arrays.items())]
+        return [self._spec(name) for name in sorted(self.arrays)]
 
-    def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        return {name: np.array(self.arrays[name], dtype=np.float32, order="C") for name in names}
+    def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
+        for staged in [self.stage(max(groups, key=self._size)) for _ in range(2)]:
+            staged.release()
 
-    def write(self, values: Mapping[str, Float32Array]) -> None:
-        for name, value in values.items():
-            target = self.arrays[name]
-            if value.shape != target.shape:
-                raise ValueError(f"tensor {name!r} has shape {target.shape}, got {value.shape}")
-            target[...] = value
+    def stage(self, names: Sequence[str]) -> StagedCopy:
+        size, buffer = self._buffers.take(4 * self._size(names))
+        values = buffer[: self._size(names)]
+        for name, part in self._slices(names, values):
+            part[...] = self.arrays[name]
+        return StagedCopy(values, size, buffer, self._buffers)
+
+    def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
+        check_size([self._spec(name) for name in names], values)
+        return Ready(tuple(names), tuple(part for _, part in self._slices(names, values)))
+
+    def apply(self, ready: Ready) -> None:
+        for name, value in zip(ready.names, ready.native, strict=True):
+            self.arrays[name][...] = value
+
+    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
+        check_size([self._spec(name) for name in names], values)
+        return values
+
+    def _spec(self, name: str) -> TensorSpec:
+        return TensorSpec(name, self.arrays[name].shape, name in self._embeddings)
+
+    def _size(self, names: Sequence[str]) -> int:
+        return sum(self.arrays[name].size for name in names)
+
+    def _slices(self, names: Sequence[str], values: Float32Array) -> Iterator[tuple[str, Float32Array]]:
+        start = 0
+        for name in names:
+            array = self.arrays[name]
+            yield name, values[start : start + array.size].reshape(array.shape)
+            start += array.size
+
+
+class StagedCopy:
+    """A `Staged` that is complete at once."""
+
+    def __init__(self, values: Float32Array, size: int, buffer: Float32Array, buffers: HostBuffers[Float32Array]) -> None:
+        self._values = values
+        self._held: tuple[int, Float32Array] | None = (size, buffer)
+        self._buffers = buffers
+
+    def wait(self) -> Float32Array:
+        return self._values
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._buffers.give(*held)
+
+
+def _touched(size: int) -> Float32Array:
+    # Written to once: the pages of np.empty would only come with the first copy.
+    return np.full(-(-size // 4), 0, np.float32)

@@ -24,7 +24,7 @@ from diloco.algorithm.fragments import Fragment
 from diloco.contract import Exit, learner_identity
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.outbox import Outbox
-from diloco.learner.store import Float32Array
+from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.backoff import exponential
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
@@ -62,7 +62,7 @@ class Connection:
         host_name: str,
         hello: Hello,
         fragments: Sequence[Fragment],
-        coding: Coding,
+        store: ParameterStore,
         inbox: Inbox,
         keepalive: Keepalive,
         jitter: Callable[[], float] = random.random,
@@ -75,7 +75,8 @@ class Connection:
         self._identity = learner_identity(hello.job_uid, hello.unit, hello.attempt)
         self._hello = hello
         self._fragments = fragments
-        self._coding = coding
+        self._store = store
+        self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
         self._inbox = inbox
         self._keepalive = keepalive
         self._jitter = jitter
@@ -115,12 +116,11 @@ class Connection:
         """How many samples to ask for when a generation begins, so that the next step finds them leased."""
         self._initial_request = samples
 
-    def push(self, generation: int, header: Chunk, values: Float32Array) -> None:
-        """Answer a pull with float32 [fragment size]. The caller gives `values` away: the sending thread codes them. Dropped as `progress`
-        is."""
+    def push(self, generation: int, header: Chunk, staged: Staged) -> None:
+        """Answer a pull. The sending thread waits for the staged values and codes them. Dropped as `progress` is."""
         with self._lock:
             if self._outbox is not None and generation == self._generation:
-                self._outbox.transfer(self._encoded(header, values))
+                self._outbox.transfer(self._push_chunks(header, staged))
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
         """Send the job's first parameters: per fragment, float32 [size]. They are version 0. The caller gives `values` away."""
@@ -130,7 +130,7 @@ class Connection:
                 self._bases[index] = (0, value)
                 if self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
-                    self._outbox.transfer(self._encoded(header, value))
+                    self._outbox.transfer(_coded(header, value))
 
     def received(self) -> list[Float32Array] | None:
         """The last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
@@ -294,28 +294,45 @@ class Connection:
         if coding.delta and version != header.base:
             raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
         value = value_of(coding, transfer.payload, base)
+        ready = self._store.prepare(self._names[header.fragment], value)
         value.flags.writeable = False
         with self._lock:
             self._bases[header.fragment] = (header.t, value)
-        self._inbox.put(Received(header.fragment, header.t, value))
+        self._inbox.put(Received(header.fragment, header.t, ready))
 
-    def _encoded(self, header: Chunk, values: Float32Array) -> Iterator[FromLearner]:
+    def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[FromLearner]:
         """The transfer of one fragment. It is coded when its turn comes, against the newest broadcast received by then."""
-        coding = Coding(header.coding)
-        payload: memoryview | bytes
         try:
-            if coding.delta:
-                with self._lock:
-                    header.base, base = self._bases[header.fragment]
-                payload = encode(coding, values - base)
-            else:
-                payload = encode(coding, values)
-        except NonFiniteError as error:
-            # The syncer must see it, refuse it and count it. All bits set is NaN in every coding.
-            _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
-            payload = b"\xff" * payload_bytes(coding, values.size)
-        for chunk in split(header, payload):
-            yield FromLearner(chunk=chunk)
+            values = staged.wait()
+            self._subtract_adopted(header, values)
+            yield from _coded(header, values)
+        finally:
+            staged.release()
+
+    def _subtract_adopted(self, header: Chunk, values: Float32Array) -> None:
+        """Make of `values` what the coding sends: the change against what the model held when it had adopted the base, or the base with
+        that change. The model adopts the base rounded to its parameters' types; so one that is not trained changes nothing."""
+        with self._lock:
+            header.base, base = self._bases[header.fragment]
+        adopted = self._store.rounded(self._names[header.fragment], base)
+        if Coding(header.coding).delta:
+            np.subtract(values, adopted, out=values)
+        elif adopted is not base:
+            np.subtract(values, adopted, out=values)
+            np.add(values, base, out=values)
+
+
+def _coded(header: Chunk, values: Float32Array) -> Iterator[FromLearner]:
+    coding = Coding(header.coding)
+    payload: memoryview | bytes
+    try:
+        payload = encode(coding, values)
+    except NonFiniteError as error:
+        # The syncer must see it, refuse it and count it. All bits set is NaN in every coding.
+        _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
+        payload = b"\xff" * payload_bytes(coding, values.size)
+    for chunk in split(header, payload):
+        yield FromLearner(chunk=chunk)
 
 
 def _refused_for_good(refused: Refused) -> RefusedForGood:

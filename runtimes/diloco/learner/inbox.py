@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from diloco.contract import Exit
-from diloco.learner.store import Float32Array
+from diloco.learner.store import Ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class PullWanted:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A complete broadcast of version `t`, decoded: float32 [fragment size], read-only."""
+    """A complete broadcast of version `t`, decoded and laid out for the model."""
 
     fragment: int
     t: int
-    value: Float32Array = field(repr=False)
+    ready: Ready = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@ for batch in session.batches(load, batch_size=32):
     session.step(tokens=batch.size, loss=loss)
 session.evaluate(held_out_loss=evaluate(), tokens=n)
 session.close()
+
+What happens between two steps is decided by `unit_plan`, purely; the session carries it out.
+
+See docs/decisions/0151-step-boundary.md.
 """
 
 from __future__ import annotations
@@ -26,15 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.codec import coding_for
-from diloco.algorithm.fragments import Fragment, make_fragments, pack, unpack
+from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
-from diloco.learner.inbox import Finished, Inbox, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.inbox import Inbox, Received
 from diloco.learner.step_timer import StepTimer
-from diloco.learner.store import ParameterStore
+from diloco.learner.store import ParameterStore, Ready
+from diloco.learner.unit_plan import Adoption, Read, UnitPlan, Work, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
@@ -47,6 +52,8 @@ _POLL = 0.1
 """While it waits, the training thread checks for SIGTERM this often, seconds."""
 _WAIT_LOG_INTERVAL = 5.0
 """While it waits, the training thread logs that this often, seconds."""
+_MOST_AT_ONCE = 16 << 20
+"""Elements that one step boundary moves at most, unless a single fragment is larger: 64 MiB, for whose copy a processor needs 10 ms."""
 
 
 class Leave(SystemExit):
@@ -68,10 +75,12 @@ class Session:
         *,
         framework: str,
         environment: Mapping[str, str] = os.environ,
+        on_adopt: Callable[[Sequence[str]], None] | None = None,
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
         """Read the contract from `environment`, connect to the syncer, and block until the syncer's current parameters are in
         `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch", "jax", "numpy").
+        `on_adopt` is called on the training thread with the names of the tensors that were overwritten just now, here as in `step`.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -98,7 +107,7 @@ class Session:
             fragments = make_fragments(layout, config.job.training.fragments)
         except LayoutError as error:
             raise _leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
-        session = cls(store, config, layout, fragments, framework, keepalive)
+        session = cls(store, config, layout, fragments, framework, keepalive, on_adopt)
         session._wait_for_parameters()
         return session
 
@@ -110,10 +119,13 @@ class Session:
         fragments: Sequence[Fragment],
         framework: str,
         keepalive: Keepalive,
+        on_adopt: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """Use `join`."""
         self._store = store
-        self._fragments = fragments
+        self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
+        self._sizes = [fragment.size for fragment in fragments]
+        self._on_adopt = on_adopt
         self._coding = coding_for(config.job.training.compression)
         self._unit = config.unit
         self._inbox = Inbox()
@@ -126,24 +138,13 @@ class Session:
             tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
             fingerprint=layout.fingerprint,
         )
-        self._connection = Connection(config.syncer, config.tls, config.host_name, hello, fragments, self._coding, self._inbox, keepalive)
+        self._connection = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, self._inbox, keepalive)
         self._timer = StepTimer(config.relative_speed)
         self._work = LeasedWork()
-        self._generation = 0
-        self._in_hand: int | None = None
-        """Number of samples of the batch that is being trained on; None between `step` and the next batch."""
+        self._state = new_unit(len(fragments), config.job.training.steps)
+        self._arrived: dict[int, Received] = {}
+        """The newest version of each fragment that waits for its adoption."""
         self._batch_size = 0
-        self._fragment_steps = [0] * len(fragments)
-        self._fragment_tokens = [0] * len(fragments)
-        self._deferred: list[PullWanted] = []
-        self._missing = set(range(len(fragments)))
-        self._samples_done = 0
-        self._tokens_done = 0
-        self._steps_done = 0
-        self._steps_taken = 0
-        self._t = 0
-        self._steps = config.job.training.steps
-        self._done = False
         self._draining = False
         self._closed = False
         self._former_handler: Callable[[int, FrameType | None], object] | int | None = None
@@ -162,44 +163,39 @@ class Session:
         self._batch_size = batch_size
         self._timer.restart()
         while (numbers := self._next_numbers(batch_size)) is not None:
-            if self._in_hand is not None:
+            if self._state.in_hand is not None:
                 raise RuntimeError("call step() once after each batch: without it the batch does not count and nothing is exchanged")
-            self._in_hand = batch_size
+            self._state = self._state.take_batch(batch_size)
             yield source(numbers)
 
     def step(self, *, tokens: int, loss: float | None = None) -> None:
         """Call after every local optimizer step, with the number of real tokens of its batch and, where cheap, its loss.
 
-        Never waits for the network. Copies fragments that the syncer asked for to host memory, adopts complete broadcasts by
-        overwriting them in the store, and stretches the step by the node's simulated relative speed. Raises `Leave` when the
-        syncer refuses this unit for good.
+        Never waits for the network. Keeps the values of a fragment that the syncer asked for, overwrites one whose broadcast is
+        complete, and stretches the step by the node's simulated relative speed. Raises `Leave` when the syncer refuses this unit for good.
         """
         if tokens < 0:
             raise ValueError(f"tokens must not be negative, not {tokens}")
         self._timer.lap(lambda: self._draining)
-        self._steps_taken += 1
-        self._count(tokens)
+        self._state = self._state.count(tokens)
         self._report_progress(loss)
-        deferred, self._deferred = self._deferred, []
-        for pull in deferred:
-            self._answer(pull)
-        self._handle_events()
+        self._boundary()
         self._ask_for_work()
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
-        self._handle_events()
-        self._connection.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self._t))
+        self._boundary()
+        self._connection.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
 
     def close(self) -> None:
         """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done."""
         if self._closed:
             return
-        self._end(Bye(drained=not self._done, samples_done=self._samples_done, tokens_done=self._tokens_done))
-        if self._draining and not self._done:
+        self._end(Bye(drained=not self.done, samples_done=self._state.samples_done, tokens_done=self._state.tokens_done))
+        if self._draining and not self.done:
             raise _leave(
                 Exit.DRAINED,
-                f"unit {self._unit} drained after {plural(self._steps_taken, 'step')} of this process; its uncommitted work is free again",
+                f"unit {self._unit} drained after {plural(self.step_count, 'step')} of this process; its uncommitted work is free again",
             )
 
     def __enter__(self) -> Self:
@@ -215,7 +211,7 @@ class Session:
     @property
     def done(self) -> bool:
         """The job reached its last outer step, and the final parameters are in the store."""
-        return self._done
+        return self._state.done
 
     @property
     def draining(self) -> bool:
@@ -225,17 +221,17 @@ class Session:
     @property
     def step_count(self) -> int:
         """Local steps of this process, from 0."""
-        return self._steps_taken
+        return self._state.step
 
     @property
     def t(self) -> int:
         """Last known outer step, on the syncer's clock."""
-        return self._t
+        return self._state.t
 
     @property
     def steps(self) -> int:
         """T, the outer step at which the job ends: with `t` the base of an inner learning-rate schedule on the global clock."""
-        return self._steps
+        return self._state.steps
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
 
@@ -244,15 +240,16 @@ class Session:
             self._former_handler = signal.signal(signal.SIGTERM, self._drain)
         self._connection.start()
         began = logged = time.monotonic()
-        while self._missing:
+        while self._state.missing:
             if self._draining:
                 self.close()
             self._inbox.wait(_POLL)
-            self._handle_events()
+            self._boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
                 logged = now
-        _log.info("unit %s trains from outer step %d of %d", self._unit, self._t, self._steps)
+        self._store.warm_up(self._names)
+        _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
         self._timer.restart()
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
@@ -266,119 +263,101 @@ class Session:
 
     # --- between two steps --------------------------------------------------------------------------------------------
 
-    def _count(self, tokens: int) -> None:
-        for index in range(len(self._fragments)):
-            self._fragment_steps[index] += 1
-            self._fragment_tokens[index] += tokens
-        self._samples_done += self._in_hand or 0
-        self._tokens_done += tokens
-        self._steps_done += 1
-        self._in_hand = None
-
     def _report_progress(self, loss: float | None) -> None:
+        state = self._state
         progress = Progress(
-            local_step=self._steps_taken,
-            steps=self._fragment_steps,
-            tokens=self._fragment_tokens,
+            local_step=state.step,
+            steps=state.fragment_steps,
+            tokens=state.fragment_tokens,
             step_seconds=self._timer.step_seconds,
             loss=math.nan if loss is None else loss,
-            samples_done=self._samples_done,
-            tokens_done=self._tokens_done,
-            t=self._t,
+            samples_done=state.samples_done,
+            tokens_done=state.tokens_done,
+            t=state.t,
         )
-        self._connection.progress(self._generation, progress)
+        self._connection.progress(state.generation, progress)
 
-    def _handle_events(self) -> None:
-        for event in self._inbox.drain():
-            self._handle(event)
+    def _boundary(self) -> None:
+        """Do what is due between two steps."""
+        events = self._inbox.drain()
+        for event in events:
+            if isinstance(event, Received):
+                self._arrived[event.fragment] = event
+        generation = self._state.generation
+        plan, self._state = plan_boundary(self._state, events, self._sizes, _MOST_AT_ONCE)
+        if generation not in (0, self._state.generation):
+            _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
+        self._carry_out(plan)
 
-    def _handle(self, event: InboxEvent) -> None:
-        match event:
-            case Received():
-                self._store.write(unpack(self._fragments[event.fragment], event.value))
-                self._fragment_steps[event.fragment] = 0
-                self._fragment_tokens[event.fragment] = 0
-                self._missing.discard(event.fragment)
-                self._t = max(self._t, event.t)
-            case PullWanted():
-                self._answer(event)
-            case Leased():
-                self._work.granted(event.start, event.end)
-            case Welcomed():
-                self._welcome(event)
-            case Finished():
-                self._finish(event)
-            case RefusedForGood():
-                self._end(None)
-                raise _leave(event.status, event.message)
+    def _carry_out(self, plan: UnitPlan) -> None:
+        self._take_work(plan.work)
+        for read in plan.reads:
+            self._read(read)
+        for adoption in plan.adoptions:
+            self._adopt(adoption)
+        if plan.seed:
+            self._seed()
+        if plan.finish:
+            self._finish()
+        if plan.refused is not None:
+            self._end(None)
+            raise _leave(plan.refused.status, plan.refused.message)
 
-    def _answer(self, pull: PullWanted) -> None:
-        if pull.generation != self._generation:
-            return
-        if not self._fragment_steps[pull.fragment]:
-            # Adopted at this step boundary: there is nothing to send before the next step.
-            self._deferred.append(pull)
-            return
-        fragment = self._fragments[pull.fragment]
-        values = pack(fragment, self._store.read([tensor.name for tensor in fragment.tensors]))
+    def _take_work(self, work: Work) -> None:
+        if work.restart:
+            self._work.forget()
+        if work.asked is not None:
+            self._work.asked = work.asked
+        for start, end in work.leases:
+            self._work.granted(start, end)
+
+    def _read(self, read: Read) -> None:
         header = Chunk(
             kind=Chunk.PUSH,
-            fragment=pull.fragment,
-            t=pull.t,
+            fragment=read.fragment,
+            t=read.t,
             coding=int(self._coding),  # type: ignore[arg-type]
-            steps=self._fragment_steps[pull.fragment],
-            tokens=self._fragment_tokens[pull.fragment],
-            samples_done=self._samples_done,
-            tokens_done=self._tokens_done,
-            steps_done=self._steps_done,
+            steps=read.steps,
+            tokens=read.tokens,
+            samples_done=self._state.samples_done,
+            tokens_done=self._state.tokens_done,
+            steps_done=self._state.steps_done,
         )
-        self._connection.push(self._generation, header, values)
+        self._connection.push(self._state.generation, header, self._store.stage(self._names[read.fragment]))
 
-    def _welcome(self, event: Welcomed) -> None:
-        self._steps = event.steps
-        if event.generation != self._generation:
-            if self._generation:
-                _log.warning(
-                    "the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", event.t
-                )
-            self._generation = event.generation
-            self._t = event.t
-            self._work.forget(event.asked)
-            self._samples_done = 0
-            self._tokens_done = 0
-            self._steps_done = 0
-            self._fragment_steps = [0] * len(self._fragments)
-            self._fragment_tokens = [0] * len(self._fragments)
-        else:
-            # What was asked for on the stream before may be lost; what was leased is sent again.
-            self._work.asked = 0
-        if event.seed_wanted:
-            self._seed()
+    def _adopt(self, adoption: Adoption) -> None:
+        self._apply(self._arrived.pop(adoption.fragment).ready)
 
-    def _finish(self, event: Finished) -> None:
+    def _apply(self, ready: Ready) -> None:
+        self._store.apply(ready)
+        if self._on_adopt is not None:
+            self._on_adopt(ready.names)
+
+    def _finish(self) -> None:
         """Take the final parameters. The last broadcasts came before: all learners end with the same values, without what they trained
         since."""
-        for fragment, value in zip(self._fragments, self._connection.received() or (), strict=True):
-            self._store.write(unpack(fragment, value))
-        self._t = event.t
-        self._done = True
+        self._arrived.clear()
+        for names, value in zip(self._names, self._connection.received() or (), strict=True):
+            self._apply(self._store.prepare(names, value))
 
     def _seed(self) -> None:
         """Send the job's first parameters: the last ones from the syncer, or else the model's own."""
         values = self._connection.received()
         if values is None:
             _log.info("unit %s seeds the job", self._unit)
-            arrays = self._store.read([tensor.name for fragment in self._fragments for tensor in fragment.tensors])
-            values = [pack(fragment, arrays) for fragment in self._fragments]
-        self._connection.seed(self._generation, values)
-        self._missing.clear()
+            values = []
+            for names in self._names:
+                staged = self._store.stage(names)
+                values.append(staged.wait().copy())
+                staged.release()
+        self._connection.seed(self._state.generation, values)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
         """The sequence numbers of the next batch, int64 [count]; None: there is no next step."""
         began = logged = time.monotonic()
-        while not (self._done or self._draining):
+        while not (self.done or self._draining):
             numbers = self._work.take(count)
             if numbers is not None:
                 if (waited := time.monotonic() - began) > 0:
@@ -386,19 +365,19 @@ class Session:
                 return numbers
             self._ask_for_work()
             self._inbox.wait(_POLL)
-            self._handle_events()
+            self._boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
                 logged = now
         return None
 
     def _ask_for_work(self) -> None:
-        if not self._batch_size or self._done:
+        if not self._batch_size or self.done:
             return
         self._connection.set_initial_request(AHEAD_BATCHES * self._batch_size)
         asked = self._work.asked
         samples = self._work.wanted(self._batch_size, self._timer.step_seconds)
-        if samples and not self._connection.want(self._generation, samples):
+        if samples and not self._connection.want(self._state.generation, samples):
             self._work.asked = asked
 
 

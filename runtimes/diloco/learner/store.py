@@ -1,9 +1,13 @@
-"""The driver's interface to a framework's parameters: their canonical form, and how to read and overwrite them."""
+"""The driver's interface to a framework's parameters: their canonical form, and how they leave and enter the model at a step boundary.
+
+See docs/decisions/0151-step-boundary.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +17,73 @@ from diloco.algorithm.layout import TensorSpec
 type Float32Array = NDArray[np.float32]
 
 
+class Staged(Protocol):
+    """The values that some tensors had at a step boundary, on their way to the host."""
+
+    def wait(self) -> Float32Array:
+        """The values, float32 [sum of the tensors' sizes], in canonical form, one tensor after the other.
+
+        Waits for the transfer and does the conversion, so it belongs on a background thread. The array is the caller's, who may write
+        to it, until `release`.
+        """
+        ...
+
+    def release(self) -> None:
+        """The array of `wait` is not used any more: a later `stage` may take its memory. From any thread, also without `wait` before.
+
+        Without this call the garbage collector frees the memory, and a later `stage` allocates its own.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """New values of some tensors, with the type and order of elements that the framework keeps: for one `apply` or several."""
+
+    names: tuple[str, ...]
+    native: tuple[Any, ...] = field(repr=False)
+    """One value for each name. Its type is the store's own."""
+
+
 class ParameterStore(Protocol):
     """A model's parameters in canonical form: (name, shape, float32 values). An adapter of a framework implements it.
 
-    `read` and `write` are called on the training thread, between two steps, never while a step runs. Neither touches the
-    state of the inner optimizer. They must be synchronous: when they return, the values are read, or in place for the next step.
+    `stage` and `apply` are called on the training thread between two steps, never while a step runs, and keep it for no more than a
+    copy on the device: transfers, changes of type and of the order of elements happen elsewhere. `prepare` and `rounded` are called on
+    any thread, also while a step runs. Nothing touches the state of the inner optimizer.
+
+    A group of tensors is given by their names; its values are one float32 array with the tensors one after the other, in the order of
+    the names. Every method raises KeyError for a name that `specs` does not have.
     """
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every tensor of the model in canonical form: name, shape and whether it is an embedding. Any order, always the same answer."""
         ...
 
-    def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """Copies in host memory of the named tensors, float32 and C-contiguous in canonical shape. The caller owns the copies:
-        later steps must not change them. Raises KeyError for a name that `specs` does not have."""
+    def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
+        """Do now what would make the first `stage` and `apply` of these groups slow: allocate, compile. The values stay the same."""
         ...
 
-    def write(self, values: Mapping[str, Float32Array]) -> None:
-        """Overwrite the named tensors. The arrays are the caller's, read-only, and may not be kept. Raises KeyError for an unknown
-        name and ValueError for another shape."""
+    def stage(self, names: Sequence[str]) -> Staged:
+        """Keep the values that the tensors have now, and begin to bring them to the host. Later steps do not change them."""
         ...
+
+    def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
+        """Lay `values` out for `apply`. They must not change until they were applied. Raises ValueError for another size."""
+        ...
+
+    def apply(self, ready: Ready) -> None:
+        """Overwrite the tensors, in place for the next step."""
+        ...
+
+    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
+        """What the model holds, as float32, once `values` are applied: rounded to the parameters' types. `values` itself, not a copy, if
+        they are all kept in float32."""
+        ...
+
+
+def check_size(specs: Sequence[TensorSpec], values: Float32Array) -> None:
+    """Raises ValueError unless `values` is one float32 array for these tensors."""
+    size = sum(spec.size for spec in specs)
+    if values.shape != (size,) or values.dtype != np.float32:
+        raise ValueError(f"{', '.join(spec.name for spec in specs)}: expected float32 [{size}], got {values.dtype} {list(values.shape)}")

@@ -28,11 +28,10 @@ class LeasedWork:
         self.asked = 0
         """Samples asked for and not yet leased."""
 
-    def forget(self, asked: int) -> None:
-        """Forget all leases: the syncer has begun a new generation, of which `asked` samples are asked for already."""
+    def forget(self) -> None:
+        """Forget all leases: the syncer has begun a new generation."""
         self._ranges.clear()
         self.remaining = 0
-        self.asked = asked
 
     def granted(self, start: int, end: int) -> None:
         """Add a lease of the sequence numbers [start, end)."""

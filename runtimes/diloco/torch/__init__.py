@@ -2,7 +2,7 @@
 
     import diloco.torch as diloco
 
-    session = diloco.join(model)
+    session = diloco.join(model, optimizer=optimizer)
     for batch in session.batches(source, batch_size):
         loss = loss_fn(model, batch)
         loss.backward()
@@ -17,12 +17,13 @@ in place, so that optimizers and compiled modules keep their references. The opt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from diloco.canonical import Canonical
 from diloco.learner.session import Session
+from diloco.torch.optimizers import check_optimizers
 from diloco.torch.store import ModuleStore
 
 __all__ = ["Canonical", "ModuleStore", "Session", "join"]
@@ -31,15 +32,25 @@ __all__ = ["Canonical", "ModuleStore", "Session", "join"]
 def join(
     model: torch.nn.Module,
     *,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     canonical: Mapping[str, Canonical | str] | None = None,
     embeddings: Callable[[str], bool] | None = None,
+    on_adopt: Callable[[Sequence[str]], None] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
 
+    `optimizer`, one or several, must train the parameters of `model`: those that require gradients, no others, and each in one
+    optimizer only. Its state is not touched. Create it before `join`, and move the model to its device before both.
     `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` says by name
-    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`). Create the optimizer before or after;
-    move the model to its device before. Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model;
-    ValueError or TypeError for a model that cannot be exchanged.
+    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`). `on_adopt` is called with the names of
+    the parameters that were overwritten just now, in `join` and in `step`: for a program that keeps copies of them (an average,
+    float32 masters).
+
+    Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model; ValueError or TypeError for a model
+    that cannot be exchanged, and for an optimizer that does not train it.
     """
-    return Session.join(ModuleStore(model, canonical=canonical, embeddings=embeddings), framework="torch", environment=environment)
+    check_optimizers(model, [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer)
+    store = ModuleStore(model, canonical=canonical, embeddings=embeddings)
+    notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
+    return Session.join(store, framework="torch", environment=environment, on_adopt=notify)

@@ -153,16 +153,16 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     before_join()
 
     if chosen.alone_steps is None:
-        session = diloco.jax.join(params, canonical=forms)
+        session = diloco.jax.join(params, state, canonical=forms)
     else:
-        session = diloco.jax.Session(AloneSession(chosen.alone_steps), TreeStore(params, canonical=forms))
+        session = diloco.jax.Session(AloneSession(chosen.alone_steps), TreeStore(params, canonical=forms), state)
     with session:
-        params = session.params
+        params, state = session.params, session.opt_state
         began = time.monotonic()
         for windows in session.batches(corpus.batch, chosen.batch):
             rate = chosen.inner.rate(session.step_count + 1, session.t / session.steps)
             params, state, loss = train_step(params, state, windows, rate)
-            params = session.step(params, tokens=windows.shape[0] * chosen.model.context, loss=loss)
+            params, state = session.step(params, state, tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)

@@ -150,7 +150,9 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     before_join()
 
     if chosen.alone_steps is None:
-        session: diloco.torch.Session | AloneSession = diloco.torch.join(model, canonical=canonical_names(chosen.model))
+        session: diloco.torch.Session | AloneSession = diloco.torch.join(
+            model, optimizer=optimizer, canonical=canonical_names(chosen.model)
+        )
     else:
         session = AloneSession(chosen.alone_steps)
     with session:

@@ -37,7 +37,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             if loss is not None:
                 reported.append(loss)
 
-    def join(store: ParameterStore, *, framework: str, environment: Mapping[str, str]) -> AloneSession:
+    def join(store: ParameterStore, *, framework: str, environment: Mapping[str, str], **_: Any) -> AloneSession:
         return Listening(STEPS)
 
     monkeypatch.setattr(driver.Session, "join", join)

@@ -1,10 +1,14 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 from diloco.jax import Session, TreeStore
+
+type Params = dict[str, jax.Array]
 
 
 class RecordingDriver:
@@ -49,41 +53,88 @@ class RecordingDriver:
         self.close()
 
 
-def joined() -> tuple[Session[dict[str, jax.Array]], RecordingDriver]:
+class Average:
+    """What a program does that keeps an average of its parameters in the optimizer's state: it takes the new values over."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def __call__(self, paths: Sequence[str], params: Params, state: Params) -> Params:
+        self.calls.append(list(paths))
+        return state | {path: params[path] for path in paths}
+
+
+def joined[State](
+    state: State, on_adopt: Callable[[Sequence[str], Params, State], State] | None = None
+) -> tuple[Session[Params, State], RecordingDriver]:
     store = TreeStore({"w": jnp.zeros(3), "b": jnp.zeros(())})
     driver = RecordingDriver(store)
-    return Session(driver, store), driver
+    return Session(driver, store, state, on_adopt), driver
 
 
-def test_a_step_gives_back_the_programs_parameters_with_what_was_adopted() -> None:
-    session, driver = joined()
+def grown(params: Params) -> Params:
+    return {name: leaf + 1 for name, leaf in params.items()}
+
+
+def test_a_step_gives_back_the_programs_parameters_with_what_was_adopted_and_its_state() -> None:
+    session, driver = joined(0)
     driver.adopt_at[2] = 9.0
-    params = session.step(jax.tree.map(lambda leaf: leaf + 1, session.params), tokens=4, loss=1.5)
+    params, state = session.step(grown(session.params), session.opt_state + 1, tokens=4, loss=1.5)
     np.testing.assert_array_equal(params["w"], np.ones(3))
-    params = session.step(jax.tree.map(lambda leaf: leaf + 1, params), tokens=4, loss=1.25)
+    params, state = session.step(grown(params), state + 1, tokens=4, loss=1.25)
     np.testing.assert_array_equal(params["w"], np.full(3, 9.0))
     assert float(params["b"]) == 2
+    assert (state, session.opt_state) == (2, 2)
     assert driver.calls == [(4, 1.5), (4, 1.25)]
 
 
+def test_a_state_that_holds_copies_of_parameters_follows_an_adoption() -> None:
+    average = Average()
+    session, driver = joined({"w": jnp.zeros(3), "b": jnp.zeros(())}, average)
+    driver.store.write({"w": np.full(3, 7, np.float32)})  # as at joining
+    assert session.opt_state["w"].tolist() == [7, 7, 7]
+    driver.adopt_at[1] = 9.0
+    params, state = session.step(session.params, session.opt_state, tokens=1)
+    params, state = session.step(params, state, tokens=1)
+    assert state["w"].tolist() == [9, 9, 9]
+    assert average.calls == [["w"], ["w"]], "once for each adoption"
+
+
+def test_a_state_that_changes_its_form_is_refused() -> None:
+    optimizer = optax.adam(1e-3)
+    session, _ = joined(optimizer.init({"w": jnp.zeros(3), "b": jnp.zeros(())}))
+    params, state = session.step(session.params, session.opt_state, tokens=1)
+    with pytest.raises(ValueError, match="changed its form"):
+        session.step(params, optax.sgd(1e-3).init(params), tokens=1)
+    with pytest.raises(ValueError, match=r"from float32\(3,\) to bfloat16\(3,\)"):
+        session.step(params, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.shape == (3,) else leaf, state), tokens=1)
+
+
+def test_a_callback_that_changes_the_states_form_is_refused() -> None:
+    session, driver = joined({"w": jnp.zeros(3)}, lambda paths, params, state: {})
+    driver.adopt_at[1] = 9.0
+    with pytest.raises(ValueError, match="on_adopt changed the form"):
+        session.step(session.params, session.opt_state, tokens=1)
+
+
 def test_a_loss_on_the_device_is_reported_one_step_later() -> None:
-    session, driver = joined()
+    session, driver = joined(None)
     for loss in (3.0, 2.0, 1.0):
-        session.step(session.params, tokens=1, loss=jnp.asarray(loss))
+        session.step(session.params, None, tokens=1, loss=jnp.asarray(loss))
     assert driver.calls == [(1, None), (1, 3.0), (1, 2.0)]
 
 
 def test_a_broadcast_between_two_steps_is_not_lost_in_the_next() -> None:
-    session, driver = joined()
+    session, driver = joined(None)
     held = session.params
     driver.store.write({"w": np.full(3, 7, np.float32)})  # as the driver does while the program waits for work
-    params = session.step(jax.tree.map(lambda leaf: leaf + 1, held), tokens=1)
+    params, _ = session.step(grown(held), None, tokens=1)
     np.testing.assert_array_equal(params["w"], np.full(3, 7.0))
     assert float(params["b"]) == 1
 
 
 def test_the_rest_is_the_drivers() -> None:
-    session, driver = joined()
+    session, driver = joined(None)
     driver.done = True
     with session as entered:
         assert entered is session

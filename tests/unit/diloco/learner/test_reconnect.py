@@ -204,7 +204,7 @@ def test_drained_while_it_waits_for_parameters_it_leaves_with_that_status(
 ) -> None:
     stream = syncer.accept()
     # As SIGTERM does; its handler is the main thread's, and this session joins on another one.
-    monkeypatch.setattr(ArrayStore, "write", lambda store, values: learner.entered[0]._drain(15, None))
+    monkeypatch.setattr(ArrayStore, "apply", lambda store, ready: learner.entered[0]._drain(15, None))
     stream.welcome().broadcast(0, 0, weights(3.0))
     with pytest.raises(Leave) as left:
         learner._joined.result(WAIT_TIMEOUT)
@@ -380,7 +380,7 @@ def test_a_request_for_work_of_the_session_that_is_over_is_not_sent_to_the_new_o
     stream.end()
     resumed = syncer.accept().welcome(resumed=True, t=4)
     learner.wait_for(Welcomed)
-    learner.session._handle_events()
+    learner.session._boundary()
     resumed.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 8)
     learner.wait_for(Leased)
@@ -425,11 +425,11 @@ def test_a_pull_that_waited_for_a_step_is_dropped_with_its_session(
     stream.update(0, 5, base=4, delta=1.0).pull(0, 5)
     learner.wait_for(PullWanted)
     learner.train()
-    assert learner.session._deferred, "the fragment was adopted at this very boundary"
+    assert learner.session._state.waiting, "the fragment was adopted at this very boundary"
     stream.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
     learner.wait_for(Leased)
-    learner.session._handle_events()
+    learner.session._boundary()
     learner.train(2)
     again.pull(1, 6)
     learner.wait_for(PullWanted)

@@ -38,5 +38,6 @@ def test_fast_steps_hold_more_batches_up_to_a_bound() -> None:
 def test_a_session_that_starts_anew_forgets_its_leases() -> None:
     work = LeasedWork()
     work.granted(0, 10)
-    work.forget(asked=7)
+    work.asked = 7
+    work.forget()
     assert (work.take(1), work.remaining, work.asked) == (None, 0, 7)

@@ -1,0 +1,218 @@
+"""What a unit does between two steps: a pure function of its counters and of what the connection has received.
+
+The plan is data without arrays, so that one process can decide for others.
+
+See docs/decisions/0151-step-boundary.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Stage a fragment for the exchange of outer step `t`."""
+
+    fragment: int
+    t: int
+    steps: int
+    """Local steps since the fragment was adopted."""
+    tokens: int
+    """Tokens of these steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """Overwrite a fragment with its version `version`."""
+
+    fragment: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What changes in the samples that the unit may train."""
+
+    restart: bool = False
+    """Forget all leases from before."""
+    asked: int | None = None
+    """Samples that count as asked for from now on, before `leases`; None: no change."""
+    leases: tuple[tuple[int, int], ...] = ()
+    """New ranges [start, end) of sequence numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPlan:
+    """What happens at one step boundary, in the order of the fields."""
+
+    step: int
+    """Local steps of the process when it happens."""
+    work: Work = Work()
+    reads: tuple[Read, ...] = ()
+    adoptions: tuple[Adoption, ...] = ()
+    seed: bool = False
+    """Send the job's first parameters."""
+    finish: bool = False
+    """The job is over: take the final parameters."""
+    refused: RefusedForGood | None = None
+    """The unit must leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """A unit's counters, and what waits for a later boundary."""
+
+    fragment_steps: tuple[int, ...]
+    """Local steps since each fragment was adopted."""
+    fragment_tokens: tuple[int, ...]
+    missing: frozenset[int]
+    """Fragments that the model does not have from the job yet."""
+    generation: int = 0
+    """0: the syncer has not accepted this unit yet."""
+    step: int = 0
+    """Local steps of the process."""
+    t: int = 0
+    """Last known outer step."""
+    steps: int = 0
+    """Outer steps of the job."""
+    samples_done: int = 0
+    tokens_done: int = 0
+    steps_done: int = 0
+    """What this generation has trained: samples of its leases, tokens, local steps."""
+    in_hand: tuple[int, int] | None = None
+    """(generation, samples) of the batch that is trained on; None between a step and the next batch."""
+    waiting: tuple[PullWanted | Adoption, ...] = ()
+    """In the order in which they came; at most one of each kind for a fragment."""
+    done: bool = False
+    """The job is over."""
+
+    def take_batch(self, samples: int) -> UnitState:
+        """The program got a batch of this generation's leases."""
+        return replace(self, in_hand=(self.generation, samples))
+
+    def count(self, tokens: int) -> UnitState:
+        """A local step is done. A batch of an older generation counts as no samples: its leases are over."""
+        generation, samples = self.in_hand or (self.generation, 0)
+        return replace(
+            self,
+            fragment_steps=tuple(steps + 1 for steps in self.fragment_steps),
+            fragment_tokens=tuple(before + tokens for before in self.fragment_tokens),
+            step=self.step + 1,
+            samples_done=self.samples_done + (samples if generation == self.generation else 0),
+            tokens_done=self.tokens_done + tokens,
+            steps_done=self.steps_done + 1,
+            in_hand=None,
+        )
+
+
+def new_unit(fragments: int, steps: int) -> UnitState:
+    """A unit of a model with so many fragments, before the syncer has accepted it. `steps`: outer steps of the job."""
+    nothing = (0,) * fragments
+    return UnitState(fragment_steps=nothing, fragment_tokens=nothing, missing=frozenset(range(fragments)), steps=steps)
+
+
+def plan_boundary(state: UnitState, events: Sequence[InboxEvent], sizes: Sequence[int], most: int) -> tuple[UnitPlan, UnitState]:
+    """The plan for this boundary, and the state once it is carried out.
+
+    `events` came since the last boundary, in this order. `sizes`: elements of each fragment. A boundary moves at most `most` elements,
+    in order of arrival; but always one fragment, and all of them while the model lacks some. The rest waits for the next boundary.
+    """
+    work, seed, finish, refused = Work(), False, False, None
+    for event in events:
+        match event:
+            case Received():
+                state = _received(state, event)
+            case PullWanted() if event.generation == state.generation:
+                # A newer exchange of the fragment means that the older one is over.
+                state = replace(state, waiting=(*(x for x in state.waiting if not _is_pull(x, event.fragment)), event))
+            case Leased():
+                work = replace(work, leases=(*work.leases, (event.start, event.end)))
+            case Welcomed():
+                work = _welcomed_work(work, event, resumed=event.generation == state.generation)
+                state = _welcomed(state, event)
+                seed = event.seed_wanted
+            case Finished():
+                state = replace(state, t=event.t, done=True, waiting=())
+                finish = True
+            case RefusedForGood():
+                refused = event
+    if seed or finish:
+        state = replace(state, missing=frozenset())
+    reads, adoptions, waiting = _moves(state, sizes, most)
+    plan = UnitPlan(state.step, work, reads, adoptions, seed, finish, refused)
+    return plan, _adopted(replace(state, waiting=waiting), {adoption.fragment for adoption in adoptions})
+
+
+def _received(state: UnitState, event: Received) -> UnitState:
+    """The newest version of a fragment takes the place of one that waits. The exchange that it came from is over, and so are older ones."""
+    adoption = Adoption(event.fragment, event.t)
+    waiting = [x for x in state.waiting if not (_is_pull(x, event.fragment) and isinstance(x, PullWanted) and x.t <= event.t)]
+    place = next((i for i, x in enumerate(waiting) if isinstance(x, Adoption) and x.fragment == event.fragment), len(waiting))
+    waiting[place : place + 1] = [adoption]
+    return replace(state, waiting=tuple(waiting), t=max(state.t, event.t))
+
+
+def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
+    if event.generation == state.generation:
+        return replace(state, steps=event.steps)
+    nothing = (0,) * len(state.fragment_steps)
+    return replace(
+        state,
+        generation=event.generation,
+        t=event.t,
+        steps=event.steps,
+        samples_done=0,
+        tokens_done=0,
+        steps_done=0,
+        fragment_steps=nothing,
+        fragment_tokens=nothing,
+        waiting=tuple(x for x in state.waiting if isinstance(x, Adoption)),
+    )
+
+
+def _welcomed_work(work: Work, event: Welcomed, *, resumed: bool) -> Work:
+    # What was asked for on the stream before may be lost; what was leased in this generation is sent again.
+    return replace(work, asked=0) if resumed else Work(restart=True, asked=event.asked)
+
+
+def _moves(
+    state: UnitState, sizes: Sequence[int], most: int
+) -> tuple[tuple[Read, ...], tuple[Adoption, ...], tuple[PullWanted | Adoption, ...]]:
+    """(reads, adoptions, what waits on)."""
+    reads: list[Read] = []
+    adoptions: list[Adoption] = []
+    waiting: list[PullWanted | Adoption] = []
+    moved = 0
+    full = False
+    for move in state.waiting:
+        fragment = move.fragment
+        if isinstance(move, PullWanted) and (not state.fragment_steps[fragment] or any(x.fragment == fragment for x in adoptions)):
+            waiting.append(move)  # just adopted: there is nothing to send before the next step
+            continue
+        full = full or bool(moved and not state.missing and moved + sizes[fragment] > most)
+        if full:
+            waiting.append(move)
+            continue
+        moved += sizes[fragment]
+        if isinstance(move, Adoption):
+            adoptions.append(move)
+        else:
+            reads.append(Read(fragment, move.t, state.fragment_steps[fragment], state.fragment_tokens[fragment]))
+    return tuple(reads), tuple(adoptions), tuple(waiting)
+
+
+def _adopted(state: UnitState, fragments: Collection[int]) -> UnitState:
+    return replace(
+        state,
+        fragment_steps=tuple(0 if index in fragments else steps for index, steps in enumerate(state.fragment_steps)),
+        fragment_tokens=tuple(0 if index in fragments else tokens for index, tokens in enumerate(state.fragment_tokens)),
+        missing=state.missing.difference(fragments),
+    )
+
+
+def _is_pull(move: PullWanted | Adoption, fragment: int) -> bool:
+    return isinstance(move, PullWanted) and move.fragment == fragment

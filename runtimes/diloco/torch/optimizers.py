@@ -1,0 +1,52 @@
+"""Whether an optimizer trains the model that it is joined with.
+
+See docs/decisions/0151-step-boundary.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from diloco.wording import plural
+
+_NAMED = 5
+"""An error names so many parameters at most."""
+
+
+def check_optimizers(module: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raises ValueError unless the optimizers train each parameter of `module` that requires a gradient exactly once, and nothing else;
+    TypeError for another object.
+
+    An optimizer of other tensors (of a copy of the model, or of the model before its parameters were made anew) would train something
+    that is never exchanged, and the job would go on as if this unit had learnt nothing.
+    """
+    held: dict[int, int] = {}
+    shapes: dict[int, tuple[int, ...]] = {}
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer or a sequence of them, not {type(optimizer).__name__}")
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            held[id(parameter)] = held.get(id(parameter), 0) + 1
+            shapes[id(parameter)] = tuple(parameter.shape)
+    named = dict(module.named_parameters())
+    own = {id(parameter) for parameter in named.values()}
+    if strangers := [f"one of shape {list(shape)}" for key, shape in shapes.items() if key not in own]:
+        raise ValueError(
+            f"the optimizer trains {plural(len(strangers), 'parameter')} that the model does not have ({_some(strangers)}): what it "
+            "trains would never be exchanged. Create the optimizer from the parameters of the very model that joins, after the "
+            "model was moved to its device"
+        )
+    if doubled := [name for name, parameter in named.items() if held.get(id(parameter), 0) > 1]:
+        raise ValueError(f"more than one optimizer trains {_some(doubled)}: each parameter belongs into one")
+    if idle := [name for name, parameter in named.items() if parameter.requires_grad and id(parameter) not in held]:
+        raise ValueError(
+            f"no optimizer trains {_some(idle)}: pass every optimizer as optimizer=[...], or set requires_grad to False for "
+            "what shall stay as it is"
+        )
+
+
+def _some(items: Sequence[str]) -> str:
+    more = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,147 @@
+"""A fragment's way from a torch module to the host: a copy on the device at the step boundary, everything else beside the training.
+
+See docs/decisions/0151-step-boundary.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from diloco.canonical import Part
+from diloco.learner.host_buffers import HostBuffers
+from diloco.learner.store import Float32Array
+
+
+class Stager:
+    """Stages tensors of a module. Called on the training thread; its buffers come back from any thread."""
+
+    def __init__(self, *, pinned: bool) -> None:
+        """`pinned`: page-lock the host memory, so that CUDA copies into it without stopping the host."""
+        self._buffers: HostBuffers[torch.Tensor] = HostBuffers(
+            lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True) if pinned else torch.zeros(size, dtype=torch.uint8)
+        )
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def stage(self, parts: Sequence[Part], tensors: Sequence[torch.Tensor]) -> StagedTensors:
+        """Keep the values that `tensors` have now. Those on the CPU are copied at once, those on a CUDA device are copied there by the
+        current stream, and from there to the host by a stream of its own. Of any other device the host waits for the copy."""
+        size, buffer = self._buffers.take(sum(_room(tensor.nbytes) for tensor in tensors))
+        host: dict[int, torch.Tensor] = {}
+        finished = []
+        start = 0
+        for device in dict.fromkeys(tensor.device for tensor in tensors):
+            of_device = [index for index, tensor in enumerate(tensors) if tensor.device == device]
+            its = [tensors[index] for index in of_device]
+            end = start + sum(tensor.nbytes for tensor in its)
+            region, start = buffer[start:end], _room(end)
+            host.update(zip(of_device, _views(region, its), strict=True))
+            if device.type == "cuda":
+                finished.append(self._from_cuda(device, its, region))
+            else:
+                for index in of_device:
+                    host[index].copy_(tensors[index])
+        return StagedTensors(parts, [host[index] for index in range(len(tensors))], finished, size, buffer, self._buffers)
+
+    def _from_cuda(self, device: torch.device, tensors: Sequence[torch.Tensor], host: torch.Tensor) -> torch.cuda.Event:
+        """Copy on the device in the current stream's order, and from there to pinned memory on a side stream. The event that follows."""
+        side = self._streams.get(device)
+        if side is None:
+            side = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        copy = torch.empty(host.shape, dtype=host.dtype, device=device)
+        for place, tensor in zip(_views(copy, tensors), tensors, strict=True):
+            place.copy_(tensor)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            host.copy_(copy, non_blocking=True)
+            # The allocator may give this memory to the current stream again only after the side stream has read it.
+            copy.record_stream(side)
+            finished = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            finished.record(side)
+        return finished
+
+
+class StagedTensors:
+    """A `Staged` of a module's tensors, in host memory as soon as the events have come."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        host: Sequence[torch.Tensor],
+        finished: Sequence[torch.cuda.Event],
+        size: int,
+        buffer: torch.Tensor,
+        buffers: HostBuffers[torch.Tensor],
+    ) -> None:
+        self._parts = parts
+        self._host = host
+        self._finished = finished
+        self._held: tuple[int, torch.Tensor] | None = (size, buffer)
+        self._buffers = buffers
+
+    def wait(self) -> Float32Array:
+        if self._held is None:
+            raise RuntimeError("wait() after release()")
+        for event in self._finished:
+            event.synchronize()
+        size = sum(value.numel() for value in self._host)
+        if self._is_canonical():
+            values: Float32Array = self._held[1][: 4 * size].view(torch.float32).numpy()
+            return values
+        flat = torch.empty(size)
+        start = 0
+        for part, value in self._pairs():
+            target = flat[start : start + value.numel()].view(part.spec.shape)
+            target.copy_(value if part.axes is None else value.permute(part.axes))
+            start += value.numel()
+        return np.asarray(flat.numpy())
+
+    def release(self) -> None:
+        """Gives the memory back once the transfer into it is over: only then may the next one begin."""
+        held, self._held = self._held, None
+        if held is not None:
+            for event in self._finished:
+                event.synchronize()
+            self._buffers.give(*held)
+
+    def _is_canonical(self) -> bool:
+        # Whether the host memory is the answer as it lies.
+        start = self._host[0].data_ptr()
+        for part, value in self._pairs():
+            if part.axes is not None or value.dtype is not torch.float32 or not value.is_contiguous() or value.data_ptr() != start:
+                return False
+            start += value.nbytes
+        return True
+
+    def _pairs(self) -> Iterator[tuple[Part, torch.Tensor]]:
+        return zip(self._parts, self._host, strict=True)
+
+
+def _room(size: int) -> int:
+    # Every device's region begins where any type may begin.
+    return -(-size // 16) * 16
+
+
+def _views(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """For each tensor a place in the buffer, of its type and with its order of elements, so that the copy is one move of memory. The
+    longest types come first, hence each place is aligned."""
+    places: dict[int, torch.Tensor] = {}
+    start = 0
+    for index in sorted(range(len(tensors)), key=lambda index: -tensors[index].element_size()):
+        tensor = tensors[index]
+        flat = buffer[start : start + tensor.nbytes].view(tensor.dtype)
+        places[index] = flat.as_strided(tensor.shape, tensor.stride()) if _is_dense(tensor) else flat.view(tensor.shape)
+        start += tensor.nbytes
+    return [places[index] for index in range(len(tensors))]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements fill a block of memory, in whatever order of its axes."""
+    expected = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and stride != expected:
+            return False
+        expected *= length
+    return True

@@ -1,0 +1,82 @@
+"""What `diloco.torch.join` asks of a program before it contacts the job, and what it tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import diloco.torch
+import numpy as np
+import pytest
+import torch
+from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training
+from torch import nn
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+
+def adam(parameters: object) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_of_another_model_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"trains 6 parameters that the model does not have \(one of shape \[4, 3\], .* and 1 more\)"):
+        diloco.torch.join(model(), optimizer=adam(model().parameters()), environment={})
+
+
+def test_a_parameter_that_no_optimizer_trains_is_named() -> None:
+    net = model()
+    with pytest.raises(ValueError, match=r"no optimizer trains 1\.weight, 1\.bias, 2\.weight, 2\.bias: .* requires_grad"):
+        diloco.torch.join(net, optimizer=adam(net[0].parameters()), environment={})
+
+
+def test_a_parameter_that_two_optimizers_train_is_named() -> None:
+    net = model()
+    with pytest.raises(ValueError, match=r"more than one optimizer trains 0\.weight, 0\.bias"):
+        diloco.torch.join(net, optimizer=[adam(net.parameters()), adam(net[0].parameters())], environment={})
+
+
+def test_something_that_is_no_optimizer_is_refused() -> None:
+    with pytest.raises(TypeError, match="not str"):
+        diloco.torch.join(model(), optimizer=["adam"], environment={})  # type: ignore[list-item]
+
+
+def test_frozen_parameters_several_optimizers_and_tied_parameters_are_allowed() -> None:
+    net = model()
+    net[2].requires_grad_(False)
+    net.append(nn.Linear(3, 4))
+    net[3].weight = net[0].weight
+    optimizers = [adam(net[0].parameters()), adam([*net[1].parameters(), net[3].bias])]
+    with pytest.raises(SystemExit, match="64"):  # all is well with the model, and this is no pod of a job
+        diloco.torch.join(net, optimizer=optimizers, environment={})
+
+
+def test_a_program_is_told_which_parameters_were_overwritten(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(60)))
+    net = nn.Linear(3, 2)
+    told: list[str] = []
+    average: dict[str, torch.Tensor] = {}
+
+    def on_adopt(names: Sequence[str]) -> None:
+        told.extend(names)
+        average.update({name: net.get_parameter(name).detach().clone() for name in names})
+
+    arrays = {"bias": np.full(2, 3, np.float32), "weight": np.full((2, 3), 5, np.float32)}
+    with LocalSyncer(place) as syncer:
+        first = LocalLearner(place, syncer.address, "a", arrays=arrays, embeddings=(), step_seconds=0.02).start()
+        while first.session is None:
+            first._thread.join(0.01)
+        session = diloco.torch.join(
+            net, optimizer=adam(net.parameters()), on_adopt=on_adopt, environment=place.of_learner(syncer.address, "b")
+        )
+        assert {"bias", "weight"} == set(told)
+        joined = len(told)
+        with session:
+            for _ in session.batches(lambda numbers: numbers, 2):
+                session.step(tokens=2)
+        first.wait()
+    assert session.done
+    assert len(told) > joined + 2, "in the course of the training, and at its end"
+    assert all(torch.equal(average[name], parameter) for name, parameter in net.named_parameters())
