@@ -159,7 +159,8 @@ class LocalSyncer:
         return self.outcome
 
     def report(self) -> Report:
-        return asyncio.run_coroutine_threadsafe(self.syncer.engine.report(), self._loop).result(WAIT_TIMEOUT)
+        report: Report = self.call(self.syncer.engine.report)
+        return report
 
     def unit(self, name: str) -> UnitReport | None:
         return next((one for one in self.report().units if one.unit == name), None)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from diloco import contract
 from diloco.algorithm import codec
 from diloco.algorithm.coordinator import Coordinator, refuse
-from diloco.algorithm.events import Action, Broadcast, Close, Metadata, Offer, Push, Reason, Refusal, Skipped
+from diloco.algorithm.events import Action, Broadcast, Close, Merged, Metadata, Offer, Push, Reason, Refusal, Skipped
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
-from diloco.algorithm.shard import Decoded, Shard
+from diloco.algorithm.shard import Decoded, Shard, Update
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.wording import plural
 
@@ -163,10 +163,14 @@ class Core:
         """As `Coordinator.wake_at`."""
         return self.coordinator.wake_at(now)
 
+    def installed(self, close: Close, update: Update | None, now: float) -> Merged | Skipped:
+        """Put the result of `Shard.compute` in place, in shard and coordinator at once."""
+        self.shard.install(close, update)
+        return self.coordinator.applied(close.t, now, finite=update is not None)
+
     def _merge(self, close: Close, now: float) -> list[Action]:
         update = self.shard.compute(close)
-        self.shard.install(close, update)
-        outcome = self.coordinator.applied(close.t, now, finite=update is not None)
+        outcome = self.installed(close, update, now)
         if update is None or isinstance(outcome, Skipped):
             return [outcome]
         return [outcome, Broadcast(update.t, update.fragment, update.base, self.coding, update.payload)]

@@ -104,6 +104,10 @@ class Shard:
         the seed."""
         return self._seeded_values()[p]
 
+    def whole(self, p: int) -> memoryview:
+        """The payload of fragment p in FLOAT32. It shares the value's memory; values of a shard are finite, so nothing is searched."""
+        return memoryview(self.value(p).astype("<f4", copy=False)).cast("B")
+
     def restore(
         self, versions: Sequence[int], values: Sequence[Array], momentum: Sequence[Array], residual: Sequence[Array | None]
     ) -> None:

@@ -1,6 +1,8 @@
 """The owner of the syncer's state: one task that takes the learners' events one by one, gives each to the part that it concerns, and lets
 the core decide. Only this task changes membership, work, exchanges and statistics, so the order of the queue is the order of changes.
 
+It does no arithmetic on large fragments: a stream's reader has its pushes decoded, and merges are computed, in threads that change nothing.
+
 See docs/decisions/0072-threads-and-event-loops.md.
 """
 
@@ -14,7 +16,8 @@ import time
 from collections.abc import Callable
 
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Finish, Snapshot
+from diloco.algorithm.events import Finish, Refusal, Snapshot
+from diloco.algorithm.shard import Decoded
 from diloco.contract import Result
 from diloco.protocol.diloco_pb2 import Chunk, Done, Refused, Report, ToLearner, Work
 from diloco.protocol.framing import Transfer
@@ -25,16 +28,20 @@ from diloco.syncer.exchange import Exchanges
 from diloco.syncer.history import History
 from diloco.syncer.membership import Membership
 from diloco.syncer.peer import (
+    WITHOUT_SLOT,
     ByeReceived,
     EvaluationReceived,
     HelloReceived,
+    MergeComputed,
     Peer,
     Peers,
     ProgressReported,
     ProtocolViolation,
+    PushDecoded,
+    PushOffered,
+    SeedReceived,
     StreamEvent,
     StreamLost,
-    TransferReceived,
     WorkRequested,
 )
 from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
@@ -82,13 +89,12 @@ class Engine:
         self._peers = Peers()
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window)
         self.work = WorkOfSessions(state.ledger)
-        self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats)
+        self._events: asyncio.Queue[StreamEvent | MergeComputed | None] = asyncio.Queue()
+        self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self._events.put_nowait)
         self._membership = Membership(
             config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation
         )
         self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
-        self._events: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
-        self._at_work = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._began_finished = state.core is not None and state.core.t == training.steps
         self._finished_at: float | None = None
@@ -112,10 +118,24 @@ class Engine:
         """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that a learner may not send."""
         return self.exchanges.expected_bytes(chunk)
 
-    async def report(self) -> Report:
+    async def push(self, peer: Peer, transfer: Transfer) -> None:
+        """Take a complete PUSH. Called by the stream's reader, which reads on afterwards: so one answer of a stream at a time is decoded,
+        only one that was asked for, and what follows it on the stream stays behind it."""
+        offered = PushOffered(peer, transfer.header, asyncio.get_running_loop().create_future())
+        self.submit(offered)
+        offer = await offered.admitted
+        session = peer.session
+        if offer is None or session is None:
+            return
+        decoded: Decoded | Refusal | None = None
+        try:
+            decoded = await self.exchanges.decode(session, offer, transfer.payload)
+        finally:
+            self.submit(PushDecoded(peer, offer, decoded))
+
+    def report(self) -> Report:
         """The present state of the job."""
-        async with self._at_work:
-            return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats, self._clock())
+        return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats, self._clock())
 
     def result(self) -> Result:
         """The result of a complete job."""
@@ -155,18 +175,18 @@ class Engine:
 
         After COMPLETE the final snapshot is durable. After DRAINED the newest snapshot that the volume could take is.
         """
-        async with self._at_work:
-            await self._advance()
+        self._advance()
         while not self._stopping.is_set() and not self._over():
             try:
                 event = await asyncio.wait_for(self._events.get(), self._timeout())
             except TimeoutError:
                 event = None
-            async with self._at_work:
-                if event is not None:
-                    await self._take(event)
-                self._membership.expire(self._clock())
-                await self._advance()
+            if isinstance(event, MergeComputed):
+                self.exchanges.merged(event, self._clock())
+            elif event is not None:
+                await self._take(event)
+            self._membership.expire(self._clock())
+            self._advance()
         self._disconnect()
         return await self._conclude()
 
@@ -241,7 +261,9 @@ class Engine:
             rejected = await self._handle(peer, peer.session, event, now)
             if rejected is not None:
                 self._membership.refuse(peer, rejected, now)
-        if not isinstance(event, (ProgressReported, StreamLost)):
+        if isinstance(event, PushOffered) and not event.admitted.done():
+            event.admitted.set_result(None)
+        if not isinstance(event, WITHOUT_SLOT):
             peer.slots.release()
 
     async def _handle(self, peer: Peer, session: UnitSession, event: StreamEvent, now: float) -> Rejected | None:
@@ -249,10 +271,15 @@ class Engine:
         match event:
             case ProgressReported():
                 return self._progress_reported(peer, session, now)
-            case TransferReceived() if event.transfer.header.kind == Chunk.SEED:
+            case SeedReceived():
                 return await self._seed_received(peer, session, event.transfer, now)
-            case TransferReceived():
-                return await self.exchanges.push(session, event.transfer, now)
+            case PushOffered():
+                offer = self.exchanges.offered(session, event.header, now)
+                if isinstance(offer, Rejected):
+                    return offer
+                event.admitted.set_result(offer)
+            case PushDecoded():
+                return self.exchanges.decoded(session, event.offer, event.decoded, now)
             case WorkRequested():
                 for lease, start, end in self.work.lease(session, event.samples):
                     peer.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
@@ -292,17 +319,17 @@ class Engine:
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 
-    async def _advance(self) -> None:
+    def _advance(self) -> None:
         now = self._clock()
         before = self.exchanges.t
-        actions = await self.exchanges.advance(now)
+        orders = self.exchanges.advance(now)
         core = self.exchanges.core
         if core is None:
             return
         if core.t > before:
             self._history.step(core, now)  # before the snapshot: one of this step holds its loss
-        for action in actions:
-            match action:
+        for order in orders:
+            match order:
                 case Snapshot():
                     self._snapshots.offer(self._snapshot_data(core))
                 case Finish():

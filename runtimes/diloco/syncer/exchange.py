@@ -1,26 +1,29 @@
-"""The core at work: what learners send is passed to it, and its actions are carried out on the peers.
+"""The core at work: what learners send is passed to it, and its orders are carried out on the shard and on the peers.
 
-Decoding and merging of a large fragment run in a thread. The event loop serves the streams meanwhile; events wait their turn. Only the
-engine's task uses it. See docs/decisions/0072-threads-and-event-loops.md.
+Answers to pulls are decoded and merges are computed in threads if the fragment is large. Both change nothing; what they give is put in
+place by the engine's task, which alone uses the other methods.
+
+See docs/decisions/0072-threads-and-event-loops.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Buffer, Callable, Sequence
 
-from diloco.algorithm.codec import Coding, encode, payload_bytes
+from diloco.algorithm.codec import Coding, payload_bytes
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Marks, Merged, Metadata, Offer, Pull, Push, Reason, Skipped
+from diloco.algorithm.events import Close, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Skipped
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
 from diloco.data.ledger import LedgerError
 from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused
 from diloco.protocol.framing import FramingError, Transfer
 from diloco.syncer.outgoing import Version
-from diloco.syncer.peer import Peer, Peers
+from diloco.syncer.peer import MergeComputed, Peer, Peers
 from diloco.syncer.seeding import Seeding
 from diloco.syncer.sessions import Rejected, UnitSession
 from diloco.syncer.unit_stats import UnitStatsTable
@@ -31,12 +34,14 @@ _log = logging.getLogger(__name__)
 INLINE_ELEMENTS = 1 << 18
 """Fragments up to this many values (1 MiB) are merged and decoded in the event loop: a thread would cost more."""
 
+type Submit = Callable[[MergeComputed], None]
+
 
 class Exchanges:
     """The core of one job, and the parameters on their way. `now` is in seconds on one clock."""
 
-    def __init__(self, training: Training, core: Core | None, peers: Peers, work: Work, unit_stats: UnitStatsTable) -> None:
-        """`core`: of the restored state; None: the job has no parameters yet."""
+    def __init__(self, training: Training, core: Core | None, peers: Peers, work: Work, unit_stats: UnitStatsTable, submit: Submit) -> None:
+        """`core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's task."""
         self.core = core
         """None: no learner has said yet what the model looks like."""
         self.seeding = Seeding()
@@ -44,6 +49,8 @@ class Exchanges:
         self._peers = peers
         self._work = work
         self._unit_stats = unit_stats
+        self._submit = submit
+        self._merges: set[asyncio.Task[Update | None]] = set()
 
     @property
     def seeded(self) -> bool:
@@ -114,25 +121,38 @@ class Exchanges:
             return Rejected(Refused.PROTOCOL, str(error))
         return None
 
-    async def push(self, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
-        """Take a learner's answer to a pull. Not None: the learner must be refused; a single contribution is refused here, and counted."""
-        header, core = transfer.header, self._core()
+    def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
+        """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
         marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
         offer = Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
-        push = Push(offer, transfer.payload)
-        refusal = await self._run(core, header.fragment, lambda: core.push(session.unit, push, now))
-        stats = self._unit_stats.of(session.unit)
-        if refusal is not None:
-            if refusal.reason is Reason.NON_FINITE:
-                return Rejected(Refused.NONFINITE, refusal.message)
-            stats.refuse(refusal.reason.value)
-            _log.info("%s", refusal.message)
-            return None
-        stats.contributed(now)
+        refusal = self._core().coordinator.admit(session.unit, offer, now)
+        return offer if refusal is None else self._refused(session, refusal)
+
+    async def decode(self, session: UnitSession, offer: Offer, payload: Buffer) -> Decoded | Refusal:
+        """Decode an answer that was admitted, for any task. Changes nothing."""
+        core = self._core()
+        return await self._run(core, offer.fragment, lambda: core.decode(session.unit, Push(offer, payload)))
+
+    def decoded(self, session: UnitSession, offer: Offer, decoded: Decoded | Refusal | None, now: float) -> Rejected | None:
+        """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
+        core = self._core()
+        if not isinstance(decoded, Decoded):
+            core.coordinator.rejected(session.unit, offer, now)
+            return self._refused(session, decoded) if decoded is not None else None
+        if refusal := core.contributed(session.unit, offer, decoded, now):
+            return self._refused(session, refusal)
+        self._unit_stats.of(session.unit).contributed(now)
         try:
-            self._work.commit(session, header)
+            self._work.commit(session, offer.marks)
         except LedgerError as error:
             return Rejected(Refused.PROTOCOL, str(error))
+        return None
+
+    def _refused(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
+        if refusal.reason is Reason.NON_FINITE:
+            return Rejected(Refused.NONFINITE, refusal.message)
+        self._unit_stats.of(session.unit).refuse(refusal.reason.value)
+        _log.info("%s", refusal.message)
         return None
 
     async def seed(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> bool | Rejected:
@@ -156,47 +176,67 @@ class Exchanges:
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 
-    async def advance(self, now: float) -> list[Action]:
-        """Let the core decide and carry its actions out. Returns them: snapshots and the end are the caller's."""
+    def advance(self, now: float) -> list[Order]:
+        """Let the core decide and carry its orders out. Returns them: snapshots and the end are the caller's."""
         core = self.core
-        if core is None or not core.seeded:
-            return []
-        actions = await self._run(core, None, lambda: core.advance(now))
-        for action in actions:
-            self._carry_out(core, action)
-        return actions
+        carried_out: list[Order] = []
+        while core is not None and (orders := core.coordinator.advance(now)):
+            for order in orders:
+                self._carry_out(core, order, now)
+            carried_out += orders
+        return carried_out
+
+    def merged(self, event: MergeComputed, now: float) -> None:
+        """Put a merge in place that was computed in a thread."""
+        self._install(self._core(), event.close, event.computed.result(), now)
 
     def wake_at(self, now: float) -> float | None:
         """When to call `advance` if no event comes before; None: only an event changes anything."""
         return self.core.wake_at(now) if self.core is not None else None
 
-    def _carry_out(self, core: Core, action: Action) -> None:
-        match action:
+    def _carry_out(self, core: Core, order: Order, now: float) -> None:
+        match order:
             case Pull():
                 for peer, session in self._peers.joined():
-                    if session.unit in action.units:
-                        peer.outgoing.pull(action.fragment, action.t)
-            case Broadcast():
-                whole = _whole(core, action.fragment)
-                version = Version(action.fragment, action.t, action.base, action.coding, action.payload, whole.full)
-                for peer, _ in self._peers.joined():
-                    peer.outgoing.broadcast(version)
-            case Merged():
-                _log.debug("outer step %d merged fragment %d of %s", action.t, action.fragment, ", ".join(action.units))
+                    if session.unit in order.units:
+                        peer.outgoing.pull(order.fragment, order.t)
+            case Close() if core.fragments[order.fragment].size <= INLINE_ELEMENTS:
+                self._install(core, order, core.shard.compute(order), now)
+            case Close():
+                merge = asyncio.create_task(asyncio.to_thread(core.shard.compute, order), name=f"merge-{order.t}")
+                self._merges.add(merge)  # an event loop holds its tasks weakly
+                merge.add_done_callback(self._merges.discard)
+                merge.add_done_callback(lambda computed: self._submit(MergeComputed(order, computed)))
             case Skipped():
-                _log.info("outer step %d leaves fragment %d unchanged: %s", action.t, action.fragment, action.message)
+                self._skipped(order)
+
+    def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
+        """The merge takes its place in one go: shard, coordinator, peers."""
+        outcome = core.installed(close, update, now)
+        if isinstance(outcome, Skipped):
+            self._skipped(outcome)
+            return
+        assert update is not None
+        _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
+        whole = _whole(core, update.fragment)
+        version = Version(update.fragment, update.t, update.base, core.coding, update.payload, whole.full)
+        for peer, _ in self._peers.joined():
+            peer.outgoing.broadcast(version)
+
+    def _skipped(self, skipped: Skipped) -> None:
+        _log.info("outer step %d leaves fragment %d unchanged: %s", skipped.t, skipped.fragment, skipped.message)
 
     def _core(self) -> Core:
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined
         return self.core
 
     async def _run[T](self, core: Core, p: int | None, work: Callable[[], T]) -> T:
-        """Run `work` of the core, in a thread if fragment p (None: the largest one) is large."""
+        """Run `work`, in a thread if fragment p (None: the largest one) is large."""
         largest = max(fragment.size for fragment in core.fragments) if p is None else core.fragments[p].size
         return work() if largest <= INLINE_ELEMENTS else await asyncio.to_thread(work)
 
 
 def _whole(core: Core, p: int) -> Version:
     """The current version of fragment p in FLOAT32."""
-    value = core.value(p)
-    return Version(p, core.version(p), -1, Coding.FLOAT32, b"", lambda: encode(Coding.FLOAT32, value))
+    payload = core.shard.whole(p)
+    return Version(p, core.version(p), -1, Coding.FLOAT32, b"", lambda: payload)

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diloco.protocol.diloco_pb2 import Bye, Evaluation, Hello, Progress
+from diloco.algorithm.events import Close, Offer, Refusal
+from diloco.algorithm.shard import Decoded, Update
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress
 from diloco.protocol.framing import Transfer
 from diloco.syncer.outgoing import Outgoing
 from diloco.syncer.sessions import UnitSession
@@ -76,11 +78,31 @@ class ProgressReported:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferReceived:
-    """A complete PUSH or SEED."""
+class SeedReceived:
+    """A complete SEED of one fragment."""
 
     peer: Peer
     transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class PushOffered:
+    """A complete PUSH; its payload stays with the stream's reader, which waits for `admitted`."""
+
+    peer: Peer
+    header: Chunk
+    admitted: asyncio.Future[Offer | None]
+    """None: not to be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushDecoded:
+    """The reader has decoded what was admitted."""
+
+    peer: Peer
+    offer: Offer
+    decoded: Decoded | Refusal | None
+    """None: the reader was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +145,25 @@ class ProtocolViolation:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class MergeComputed:
+    """A thread has computed what a close order asks for."""
+
+    close: Close
+    computed: asyncio.Task[Update | None]
+
+
 StreamEvent = (
-    HelloReceived | ProgressReported | TransferReceived | WorkRequested | EvaluationReceived | ByeReceived | StreamLost | ProtocolViolation
+    HelloReceived
+    | ProgressReported
+    | SeedReceived
+    | PushOffered
+    | PushDecoded
+    | WorkRequested
+    | EvaluationReceived
+    | ByeReceived
+    | StreamLost
+    | ProtocolViolation
 )
+WITHOUT_SLOT = (ProgressReported, PushOffered, PushDecoded, StreamLost)
+"""Events of a stream of which few can wait at a time by their nature."""

@@ -9,21 +9,22 @@ from collections.abc import AsyncIterator
 import grpc
 
 from diloco.contract import learner_identity, operator_identity
-from diloco.protocol.diloco_pb2 import FromLearner, Report, ToLearner, WatchRequest
-from diloco.protocol.framing import Assembler, FramingError
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Report, ToLearner, WatchRequest
+from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.changes import Changes
 from diloco.syncer.engine import Engine
 from diloco.syncer.peer import (
+    WITHOUT_SLOT,
     ByeReceived,
     EvaluationReceived,
     HelloReceived,
     Peer,
     ProgressReported,
     ProtocolViolation,
+    SeedReceived,
     StreamEvent,
     StreamLost,
-    TransferReceived,
     WorkRequested,
 )
 
@@ -74,7 +75,7 @@ class Service:
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
         while True:
             mark = self._changes.mark
-            report = await self._engine.report()
+            report = self._engine.report()
             await context.write(report)
             if report.done:
                 return
@@ -101,7 +102,9 @@ class Service:
                         return
                     continue
                 event = _event(peer, message, assembler)
-                if event is not None:
+                if isinstance(event, Transfer):
+                    await self._engine.push(peer, event)
+                elif event is not None:
                     await self._submit(peer, event)
         except FramingError as error:
             await self._submit(peer, ProtocolViolation(peer, str(error)))
@@ -109,21 +112,21 @@ class Service:
         self._engine.submit(StreamLost(peer, "the learner has ended its stream"))
 
     async def _submit(self, peer: Peer, event: StreamEvent) -> None:
-        """Queue an event once this stream has a free slot. Progress needs no slot: a newer one replaces the one before."""
-        if not isinstance(event, ProgressReported):
+        """Queue an event once this stream has a free slot."""
+        if not isinstance(event, WITHOUT_SLOT):
             await peer.slots.acquire()
         self._engine.submit(event)
 
 
-def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> StreamEvent | None:
-    """The event of a message after Hello; None: none yet. Raises FramingError."""
+def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> StreamEvent | Transfer | None:
+    """The event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
     match message.WhichOneof("message"):
         case "progress":
             waiting, peer.progress = peer.progress is not None, message.progress
             return None if waiting else ProgressReported(peer)
         case "chunk":
             transfer = assembler.add(message.chunk)
-            return TransferReceived(peer, transfer) if transfer is not None else None
+            return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
         case "work_wanted":
             return WorkRequested(peer, message.work_wanted.samples)
         case "evaluation":

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from diloco.algorithm.events import Marks
 from diloco.data.ledger import Ledger
-from diloco.protocol.diloco_pb2 import Chunk
 from diloco.syncer.sessions import UnitSession
 
 MOST_SAMPLES = 1 << 24
@@ -69,10 +69,10 @@ class Work:
         """The leases that a learner did not receive which has received `samples_leased` samples."""
         return self._uncommitted.get(session.holder, UncommittedLeases()).after(samples_leased)
 
-    def commit(self, session: UnitSession, header: Chunk) -> None:
+    def commit(self, session: UnitSession, marks: Marks) -> None:
         """The work that an accepted push holds is done. Raises LedgerError."""
-        self.ledger.commit(session.unit, session.attempt, header.samples_done, header.tokens_done, header.steps_done)
-        self._uncommitted.get(session.holder, UncommittedLeases()).committed(header.samples_done)
+        self.ledger.commit(session.unit, session.attempt, marks.samples, marks.tokens, marks.steps)
+        self._uncommitted.get(session.holder, UncommittedLeases()).committed(marks.samples)
 
     def forget(self, holder: str) -> None:
         """The session is over; the next one of the unit takes over in the ledger."""
