@@ -47,6 +47,9 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
 }
 """`make bench`."""
 SIZES: Mapping[str, Benchmark] = {
+    "int4": Benchmark("benchmarks.sizes.int4", ("int4-encode", "int4-decode")),
+    "merge": Benchmark("benchmarks.sizes.merge", ("merge",)),
+    "engine": Benchmark("benchmarks.sizes.engine", ("engine",)),
     "exchange-overhead-sizes": Benchmark("benchmarks.sizes.exchange_overhead", ("exchange-overhead-64MiB", "exchange-overhead-1GiB")),
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
 }
