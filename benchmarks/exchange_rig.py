@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from types import MappingProxyType
+from typing import Any, Self
 
 from builders.certificates import JobCertificates
 from builders.child_processes import die_with_parent
@@ -36,14 +38,15 @@ class Workload:
 class ExchangeRig:
     """One job in a directory of its own."""
 
-    def __init__(self, directory: Path, workload: Workload) -> None:
+    def __init__(self, directory: Path, workload: Workload, training: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """`training`: what differs from the usual."""
         self._directory = directory
-        self._workload = workload
+        self.workload = workload
         directory.mkdir(parents=True)
-        training = Training(steps=1_000_000, checkpoint={"every_steps": 100, "keep": 1})
-        job = JobFile(name="bench", namespace="default", uid="bench", training=training)
-        (directory / "job.json").write_text(job.model_dump_json(by_alias=True))
-        self._certificates = JobCertificates(directory / "tls", job)
+        usual: dict[str, Any] = {"steps": 1_000_000, "checkpoint": {"every_steps": 100, "keep": 1}}
+        self.job = JobFile(name="bench", namespace="default", uid="bench", training=Training(**(usual | dict(training))))
+        (directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
+        self.certificates = JobCertificates(directory / "tls", self.job)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
@@ -58,28 +61,34 @@ class ExchangeRig:
         for process in self._processes:
             process.wait()
 
-    def start_syncer(self) -> subprocess.Popen[bytes]:
+    @property
+    def address(self) -> str:
+        """Of the syncer."""
+        return f"127.0.0.1:{self._port}"
+
+    def start_syncer(self, *command: str) -> subprocess.Popen[bytes]:
+        """`command`: a program around the syncer, instead of it."""
         return self._start(
             "syncer",
-            ["-m", "diloco.syncer"],
+            list(command) or ["-m", "diloco.syncer"],
             {
                 contract.ENV_STATE_DIR: str(self._directory / "state"),
-                contract.ENV_TLS_DIR: str(self._certificates.syncer().folder),
+                contract.ENV_TLS_DIR: str(self.certificates.syncer().folder),
             },
         )
 
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
-        workload = self._workload
+        workload = self.workload
         command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit))]
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *(["--alone"] if alone else [])]
         return self._start(
             unit,
             command,
             {
-                contract.ENV_TLS_DIR: str(self._certificates.learner(unit).folder),
+                contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
                 contract.ENV_UNIT: unit,
                 contract.ENV_ATTEMPT: "1",
-                contract.ENV_SYNCER_ADDRESS: f"127.0.0.1:{self._port}",
+                contract.ENV_SYNCER_ADDRESS: self.address,
             },
         )
 
@@ -90,13 +99,20 @@ class ExchangeRig:
 
     def wait_for_steps(self, units: list[str], count: int) -> None:
         """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
-        timeout = self._workload.timeout(count)
+        timeout = self.workload.timeout(count)
         deadline = time.monotonic() + timeout
         while any(len(self.step_ends(unit)) < count for unit in units):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
-                logs = "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
-                raise RuntimeError(f"the learners do not take {count} steps in {timeout:.0f} s\n{logs}")
+                raise RuntimeError(f"the learners do not take {count} steps in {timeout:.0f} s\n{self.logs()}")
             time.sleep(0.1)
+
+    def snapshots(self) -> list[Path]:
+        """Folders of the syncer's complete snapshots."""
+        return sorted((self._directory / "state" / "snapshots").glob("snapshot-*"))
+
+    def logs(self) -> str:
+        """The end of every process's log."""
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
 
     def _times(self, unit: str) -> Path:
         return self._directory / f"{unit}.times"

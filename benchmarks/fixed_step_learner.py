@@ -26,11 +26,16 @@ TENSORS, COLUMNS = 48, 256
 """Two tensors for each of the 24 fragments."""
 
 
-def model(mebibytes: int) -> Weights:
-    """`mebibytes` of float32 parameters in tensors of nearly equal size."""
-    rng = np.random.default_rng(0)
+def shapes(mebibytes: int) -> dict[str, tuple[int, int]]:
+    """Of `mebibytes` of float32 parameters, in tensors of nearly equal size."""
     rows, more = divmod(mebibytes * (1 << 20) // 4 // COLUMNS, TENSORS)
-    return {f"w{i:02}": rng.standard_normal((rows + (i < more), COLUMNS), dtype=np.float32) for i in range(TENSORS)}
+    return {f"w{i:02}": (rows + (i < more), COLUMNS) for i in range(TENSORS)}
+
+
+def model(mebibytes: int) -> Weights:
+    """Of normal values."""
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes(mebibytes).items()}
 
 
 def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> Iterator[None]:

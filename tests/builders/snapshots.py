@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from builders.core import a_job
 from diloco.algorithm.core import Core
-from diloco.algorithm.fragments import pack_all
+from diloco.algorithm.fragments import pack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.contract import JobFile
@@ -17,6 +17,7 @@ from diloco.data.ledger import Ledger
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.restore import META_FORMAT, snapshot_data
 from diloco.syncer.snapshots import SnapshotStore
+from diloco.syncer.tensor_file import TensorParts
 from diloco.syncer.unit_stats import UnitStatsTable
 from numpy.typing import NDArray
 
@@ -27,7 +28,7 @@ def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", 
     """The folder of a snapshot of step `t` below `root`, in which these are the parameters. None before it is removed."""
     training = a_job(fragments=fragments, sync_interval=max(2, fragments))
     core = Core(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
-    assert core.seed(list(pack_all(core.fragments, arrays))) is None
+    assert core.seed([pack(fragment, arrays) for fragment in core.fragments]) is None
     file = JobFile(name=job, namespace="default", uid=uid, training=training)
     data = snapshot_data(core, Ledger(), UnitStatsTable(), file, {}, {}, LossHistory())
     return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)
@@ -52,4 +53,6 @@ def save_large_snapshot(root: Path, t: int, tensors: int, elements: int, *, job:
         "job": {"uid": "uid", "name": job, "namespace": "default"},
         "core": {"format": CORE_FORMAT, "layout": [[name, [elements], False] for name in names]},
     }
-    return SnapshotStore(root, keep=100).save(t, {f"{kind}/{name}": array for kind in ("value", "momentum") for name in names}, meta)
+    return SnapshotStore(root, keep=100).save(
+        t, TensorParts([{f"{kind}/{name}": array for kind in ("value", "momentum") for name in names}]), meta
+    )

@@ -7,7 +7,7 @@ processing time first, so the largest fragment is at most 4/3 of the best possib
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +85,3 @@ def unpack(fragment: Fragment, flat: Array) -> dict[str, Array]:
     if flat.shape != (fragment.size,):
         raise LayoutError(f"fragment {fragment.index} has {fragment.size} elements, not an array of shape {flat.shape}")
     return {tensor.name: flat[where].reshape(tensor.shape) for tensor, where in fragment.slices()}
-
-
-def pack_all(fragments: Sequence[Fragment], arrays: Mapping[str, NDArray[Any]]) -> tuple[Array, ...]:
-    """`pack` for every fragment, by index."""
-    return tuple(pack(fragment, arrays) for fragment in fragments)

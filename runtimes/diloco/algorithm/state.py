@@ -2,6 +2,8 @@
 
 Timings, memberships and exchanges in progress end with the process. After a restore the learners join anew and take all parameters, and
 the core accepts no answer to an earlier exchange.
+
+See docs/decisions/0152-snapshots-in-pieces.md.
 """
 
 from __future__ import annotations
@@ -11,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diloco.algorithm.codec import finite
-from diloco.algorithm.fragments import Array, Fragment, make_fragments, pack_all, unpack
+from diloco.algorithm.fragments import Array, Fragment, make_fragments, unpack
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
 
 FORMAT: Final = 1
-"""Version of `CoreState.to_tensors`."""
+"""Version of `CoreState.parts` and `CoreState.meta`."""
 
 
 class StateError(ValueError):
@@ -57,16 +58,24 @@ class CoreState:
         """The fragments that `values` belong to."""
         return make_fragments(self.layout, len(self.versions))
 
-    def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """(arrays by name, the rest as JSON). The arrays are views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in
-        the shape of the tensor: a snapshot can be read as a model without knowing the fragments."""
-        tensors: dict[str, NDArray[Any]] = {}
-        for fragment in self.fragments:
+    def parts(self) -> list[dict[str, Array]]:
+        """The arrays of one fragment after the other: views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in the
+        shape of the tensor. A snapshot can be read as a model without knowing the fragments.
+
+        The fragment that was merged longest ago comes first, because it is merged next: what is written in this order is rarely replaced
+        before it is written.
+        """
+        parts = []
+        for fragment in sorted(self.fragments, key=lambda x: (self.versions[x.index], x.index)):
             p = fragment.index
-            for kind, flat in (("value", self.values[p]), ("momentum", self.momentum[p]), ("residual", self.residual[p])):
-                if flat is not None:
-                    tensors |= {f"{kind}/{name}": array for name, array in unpack(fragment, flat).items()}
-        meta = {
+            kinds = (("value", self.values[p]), ("momentum", self.momentum[p]), ("residual", self.residual[p]))
+            flats = [(kind, flat) for kind, flat in kinds if flat is not None]
+            parts.append({f"{kind}/{name}": array for kind, flat in flats for name, array in unpack(fragment, flat).items()})
+        return parts
+
+    def meta(self) -> dict[str, Any]:
+        """Everything but the arrays, as JSON."""
+        return {
             "format": FORMAT,
             "t": self.t,
             "versions": list(self.versions),
@@ -74,24 +83,18 @@ class CoreState:
             "layout": [[x.name, list(x.shape), x.embedding] for x in self.layout.tensors],
             "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.contributions.items())},
         }
-        return tensors, meta
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> CoreState:
-        """The inverse of `to_tensors`; copies the arrays. Raises StateError for anything that does not fit or is not finite."""
+    def allocate(cls, meta: Mapping[str, Any]) -> CoreState:
+        """A state with this meta and arrays of any values, to be filled through `parts` and then given to `checked`. So a stored state is
+        in memory once. Raises StateError for a meta that cannot be used."""
         if meta.get("format") != FORMAT:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:
             layout = Layout(TensorSpec(name, tuple(shape), embedding) for name, shape, embedding in meta["layout"])
             versions = tuple(int(x) for x in meta["versions"])
-            carried = tuple(bool(x) for x in meta["residual"])
             fragments = make_fragments(layout, len(versions))
-            kinds = {kind: _of_kind(kind, tensors) for kind in ("value", "momentum", "residual")}
-            values = pack_all(fragments, kinds["value"])
-            momentum = pack_all(fragments, kinds["momentum"])
-            residual = tuple(
-                pack_all((fragment,), kinds["residual"])[0] if has else None for fragment, has in zip(fragments, carried, strict=True)
-            )
+            carried = [bool(has) for _, has in zip(fragments, meta["residual"], strict=True)]
             contributions = {
                 unit: ContributionStats(int(n), int(last), float(share)) for unit, (n, last, share) in meta["accounts"].items()
             }
@@ -100,13 +103,15 @@ class CoreState:
             raise StateError(f"the state does not fit its own layout: {e}") from e
         except (KeyError, TypeError, ValueError) as e:
             raise StateError(f"the state's description is incomplete or malformed: {type(e).__name__}: {e}") from e
-        if not all(finite(x) for x in (*values, *momentum, *(x for x in residual if x is not None))):
-            raise StateError("the state holds NaN or infinity")
-        for x in (*values, *momentum, *(x for x in residual if x is not None)):
-            x.flags.writeable = False
+        values, momentum = (tuple(np.empty(fragment.size, np.float32) for fragment in fragments) for _ in range(2))
+        residual = tuple(np.empty(fragment.size, np.float32) if has else None for fragment, has in zip(fragments, carried, strict=True))
         return cls(layout, t, versions, values, momentum, residual, contributions)
 
-
-def _of_kind(kind: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    prefix = f"{kind}/"
-    return {name.removeprefix(prefix): array.astype(np.float32, copy=False) for name, array in tensors.items() if name.startswith(prefix)}
+    def checked(self) -> CoreState:
+        """This state, filled and from now on read-only. Raises StateError for NaN and infinity."""
+        arrays = [x for x in (*self.values, *self.momentum, *self.residual) if x is not None]
+        if not all(finite(x) for x in arrays):
+            raise StateError("the state holds NaN or infinity")
+        for x in arrays:
+            x.flags.writeable = False
+        return self

@@ -98,6 +98,7 @@ class Engine:
         self._stopping = asyncio.Event()
         self._began_finished = state.core is not None and state.core.t == training.steps
         self._finished_at: float | None = None
+        self._snapshot_due = False
         self._complete = False
 
     # --- called by the streams ----------------------------------------------------------------------------------------
@@ -165,8 +166,11 @@ class Engine:
     def stop(self) -> None:
         """Request the end, as SIGTERM does: close the streams and write a snapshot."""
         self._stopping.set()
-        self._events.put_nowait(None)
+        self._wake()
         self._changes.notify()
+
+    def _wake(self) -> None:
+        self._events.put_nowait(None)
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -307,7 +311,7 @@ class Engine:
         if isinstance(seeded, Rejected):
             return seeded
         if seeded and self.exchanges.core is not None:
-            self._snapshots.offer(self._snapshot_data(self.exchanges.core))
+            self._snapshot_due = True
             self._changes.notify()
         return None
 
@@ -331,15 +335,22 @@ class Engine:
         for order in orders:
             match order:
                 case Snapshot():
-                    self._snapshots.offer(self._snapshot_data(core))
+                    self._snapshot_due = True
                 case Finish():
                     self._finish(core)
+        self._write_snapshot(core)
+
+    def _write_snapshot(self, core: Core) -> None:
+        """Begin the snapshot that is due. While one is being written, wait, and then take the state of that moment: a state that waits for
+        the writer would hold a second model in memory."""
+        if self._snapshot_due and not self._snapshots.busy:
+            self._snapshot_due = False
+            self._snapshots.begin(self._snapshot_data(core), self._wake)
 
     def _finish(self, core: Core) -> None:
         _log.info("outer step %d of %d is reached", core.t, self._config.job.training.steps)
         self._finished_at = self._clock()
-        if not self._began_finished:
-            self._snapshots.offer(self._snapshot_data(core))
+        self._snapshot_due = not self._began_finished
         for peer, _ in self._peers.joined():
             peer.outgoing.post(ToLearner(done=Done(t=core.t)))
         self._changes.notify()

@@ -5,9 +5,11 @@ See docs/decisions/0002-snapshots-and-rollback.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from diloco.algorithm.core import Core
@@ -21,6 +23,7 @@ from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.snapshot_writer import DurableSnapshot, SnapshotData
 from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
+from diloco.syncer.tensor_file import Array, TensorParts
 from diloco.syncer.unit_stats import UnitStatsTable
 
 _log = logging.getLogger(__name__)
@@ -60,18 +63,18 @@ def snapshot_data(
     losses: LossHistory,
 ) -> SnapshotData:
     """The state at this moment. The arrays are shared with the core, which never writes to them."""
-    tensors, core_meta = core.state().to_tensors()
+    state = core.state()
     meta = {
         "format": META_FORMAT,
         "job": {"uid": job.uid, "name": job.name, "namespace": job.namespace},
-        "core": core_meta,
+        "core": state.meta(),
         "ledger": ledger.to_json(),
         "accounts": unit_stats.to_json(),
         "fences": dict(fences),
         "evaluations": {unit: list(one) for unit, one in evaluations.items()},
         "losses": losses.to_json(),
     }
-    return SnapshotData(core.t, tensors, meta)
+    return SnapshotData(core.t, TensorParts(state.parts()), meta)
 
 
 def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshots | None]:
@@ -90,27 +93,42 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
 def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
     """Read the newest usable state. Blocking. Raises BadState; FencesError for a damaged fences file."""
     fences = load_fences(config.state_dir, config.job.uid)
+    tried: list[CoreState] = []
+
+    def arrays(path: Path, meta: Mapping[str, Any]) -> Mapping[str, Array]:
+        """Of a new state, into which the snapshot is read: it is in memory once."""
+        tried.clear()
+        with _naming(config, store, path):
+            state = _allocate(config, meta)
+        tried.append(state)
+        return {name: array for part in state.parts() for name, array in part.items()}
+
     try:
         if remote is not None:
             remote.restore(store)
-        loaded = store.load_newest()
+        loaded = store.load_newest(arrays)
     except SnapshotError as error:
         raise BadState(str(error)) from error
     if loaded is None:
         return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), None, "")
+    with _naming(config, store, loaded.path):
+        restored = _restored(config, loaded, tried.pop().checked(), fences, copied=_is_copied(remote, loaded))
+    store.drop_old()  # what a crash left between a save and this
+    return restored
+
+
+@contextlib.contextmanager
+def _naming(config: SyncerConfig, store: SnapshotStore, path: Path) -> Iterator[None]:
+    """What is wrong with the content of a snapshot, as BadState that names it."""
     try:
-        state = _state(config, loaded, fences, copied=_is_copied(remote, loaded))
+        yield
     except (LayoutError, StateError, LedgerError) as error:
         raise BadState(
-            f"snapshot {loaded.path.name} in {store.root} does not fit job {config.job.name}: {error}. "
+            f"snapshot {path.name} in {store.root} does not fit job {config.job.name}: {error}. "
             "Give the job a volume of its own, or correct spec.training."
         ) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise BadState(
-            f"snapshot {loaded.path.name} in {store.root} was not written by this program: {type(error).__name__}: {error}"
-        ) from error
-    store.drop_old()  # what a crash left between a save and this
-    return state
+        raise BadState(f"snapshot {path.name} in {store.root} was not written by this program: {type(error).__name__}: {error}") from error
 
 
 def _is_copied(remote: RemoteSnapshots | None, loaded: Loaded) -> bool:
@@ -121,14 +139,17 @@ def _is_copied(remote: RemoteSnapshots | None, loaded: Loaded) -> bool:
         return False
 
 
-def _state(config: SyncerConfig, loaded: Loaded, fences: dict[str, int], *, copied: bool) -> RestoredState:
-    meta = loaded.meta
+def _allocate(config: SyncerConfig, meta: Mapping[str, Any]) -> CoreState:
     if meta.get("format") != META_FORMAT:
         raise StateError(f"it has format {meta.get('format')!r}, this program reads {META_FORMAT}")
-    stored = CoreState.from_tensors(loaded.tensors, meta["core"])
-    training = config.job.training
-    if stored.t > training.steps:
-        raise StateError(f"it is of outer step {stored.t}, beyond training.steps, which is {training.steps}")
+    state = CoreState.allocate(meta["core"])
+    if state.t > config.job.training.steps:
+        raise StateError(f"it is of outer step {state.t}, beyond training.steps, which is {config.job.training.steps}")
+    return state
+
+
+def _restored(config: SyncerConfig, loaded: Loaded, stored: CoreState, fences: dict[str, int], *, copied: bool) -> RestoredState:
+    meta, training = loaded.meta, config.job.training
     core = Core(stored.layout, training, stored)
     same_job = meta["job"]["uid"] == config.job.uid
     if same_job:

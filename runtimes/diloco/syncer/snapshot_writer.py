@@ -2,6 +2,7 @@
 snapshot tries again.
 
 See docs/decisions/0002-snapshots-and-rollback.md.
+See docs/decisions/0152-snapshots-in-pieces.md.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from typing import Any
 
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.snapshots import SnapshotError, SnapshotStore
-from diloco.syncer.tensor_file import Array
+from diloco.syncer.tensor_file import TensorParts
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotData:
-    """A consistent state: arrays that are never written to again, and the rest as JSON."""
+    """A consistent state: arrays that are never written to again, and the rest as JSON. It is written once: the arrays are let go
+    meanwhile."""
 
     t: int
     """Outer step."""
-    tensors: Mapping[str, Array] = field(repr=False)
+    tensors: TensorParts = field(repr=False)
     meta: Mapping[str, Any] = field(repr=False)
 
 
@@ -52,7 +54,6 @@ class SnapshotWriter:
         self._remote = remote
         self._changed = changed
         self._writing = asyncio.Lock()
-        self._waiting: SnapshotData | None = None
         self._task: asyncio.Task[None] | None = None
         self.newest = found
         """The newest durable snapshot."""
@@ -69,15 +70,20 @@ class SnapshotWriter:
         """Whether the newest durable snapshot is everywhere that it should be."""
         return self._remote is None or self.newest is None or self.newest.copied
 
-    def offer(self, data: SnapshotData) -> None:
-        """Write `data` in the background. While a write runs, at most one waits: a newer one replaces it."""
-        self._waiting = data
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._write_waiting(), name="snapshot")
+    @property
+    def busy(self) -> bool:
+        """Whether a write runs."""
+        return self._task is not None and not self._task.done()
+
+    def begin(self, data: SnapshotData, then: Callable[[], None]) -> None:
+        """Write `data` in the background, and call `then` when this is done. Not while `busy`: a state that waits holds memory."""
+        if self.busy:
+            raise RuntimeError("a snapshot is being written")
+        self._task = asyncio.create_task(self._write_in_background(data), name="snapshot")
+        self._task.add_done_callback(lambda _: then())
 
     async def save(self, data: SnapshotData) -> bool:
         """Write `data` after the write in progress. True: it is durable on the volume."""
-        self._waiting = None
         async with self._writing:
             return await self._write(data)
 
@@ -91,16 +97,13 @@ class SnapshotWriter:
         return self.is_copied
 
     async def idle(self) -> None:
-        """Wait until nothing is being written and nothing waits."""
+        """Wait until nothing is being written."""
         if self._task is not None:
             await self._task
 
-    async def _write_waiting(self) -> None:
-        while self._waiting is not None:
-            async with self._writing:
-                data, self._waiting = self._waiting, None
-                if data is not None:
-                    await self._write(data)
+    async def _write_in_background(self, data: SnapshotData) -> None:
+        async with self._writing:
+            await self._write(data)
 
     async def _write(self, data: SnapshotData) -> bool:
         try:

@@ -12,6 +12,7 @@ See docs/decisions/0002-snapshots-and-rollback.md.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -19,15 +20,12 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import safetensors
-import safetensors.numpy
-
-from diloco.syncer.tensor_file import Array, Written, checksum, tensors_checksum, write_tensors
+from diloco.syncer.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
 from diloco.wording import plural
 
 FORMAT_VERSION = 1
@@ -35,6 +33,8 @@ TENSORS_FILE = "tensors.safetensors"
 MANIFEST_FILE = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
 
+type Arrays = Callable[[Path, Mapping[str, Any]], Mapping[str, Array]]
+"""The arrays by name that the snapshot in a folder, with this `meta`, is read into: float32, contiguous and writable."""
 type Json = bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None
 
 _NAME = re.compile(r"^snapshot-(\d{8,})-t(\d+)$")
@@ -58,7 +58,7 @@ class Loaded:
     """The newest usable snapshot. `skipped`: newer ones that were passed over, newest first."""
 
     t: int
-    tensors: dict[str, Array]
+    tensors: Mapping[str, Array]
     meta: dict[str, Any]
     path: Path
     skipped: list[SkippedSnapshot]
@@ -93,13 +93,13 @@ class SnapshotStore:
     def root(self) -> Path:
         return self._root
 
-    def save(self, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> Path:
+    def save(self, t: int, tensors: TensorParts, meta: Mapping[str, Json]) -> Path:
         """Make the state after outer step `t` durable and return its folder; then drop what is beyond `keep`, and earlier snapshots of the
         same step, which this one supersedes. If the newest one is of this step and has these tensors, only its manifest is replaced.
 
-        `tensors` (float32, int64) must not change meanwhile. `meta` is JSON without NaN and infinities. When this returns, file,
-        manifest and folder are on disk. Raises `SnapshotError` when the operating system refuses (earlier snapshots are intact,
-        nothing partial stays), ValueError for tensors or meta that the format cannot hold.
+        The arrays must not change meanwhile; each part is let go once it is written. `meta` is JSON without NaN and infinities. When this
+        returns, file, manifest and folder are on disk. Raises `SnapshotError` when the operating system refuses (earlier snapshots are
+        intact, nothing partial stays), ValueError for a meta that the format cannot hold.
         """
         newest = self._newest
         if newest is not None and newest.t == t and newest.folder.is_dir() and tensors_checksum(tensors) == newest.written:
@@ -137,15 +137,16 @@ class SnapshotStore:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def load_newest(self) -> Loaded | None:
+    def load_newest(self, into: Arrays | None = None) -> Loaded | None:
         """The newest snapshot whose size and checksums hold; None if there is no snapshot.
 
-        Raises `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
+        `into` gives the arrays for each snapshot that is tried, and what it raises ends the search; None: new arrays. Raises
+        `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
         """
         skipped: list[SkippedSnapshot] = []
         for _, path in sorted(self._complete(), reverse=True):
             try:
-                manifest, tensors = _read(path)
+                manifest, tensors = _read(path, into)
             except Unusable as reason:
                 _log.warning("snapshot %s cannot be used: %s", path, reason)
                 self._unusable.add(path)
@@ -250,36 +251,48 @@ def step_of(name: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def read_snapshot(path: Path) -> tuple[int, dict[str, Array], dict[str, Any]]:
-    """Step, tensors (writable) and meta of one snapshot, after checking it. Raises `Unusable`."""
-    manifest, tensors = _read(path)
-    return manifest["t"], tensors, manifest["meta"]
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    manifest = check_snapshot(path)
-    try:
-        tensors = safetensors.numpy.load_file(path / TENSORS_FILE)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise Unusable(f"{TENSORS_FILE} cannot be read: {error}") from error
-    return manifest, {name: tensor if tensor.flags.writeable else tensor.copy() for name, tensor in tensors.items()}
+def _read(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapping[str, Array]]:
+    """The manifest and the tensors of one snapshot, in one pass. Raises `Unusable`, and what `into` raises."""
+    manifest = _read_manifest(path)
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        _compare_size(size, manifest)  # before any memory is reserved
+        found = read_tensors(file, size, into(path, manifest["meta"]) if into is not None else None)
+    _compare(found.written, manifest)
+    if found.wrong:
+        raise Unusable(f"{TENSORS_FILE} cannot be read: {found.wrong}")
+    return manifest, found.tensors
 
 
 def check_snapshot(path: Path) -> dict[str, Any]:
     """The manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
     manifest = _read_manifest(path)
+    with _opened(path) as file:
+        _compare(checksum(file), manifest)
+    return manifest
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The tensors of one snapshot. What the operating system refuses is `Unusable`."""
     try:
         with (path / TENSORS_FILE).open("rb") as file:
-            found = checksum(file)
+            yield file
     except FileNotFoundError as error:
         raise Unusable(f"{TENSORS_FILE} is missing") from error
     except OSError as error:
         raise Unusable(f"{TENSORS_FILE} cannot be read: {error.strerror or error}") from error
-    if found.bytes != manifest["bytes"]:
-        raise Unusable(f"{TENSORS_FILE} has {found.bytes} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
+
+
+def _compare_size(size: int, manifest: Mapping[str, Any]) -> None:
+    if size != manifest["bytes"]:
+        raise Unusable(f"{TENSORS_FILE} has {size} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
+
+
+def _compare(found: Written, manifest: Mapping[str, Any]) -> None:
+    _compare_size(found.bytes, manifest)
     if found.sha256 != manifest["sha256"]:
         raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
-    return manifest
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -313,9 +326,9 @@ def _manifest_checksum(manifest: Mapping[str, Json]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 
-def _write_snapshot(folder: Path, t: int, tensors: Mapping[str, Array], meta: Mapping[str, Json]) -> Written:
+def _write_snapshot(folder: Path, t: int, tensors: TensorParts, meta: Mapping[str, Json]) -> Written:
     with (folder / TENSORS_FILE).open("xb") as file:
-        written = write_tensors(file, tensors)
+        written = write_tensors(file, tensors.shapes, tensors.take())
         file.flush()
         os.fsync(file.fileno())
     _write_manifest(folder, t, written, meta)

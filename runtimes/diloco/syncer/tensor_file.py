@@ -1,9 +1,10 @@
-"""Writing tensors as a safetensors file in one pass, without a second copy of them in memory.
+"""A state's tensors as a safetensors file, written and read in one pass: memory holds the state once, whatever its size.
 
-`safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's
-error. The format is an 8-byte length, a JSON header and the raw buffers; a test compares with the library, which reads it back.
+`safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's error;
+`load_file` makes a second copy. The format is an 8-byte length, a JSON header and the raw buffers; tests compare with the library.
 
 See docs/decisions/0002-snapshots-and-rollback.md.
+See docs/decisions/0152-snapshots-in-pieces.md.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-type Array = NDArray[np.generic]
+type Array = NDArray[np.float32]
 
-_DTYPES = {np.dtype(np.float32): "F32", np.dtype(np.int64): "I64"}
+_DTYPE = "F32"
+_ITEM = 4
 _CHUNK = 16 << 20
 
 
@@ -32,23 +36,40 @@ class Written:
     sha256: str
 
 
-def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> Written:
-    """Write `tensors` (float32 or int64, any shape) to `file` in safetensors format; return its size and checksum.
+class TensorParts:
+    """Float32 arrays by name, in the order in which a file holds them, and in parts that can be let go one by one."""
 
-    Raises ValueError for another dtype or a reserved name before anything is written, OSError as the file does.
-    """
-    # Largest items first, so that every buffer starts at a multiple of its item size; by name, so that equal state gives equal bytes.
-    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    def __init__(self, parts: Iterable[Mapping[str, NDArray[Any]]]) -> None:
+        """Raises ValueError for another dtype, a repeated name, or one that the format reserves."""
+        self._parts = deque(parts)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, array in (item for part in self._parts for item in part.items()):
+            if array.dtype != np.float32:
+                raise ValueError(f"tensor {name!r} is {array.dtype}; a snapshot holds float32 only")
+            if name == "__metadata__":
+                raise ValueError("a tensor cannot be called __metadata__: safetensors reserves that name")
+            if name in self.shapes:
+                raise ValueError(f"tensor {name!r} is there twice")
+            self.shapes[name] = array.shape
+
+    def arrays(self) -> Iterator[Array]:
+        """All of them, in order."""
+        for part in self._parts:
+            yield from part.values()
+
+    def take(self) -> Iterator[Array]:
+        """All of them, in order. A part is let go before the next one begins: what has been replaced meanwhile is freed."""
+        while self._parts:
+            yield from self._parts.popleft().values()
+
+
+def write_tensors(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[Array]) -> Written:
+    """Write a safetensors file; return its size and checksum. `arrays`: float32, in the order of `shapes`. Raises OSError."""
     header: dict[str, object] = {}
     end = 0
-    for name in names:
-        tensor = tensors[name]
-        if tensor.dtype not in _DTYPES:
-            raise ValueError(f"tensor {name!r} is {tensor.dtype}; a snapshot holds float32 and int64 only")
-        if name == "__metadata__":
-            raise ValueError("a tensor cannot be called __metadata__: safetensors reserves that name")
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    for name, shape in shapes.items():
+        start, end = end, end + _ITEM * math.prod(shape)
+        header[name] = {"dtype": _DTYPE, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
@@ -57,20 +78,121 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Array]) -> Written:
         file.write(chunk)
         digest.update(chunk)
         size += len(chunk)
-    for name in names:
-        # A view where the tensor is contiguous; little-endian is what the format demands and all our machines have.
-        data = memoryview(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8))
+    for array in arrays:
+        data = _bytes_of(np.ascontiguousarray(array))
         for at in range(0, len(data), _CHUNK):
-            chunk_view = data[at : at + _CHUNK]
-            file.write(chunk_view)
-            digest.update(chunk_view)
+            piece = data[at : at + _CHUNK]
+            file.write(piece)
+            digest.update(piece)
         size += len(data)
     return Written(size, digest.hexdigest())
 
 
-def tensors_checksum(tensors: Mapping[str, Array]) -> Written:
+def tensors_checksum(tensors: TensorParts) -> Written:
     """Size and checksum of the file that `write_tensors` would write."""
-    return write_tensors(_Nowhere(), tensors)
+    return write_tensors(_Nowhere(), tensors.shapes, tensors.arrays())
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTensors:
+    """What a file held."""
+
+    written: Written
+    """Of all its bytes."""
+    tensors: Mapping[str, Array]
+    """Good only if the checksum is, and `wrong` is empty."""
+    wrong: str
+    """Why it is no such file; empty: it is one."""
+
+
+def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = None) -> ReadTensors:
+    """Read a safetensors file of `size` bytes from its beginning to its end.
+
+    `into`: the arrays to fill, float32, contiguous and writable; None: new ones. The file must hold these names and shapes, and float32
+    only. Whatever it holds, all of it is read, for the checksum. Raises OSError as the file does.
+    """
+    hashing = _Hashing(file)
+    tensors: Mapping[str, Array] = {}
+    wrong = ""
+    try:
+        shapes = _shapes(hashing, size)
+        tensors = {name: np.empty(shape, np.float32) for name, shape in shapes.items()} if into is None else into
+        if {name: array.shape for name, array in tensors.items()} != shapes:
+            raise ValueError("it holds other tensors than its manifest describes")
+        for name in shapes:
+            hashing.fill(_bytes_of(tensors[name]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        wrong = str(error)
+    hashing.skip_rest()
+    return ReadTensors(hashing.written(), tensors, wrong)
+
+
+def _shapes(hashing: _Hashing, size: int) -> dict[str, tuple[int, ...]]:
+    """By name, in the order of the file. Raises ValueError or what a header of another form leads to."""
+    length = int.from_bytes(hashing.read(8), "little")
+    if length > size - 8:
+        raise ValueError(f"its header would have {length} bytes")
+    header = json.loads(hashing.read(length))
+    entries = sorted((entry["data_offsets"], name, entry) for name, entry in header.items() if name != "__metadata__")
+    shapes: dict[str, tuple[int, ...]] = {}
+    at = 0
+    for (start, end), name, entry in entries:
+        shape = tuple(int(n) for n in entry["shape"])
+        if entry["dtype"] != _DTYPE or start != at or end - start != _ITEM * math.prod(shape):
+            raise ValueError(f"tensor {name!r} does not lie there as float32 of its shape, without a gap")
+        shapes[name], at = shape, end
+    if 8 + length + at != size:
+        raise ValueError(f"its header describes {at} bytes of tensors, {size - 8 - length} are there")
+    return shapes
+
+
+def checksum(file: BinaryIO) -> Written:
+    """Size and checksum of what `file` holds from its present position on."""
+    hashing = _Hashing(file)
+    hashing.skip_rest()
+    return hashing.written()
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """A view of a contiguous array; little-endian is what the format demands and all our machines have."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+class _Hashing:
+    """Reads a file and keeps count and checksum of its bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file: Any = file
+        self._digest = hashlib.sha256()
+        self._bytes = 0
+
+    def written(self) -> Written:
+        return Written(self._bytes, self._digest.hexdigest())
+
+    def read(self, size: int) -> bytes:
+        """Exactly so much. Raises ValueError at the end of the file."""
+        data = bytearray(size)
+        self.fill(memoryview(data))
+        return bytes(data)
+
+    def fill(self, view: memoryview) -> None:
+        """Raises ValueError at the end of the file."""
+        at = 0
+        while at < len(view):
+            count = self._file.readinto(view[at : at + _CHUNK])
+            if not count:
+                raise ValueError("it ends too early")
+            self._note(view[at : at + count])
+            at += count
+
+    def skip_rest(self) -> None:
+        buffer = memoryview(bytearray(1 << 20))
+        while count := self._file.readinto(buffer):
+            self._note(buffer[:count])
+
+    def _note(self, piece: memoryview) -> None:
+        self._digest.update(piece)
+        self._bytes += len(piece)
 
 
 class _Nowhere(io.RawIOBase, BinaryIO):
@@ -78,13 +200,3 @@ class _Nowhere(io.RawIOBase, BinaryIO):
 
     def write(self, data: Any, /) -> int:
         return len(data)
-
-
-def checksum(file: BinaryIO) -> Written:
-    """Size and checksum of what `file` holds from its present position on."""
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-    return Written(size, digest.hexdigest())

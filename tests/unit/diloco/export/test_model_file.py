@@ -14,6 +14,7 @@ from diloco.export.model_file import DType, open_model
 from diloco.export.places import ExportError
 from diloco.export.target_file import TargetFile
 from diloco.syncer.snapshots import TENSORS_FILE, SnapshotStore
+from diloco.syncer.tensor_file import TensorParts
 
 
 def exported(where: Path, target: Path, *, dtype: DType = "float32", step: int | None = None) -> Path:
@@ -111,7 +112,7 @@ def test_a_snapshot_without_its_tensors_is_named(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_another_program_is_refused(tmp_path: Path) -> None:
-    SnapshotStore(tmp_path / "s", 1).save(3, {"x": np.zeros(2, np.float32)}, {"epoch": 1})
+    SnapshotStore(tmp_path / "s", 1).save(3, TensorParts([{"x": np.zeros(2, np.float32)}]), {"epoch": 1})
     assert "was not written by this program" in refusal(tmp_path / "s", tmp_path / "model")
 
 

@@ -11,6 +11,7 @@ from builders.snapshots import a_model, save_snapshot
 from diloco.export.places import ExportError, find_snapshot
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.snapshots import MANIFEST_FILE, TEMPORARY_PREFIX, SnapshotStore
+from diloco.syncer.tensor_file import TensorParts
 
 
 def a_state_dir(root: Path, *jobs: str) -> Path:
@@ -114,5 +115,5 @@ def test_a_damaged_manifest_names_the_snapshot_and_the_others(tmp_path: Path) ->
 
 
 def test_a_snapshot_of_another_program_is_refused(tmp_path: Path) -> None:
-    SnapshotStore(tmp_path, 1).save(3, {"x": np.zeros(2, np.float32)}, {"epoch": 1})
+    SnapshotStore(tmp_path, 1).save(3, TensorParts([{"x": np.zeros(2, np.float32)}]), {"epoch": 1})
     assert find_snapshot(str(tmp_path)).job == "?"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.snapshots import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
+from diloco.syncer.tensor_file import TensorParts
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -31,7 +32,7 @@ def local(tmp_path: Path) -> SnapshotStore:
 
 
 def save(store: SnapshotStore, t: int) -> Path:
-    return store.save(t, {"x": np.full(3, t, dtype=np.float32)}, {"epoch": t})
+    return store.save(t, TensorParts([{"x": np.full(3, t, dtype=np.float32)}]), {"epoch": t})
 
 
 def names(uri: str) -> list[str]:
@@ -79,7 +80,7 @@ def test_of_one_step_one_copy_stays(uri: str, local: SnapshotStore, tmp_path: Pa
     remote = RemoteSnapshots(uri, 3)
     for t in (1, 2):
         remote.upload(save(local, t))
-    remote.upload(local.save(2, {"x": np.full(3, 7, dtype=np.float32)}, {}))
+    remote.upload(local.save(2, TensorParts([{"x": np.full(3, 7, dtype=np.float32)}]), {}))
     assert names(uri) == ["snapshot-00000001-t1", "snapshot-00000003-t2"]
 
 
@@ -88,7 +89,7 @@ def test_new_manifest_is_copied_without_the_tensors(
 ) -> None:
     remote = RemoteSnapshots(uri, 3)
     remote.upload(save(local, 1))
-    path = local.save(1, {"x": np.full(3, 1, dtype=np.float32)}, {"epoch": 1, "evaluations": 2})
+    path = local.save(1, TensorParts([{"x": np.full(3, 1, dtype=np.float32)}]), {"epoch": 1, "evaluations": 2})
     fs, _ = fsspec.core.url_to_fs(uri)
     real, put = type(fs).put_file, []
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from diloco.syncer.main import main
 from diloco.syncer.remote import RemoteSnapshots
 from diloco.syncer.restore import BadState
 from diloco.syncer.snapshots import SnapshotError, SnapshotStore
-from diloco.syncer.tensor_file import write_tensors
+from diloco.syncer.tensor_file import TensorParts, write_tensors
 
 LONG = 100_000
 LINGERING = Timeouts(reconnect_window=0.5, farewell=WAIT_TIMEOUT, linger=2.0)
@@ -119,7 +122,7 @@ def test_a_snapshot_of_an_earlier_release_has_no_loss_history(tmp_path: Path) ->
     train_until(place, 5)
     loaded = stored(place).load_newest()
     assert loaded is not None
-    stored(place).save(loaded.t, loaded.tensors, {key: value for key, value in loaded.meta.items() if key != "losses"})
+    stored(place).save(loaded.t, TensorParts([loaded.tensors]), {key: value for key, value in loaded.meta.items() if key != "losses"})
     with LocalSyncer(place) as syncer:
         assert (syncer.report().t, list(syncer.report().losses)) == (loaded.t, [])
 
@@ -182,15 +185,58 @@ def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Pat
         learner.wait()
 
 
+def test_a_snapshot_whose_tensors_lie_in_the_order_of_their_names_is_read(tmp_path: Path) -> None:
+    """Releases before this one wrote them so, as the safetensors library does."""
+    place = place_for(tmp_path)
+    train_until(place, 10)
+    loaded = stored(place).load_newest()
+    assert loaded is not None
+    names = sorted(loaded.tensors)
+    assert names != list(loaded.tensors)
+    stored(place).save(loaded.t + 1, TensorParts([{name: loaded.tensors[name] for name in names}]), loaded.meta)
+    stored(place).save(loaded.t, TensorParts([loaded.tensors]), loaded.meta)
+    values = []
+    for newest in (loaded.t, loaded.t + 1):
+        with LocalSyncer(place) as syncer, RawLearner(syncer, unit=f"raw-{newest}") as learner:
+            learner.hello()
+            values.append({p: bytes(learner.receive(lambda x, p=p: x.header.fragment == p).payload) for p in range(2)})  # type: ignore[misc]
+        shutil.rmtree(stored(place).paths()[0])
+    assert values[0] == values[1]
+
+
+def test_a_snapshot_that_is_due_during_a_write_holds_the_state_at_the_end_of_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
+) -> None:
+    """One that waited with an older state would hold a second model in memory."""
+    go_on, writes = threading.Event(), []
+
+    def slowly(*arguments: Any) -> object:
+        writes.append(1)
+        if len(writes) == 2:
+            go_on.wait(WAIT_TIMEOUT)
+        return write_tensors(*arguments)
+
+    monkeypatch.setattr(snapshots, "write_tensors", slowly)
+    place = place_for(tmp_path, every=5)
+    with LocalSyncer(place) as syncer:
+        learners.append(LocalLearner(place, syncer.address, "u").start())
+        t = until(lambda: (r := syncer.report()).t > 22 and r.t, "three more snapshots to be due")
+        assert (len(writes), syncer.report().snapshot_t) == (2, 0)
+        go_on.set()
+        until(lambda: syncer.report().snapshot_t > 5, "the next snapshot")
+        names = [path.name for path in stored(place).paths()]
+    assert min(snapshots.step_of(name) or 0 for name in names if snapshots.generation_of(name) == 3) >= t
+
+
 def test_a_full_disk_does_not_stop_training_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
 ) -> None:
     write, full = write_tensors, True
 
-    def on_a_full_disk(file: object, tensors: object) -> object:
+    def on_a_full_disk(*arguments: Any) -> object:
         if full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, tensors)  # type: ignore[arg-type]
+        return write(*arguments)
 
     monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
     place = place_for(tmp_path)
@@ -208,10 +254,10 @@ def test_a_full_disk_does_not_stop_training_and_heals(
 def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, full = write_tensors, True
 
-    def on_a_full_disk(file: object, tensors: object) -> object:
+    def on_a_full_disk(*arguments: Any) -> object:
         if full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, tensors)  # type: ignore[arg-type]
+        return write(*arguments)
 
     monkeypatch.setattr(snapshots, "write_tensors", on_a_full_disk)
     place = place_for(tmp_path, steps=10)
@@ -287,7 +333,7 @@ def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, mo
         patch.setattr(SnapshotStore, "drop_old", lambda _: None)
         loaded = stored(place).load_newest()
         assert loaded is not None
-        stored(place).save(10, loaded.tensors, loaded.meta)
+        stored(place).save(10, TensorParts([loaded.tensors]), loaded.meta)
     assert len(final_snapshots(place, 10)) == 2
     with LocalSyncer(place) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE

@@ -1,0 +1,90 @@
+"""[syncer-memory] Peak of the syncer's memory while snapshots are written and eight learners take part, over what it must hold.
+
+What it must hold: per fragment value and momentum, with int4 also the residual, and two fragments for each learner. The learners hold no
+model (`light_learners`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.contract import Training
+from diloco.syncer.snapshots import generation_of
+
+from benchmarks.exchange_rig import ExchangeRig, Workload
+from benchmarks.figure import Figure, rounded
+from benchmarks.fixed_step_learner import shapes
+from benchmarks.sizes.light_learners import light_learners
+from benchmarks.sizes.own_process import in_own_process
+
+LIMIT = 1.2
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    workload: Workload
+    learners: int
+    every_steps: int
+    snapshots: int
+    """How many to wait for, the one of the seed not counted."""
+
+
+FULL = Size(Workload(mebibytes=1024, step_seconds=1.5), learners=8, every_steps=16, snapshots=2)
+SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5, snapshots=1)
+
+
+def must_hold(workload: Workload, training: Training, learners: int) -> int:
+    """Bytes."""
+    layout = Layout(TensorSpec(name, shape) for name, shape in shapes(workload.mebibytes).items())
+    fragments = make_fragments(layout, training.fragments)
+    copies = 3 if training.compression == "Int4" else 2
+    return 4 * (copies * layout.size + 2 * learners * max(fragment.size for fragment in fragments))
+
+
+def peak(pid: int) -> int:
+    """The largest resident set of a process so far, bytes."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+async def peak_while_training(rig: ExchangeRig, size: Size) -> tuple[int, int]:
+    """(peak when all learners have joined, peak when the snapshots are written), bytes."""
+    syncer = rig.start_syncer()
+    async with light_learners(rig, size.learners):
+        joined = peak(syncer.pid)
+        deadline = time.monotonic() + size.workload.timeout(10 * size.every_steps * (size.snapshots + 1))
+        while max((generation_of(path.name) or 0 for path in rig.snapshots()), default=0) <= size.snapshots:
+            if time.monotonic() > deadline or syncer.poll() is not None:
+                raise RuntimeError(f"no {size.snapshots} snapshots came after that of the seed\n{rig.logs()}")
+            await asyncio.sleep(0.5)
+        return joined, peak(syncer.pid)
+
+
+def peaks(size: Size, compression: str) -> tuple[int, int, int]:
+    """(peak when all learners have joined, peak when the snapshots are written, what the syncer must hold), bytes."""
+    training = {"compression": compression, "checkpoint": {"every_steps": size.every_steps, "keep": 1}}
+    with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload, training) as rig:
+        joined, trained = asyncio.run(peak_while_training(rig, size))
+        return joined, trained, must_hold(size.workload, rig.job.training, size.learners)
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    """The larger ratio of both codings."""
+    size = SMOKE if smoke else FULL
+    ratios, details = [], {}
+    for compression in ("BFloat16", "Int4"):
+        joined, trained, bound = in_own_process(peaks, size, compression)
+        ratios.append(trained / bound)
+        details[compression] = {"joined_mib": joined // MIB, "peak_mib": trained // MIB, "must_hold_mib": bound // MIB}
+    value = max(ratios)
+    yield Figure("syncer-memory", value, "ratio", LIMIT, value <= LIMIT, len(ratios), {"ratios": rounded(ratios, 3), **details})
