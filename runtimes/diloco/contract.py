@@ -160,6 +160,8 @@ class Exit(enum.IntEnum):
     """The syncer and this learner do not accept each other's certificate, or it has another identity."""
     BAD_STATE = 69
     """Syncer: the volume holds state that cannot be used, e.g. of another model."""
+    REFUSED_QUARANTINED = 70
+    """The learner's contributions were refused again and again as outliers."""
     DRAINED = 143
     """SIGTERM was obeyed: state handed back, nothing lost."""
 

@@ -88,7 +88,7 @@ class Done:
 
 
 class InProcessManager:
-    """What DiLoCo uses of torchft's manager, without its quorum service: nobody fails, and every round commits."""
+    """What DiLoCo uses of torchft's manager, without its quorum service: every round commits."""
 
     _use_async_quorum = False
 

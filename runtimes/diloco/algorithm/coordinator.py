@@ -10,13 +10,14 @@ The clock t counts outer steps. The coordinator takes step t when
 With (4) the step launches the exchange of p: the coordinator pulls p from every live learner that has trained p since its last adoption.
 An answer goes through `admit`, before anything of it is decoded, and then through `contributed` or `rejected`. The exchange is closed as
 soon as all that were asked have answered or left; `Exchange.closes_at` limits the wait. `Close` orders a shard to merge it, and the
-shard's result comes back with `applied`. The merge of step t makes version t of the fragment.
+shard's result comes back with `applied`. The merge of step t makes version t of the fragment. Contributions that the guards refuse are
+taken out before that, and their units with them: `Distrusted`.
 
 A fragment has one exchange at a time, as tau < H. Its value cannot change while an answer of an open exchange is decoded.
 
 After every event, and at `wake_at`, the caller calls `advance` until it returns nothing. Not thread-safe.
 
-See docs/decisions/0148-coordinator-and-shard.md.
+See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0153-guards.md.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from typing import Final
 
 from diloco import contract
 from diloco.algorithm.codec import Coding, coding_for
-from diloco.algorithm.events import Close, Finish, Merged, Metadata, Offer, Order, Pull, Reason, Refusal, Skipped, Snapshot
+from diloco.algorithm.events import Close, Distrusted, Finish, Merged, Metadata, Offer, Order, Pull, Reason, Refusal, Skipped, Snapshot
 from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
+from diloco.algorithm.guards import Guard, Measured
 from diloco.algorithm.members import Member, mean_step_seconds
 from diloco.algorithm.pacing import OuterStepBudget
+from diloco.algorithm.quarantine import Quarantine
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats
 from diloco.algorithm.weights import shares, weight
@@ -47,11 +50,12 @@ class Coordinator:
     def __init__(
         self,
         training: contract.Training,
+        guard: Guard,
         t: int = 0,
         versions: Sequence[int] | None = None,
         contributions: Mapping[str, ContributionStats] | None = None,
     ) -> None:
-        """With `versions`, one per fragment, continue at outer step `t`; without them the job has not begun.
+        """With `versions`, one per fragment, continue at outer step `t`; without them the job has not begun. `guard` judges what is merged.
 
         Raises ValueError if training.overlapSteps is not less than syncInterval.
         """
@@ -65,6 +69,8 @@ class Coordinator:
         self._t = t
         self._versions = [0] * training.fragments if versions is None else list(versions)
         self._contributions = dict(contributions or {})
+        self._guard = guard
+        self._quarantine = Quarantine(training.fragments)
         self._members: dict[str, Member] = {}
         self._open: OrderedDict[int, Exchange] = OrderedDict()
         self._ordered: OrderedDict[int, Exchange] = OrderedDict()
@@ -141,6 +147,7 @@ class Coordinator:
         """The unit has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
         self.leave(unit, now)
         self._members[unit] = Member(unit, self._t, [0] * len(self._versions))
+        self._guard.joined(unit)
 
     def leave(self, unit: str, now: float) -> None:
         """The unit is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
@@ -178,20 +185,22 @@ class Coordinator:
         member = self._members[unit]
         member.answer.add(max(0.0, now - exchange.launched_at))
         member.missed = False
-        refusal = self._judge(unit, offer)
+        refusal = self._judge(member, offer)
         if refusal is None:
             exchange.arriving.add(unit)
         else:
             exchange.answered(unit, self.training.quorum, now)
         return refusal
 
-    def contributed(self, unit: str, offer: Offer, now: float) -> Refusal | None:
-        """The shard can accept what was admitted. None: the merge will contain it, even if the unit leaves before. Refused if the unit
-        has left meanwhile."""
+    def contributed(self, unit: str, offer: Offer, norm: float, now: float) -> Refusal | None:
+        """The shard can accept what was admitted. None: the merge will contain it, even if the unit leaves before, unless the guards refuse
+        it then. `norm`: Euclidean norm of the outer gradient. Refused if the unit has left meanwhile."""
         exchange = self._open.get(offer.t)
         if exchange is None or unit not in exchange.arriving:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
-        exchange.contributions[unit] = Contribution(weight(offer.tokens, offer.steps), offer.marks)
+        member = self._members[unit]
+        measured = Measured(unit, norm, offer.steps, offer.tokens, member.loss)
+        exchange.contributions[unit] = Contribution(weight(offer.tokens, offer.steps), offer.marks, measured, member)
         exchange.answered(unit, self.training.quorum, now)
         return None
 
@@ -230,7 +239,7 @@ class Coordinator:
         if not self._begun or self._finished:
             return orders
         while True:
-            if self._close([e for e in self._open.values() if not e.waiting], orders):
+            if self._close([e for e in self._open.values() if not e.waiting], now, orders):
                 return orders
             self._note_quorum(now)
             due = self._due_exchanges()
@@ -248,7 +257,7 @@ class Coordinator:
                 self._step(now, orders)
                 continue
             closing = [e for e in due if e.t in self._open and not e.arriving and now >= self._closes_at(e)]
-            if not closing or self._close(closing, orders):
+            if not closing or self._close(closing, now, orders):
                 return orders
 
     def wake_at(self, now: float) -> float | None:
@@ -331,10 +340,13 @@ class Coordinator:
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
-    def _judge(self, unit: str, offer: Offer) -> Refusal | None:
+    def _judge(self, member: Member, offer: Offer) -> Refusal | None:
         """Check the head of an answer that was asked for."""
+        unit = member.unit
         if offer.steps <= 0 or offer.tokens <= 0:
             return refuse(Reason.NO_WORK, unit, offer, f"it holds {plural(offer.tokens, 'token')} in {plural(offer.steps, 'step')}")
+        if impossible := self._guard.impossible(offer.steps, offer.tokens, member.local_step):
+            return refuse(Reason.IMPOSSIBLE, unit, offer, impossible)
         if offer.coding not in (Coding.FLOAT32, self.coding):
             return refuse(Reason.WRONG_CODING, unit, offer, f"it is coded {offer.coding.name}, the job uses {self.coding.name}")
         version = self._versions[offer.fragment]
@@ -354,7 +366,7 @@ class Coordinator:
             member.missed = False
         return refuse(Reason.STALE, unit, offer, "it came after the merge")
 
-    def _close(self, exchanges: Sequence[Exchange], orders: list[Order]) -> bool:
+    def _close(self, exchanges: Sequence[Exchange], now: float, orders: list[Order]) -> bool:
         """Close exchanges. Without contributions the fragment keeps its value. Whether there are now orders to merge."""
         ordered = False
         for exchange in exchanges:
@@ -362,9 +374,16 @@ class Coordinator:
             for unit in exchange.waiting:
                 self._members[unit].missed = True
             self._remember(exchange)
+            answers = len(exchange.contributions)
+            orders += self._distrust(exchange, now)
             given = exchange.contributions
             if not given:
-                orders.append(Skipped(exchange.t, exchange.fragment, f"none of {len(exchange.asked)} asked learners answered"))
+                why = (
+                    f"the guards refuse {'its one answer' if answers == 1 else f'all {answers} answers'}"
+                    if answers
+                    else (f"none of {len(exchange.asked)} asked learners answered")
+                )
+                orders.append(Skipped(exchange.t, exchange.fragment, why))
                 continue
             ordered = True
             self._ordered[exchange.t] = exchange
@@ -372,6 +391,38 @@ class Coordinator:
             weights = tuple(given[unit].weight for unit in units)
             orders.append(Close(exchange.t, exchange.fragment, self._versions[exchange.fragment], units, weights))
         return ordered
+
+    def _distrust(self, exchange: Exchange, now: float) -> list[Distrusted]:
+        """Take out of a closed exchange what the guards refuse, and its units out of the members."""
+        given = exchange.contributions
+        if not given:
+            return []
+        measured = [given[unit].measured for unit in sorted(given)]
+        verdicts = self._guard.judge(exchange.fragment, measured)
+        self._guard.merged(exchange.fragment, [one for one in measured if one.unit not in verdicts])
+        quarantined = self._quarantine.judged(verdicts, [unit for unit in given if unit not in verdicts])
+        orders: list[Distrusted] = []
+        for unit, why in verdicts.items():
+            contribution = given.pop(unit)
+            if self._members.get(unit) is contribution.member:
+                self.leave(unit, now)
+            # What it gave to other open exchanges has the same cause: one fault is one refusal.
+            withdrawn = [e for e in self._open.values() if unit in e.contributions and e.contributions[unit].member is contribution.member]
+            for other in withdrawn:
+                del other.contributions[unit]
+            message = f"fragment {exchange.fragment} of outer step {exchange.t} from unit {unit} is refused: {why}"
+            orders.append(
+                Distrusted(
+                    exchange.t,
+                    exchange.fragment,
+                    unit,
+                    contribution.marks.session,
+                    Refusal(Reason.OUTLIER, message),
+                    tuple(other.t for other in withdrawn),
+                    unit in quarantined,
+                )
+            )
+        return orders
 
     def _credit(self, t: int, weights: Mapping[str, float]) -> None:
         for unit, share in shares(weights).items():

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from diloco import contract
 from diloco.algorithm import codec
 from diloco.algorithm.coordinator import Coordinator, refuse
-from diloco.algorithm.events import Action, Broadcast, Close, Merged, Metadata, Offer, Push, Reason, Refusal, Skipped
+from diloco.algorithm.events import Action, Broadcast, Close, Distrusted, Merged, Metadata, Offer, Push, Reason, Refusal, Skipped
 from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.guards import Guard
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.shard import Decoded, Shard, Update
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
@@ -31,18 +32,24 @@ class Core:
         """Continue from `state`; without one the job has not begun.
 
         Raises LayoutError for too few tensors or another layout than the state's, StateError for another number of fragments than the
-        state's, ValueError if training.overlapSteps is not less than syncInterval.
+        state's or malformed levels of the guards, ValueError if training.overlapSteps is not less than syncInterval.
         """
         self.layout = layout
         self.training = training
         self.fragments = make_fragments(layout, training.fragments)
         self.shard = Shard(self.fragments, training)
+        self.guard = Guard([fragment.size for fragment in self.fragments], training.sync_interval)
         if state is None:
-            self.coordinator = Coordinator(training)
+            self.coordinator = Coordinator(training, self.guard)
         else:
             self._check(state)
-            self.coordinator = Coordinator(training, state.t, state.versions, state.contributions)
+            self.coordinator = Coordinator(training, self.guard, state.t, state.versions, state.contributions)
             self.shard.restore(state.versions, state.values, state.momentum, state.residual)
+            try:
+                self.guard.restore(state.guard)
+            except (KeyError, TypeError, ValueError) as e:
+                raise StateError(f"the stored levels of the guards are malformed: {type(e).__name__}: {e}") from e
+            self.guard.begin(self.shard.value_norms())
         self.coding = self.coordinator.coding
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -95,7 +102,16 @@ class Core:
     def state(self) -> CoreState:
         """What a snapshot must hold. Costs nothing: the arrays are shared and never written to. Raises ValueError before the seed."""
         shard = self.shard
-        return CoreState(self.layout, self.t, shard.versions, shard.values, shard.momentum, shard.residual, self.coordinator.contributions)
+        return CoreState(
+            self.layout,
+            self.t,
+            shard.versions,
+            shard.values,
+            shard.momentum,
+            shard.residual,
+            self.coordinator.contributions,
+            self.guard.to_json(),
+        )
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -103,6 +119,7 @@ class Core:
         """Take the job's first parameters, see `Shard.seed`."""
         refusal = self.shard.seed(values)
         if refusal is None:
+            self.guard.begin(self.shard.value_norms())
             self.coordinator.begin()
         return refusal
 
@@ -141,7 +158,7 @@ class Core:
 
     def contributed(self, unit: str, offer: Offer, decoded: Decoded, now: float) -> Refusal | None:
         """As `Coordinator.contributed`; the shard keeps the outer gradient."""
-        refusal = self.coordinator.contributed(unit, offer, now)
+        refusal = self.coordinator.contributed(unit, offer, decoded.norm, now)
         if refusal is None:
             self.shard.accept(unit, offer, decoded)
         return refusal
@@ -155,13 +172,20 @@ class Core:
             for order in orders:
                 if isinstance(order, Close):
                     actions += self._merge(order, now)
-                else:
-                    actions.append(order)
+                    continue
+                if isinstance(order, Distrusted):
+                    self.discard(order)
+                actions.append(order)
         return actions
 
     def wake_at(self, now: float) -> float | None:
         """As `Coordinator.wake_at`."""
         return self.coordinator.wake_at(now)
+
+    def discard(self, order: Distrusted) -> None:
+        """The shard forgets the contributions that are not to be merged."""
+        for t in (order.t, *order.withdrawn):
+            self.shard.discard(t, order.unit)
 
     def installed(self, close: Close, update: Update | None, now: float) -> Merged | Skipped:
         """Put the result of `Shard.compute` in place, in shard and coordinator at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Buffer, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ class Metadata:
     """Per fragment, tokens of those steps."""
     step_seconds: float
     """Duration of the last step, seconds; not finite or <= 0: unknown."""
+    loss: float = math.nan
+    """Training loss of the last step; not finite: not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,10 @@ class Reason(enum.StrEnum):
     """NaN or infinity."""
     NO_WORK = "NoWork"
     """No step or no token since the fragment was adopted: nothing to merge."""
+    IMPOSSIBLE = "Impossible"
+    """Counters that cannot be true, see `guards.Guard.impossible`."""
+    OUTLIER = "Outlier"
+    """Outer gradient, tokens per step or loss are far beyond all that the job has seen, see `guards`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,22 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
+class Distrusted:
+    """The guards refuse a contribution. The unit is no member any more: it must join again, which gives it the job's parameters anew."""
+
+    t: int
+    fragment: int
+    unit: str
+    session: str
+    """Of the contribution, see `Marks`; the unit may have joined with another since."""
+    refusal: Refusal
+    withdrawn: tuple[int, ...]
+    """Outer steps of open exchanges that lose the unit's contribution with this one. The shard forgets these and the one of `t`."""
+    quarantined: bool
+    """It was refused so often that the unit must not join again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Broadcast:
     """Send to every joined unit: version `t` of the fragment. A unit that does not hold version `base` gets the whole value in FLOAT32."""
 
@@ -165,7 +188,7 @@ class Finish:
     t: int
 
 
-Order = Pull | Close | Skipped | Snapshot | Finish
+Order = Pull | Close | Distrusted | Skipped | Snapshot | Finish
 """What the coordinator wants done."""
-Action = Pull | Merged | Broadcast | Skipped | Snapshot | Finish
+Action = Pull | Merged | Broadcast | Distrusted | Skipped | Snapshot | Finish
 """The same with `Close` carried out."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diloco.algorithm.events import Marks
+from diloco.algorithm.guards import Measured
 from diloco.algorithm.members import Member
 
 
@@ -19,6 +20,10 @@ class Contribution:
     weight: float
     """tokens^2 / steps, see `weights.weight`."""
     marks: Marks
+    measured: Measured
+    """For the guards."""
+    member: Member = field(repr=False)
+    """The unit as it was joined when it contributed."""
 
 
 @dataclass(slots=True)

@@ -40,6 +40,8 @@ class Member:
     """Local steps per second."""
     answer: MovingAverage = field(default_factory=lambda: MovingAverage(SYNC_ALPHA))
     """Seconds from a pull to the push, late answers included."""
+    loss: float = math.nan
+    """Training loss as last reported; NaN: never."""
     missed: bool = False
     """Its last pull was closed without it, and it has not answered since."""
 
@@ -50,6 +52,8 @@ class Member:
             new = min(new, 1)  # steps from before it joined do not drive the clock
         self.heard = now
         self.steps = list(metadata.steps)
+        if math.isfinite(metadata.loss):
+            self.loss = metadata.loss
         if new <= 0:
             return 0
         self.local_step = metadata.local_step

@@ -11,6 +11,7 @@ See docs/decisions/0148-coordinator-and-shard.md.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Buffer, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ class Decoded:
     """Of each tensor, see `merge.norms`."""
     anchor: int
     """Version of the fragment that it was taken against."""
+
+    @property
+    def norm(self) -> float:
+        """Of the whole outer gradient; may be infinite."""
+        return math.hypot(*self.norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,10 @@ class Shard:
         """The payload of fragment p in FLOAT32. It shares the value's memory; values of a shard are finite, so nothing is searched."""
         return memoryview(self.value(p).astype("<f4", copy=False)).cast("B")
 
+    def value_norms(self) -> list[float]:
+        """Per fragment, the Euclidean norm of its value. Reads all of it. Raises ValueError before the seed."""
+        return [math.hypot(*norms(f, value)) for f, value in zip(self.fragments, self._seeded_values(), strict=True)]
+
     def restore(
         self, versions: Sequence[int], values: Sequence[Array], momentum: Sequence[Array], residual: Sequence[Array | None]
     ) -> None:
@@ -159,6 +169,13 @@ class Shard:
                 f"the fragment is at version {self._versions[offer.fragment]} now"
             )
         self._accepted[offer.t][unit] = decoded
+
+    def discard(self, t: int, unit: str) -> None:
+        """Forget a contribution that is not to be merged. Idempotent."""
+        waiting = self._accepted.get(t, {})
+        waiting.pop(unit, None)
+        if not waiting:
+            self._accepted.pop(t, None)
 
     # --- merging ------------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class CoreState:
     residual: tuple[Array | None, ...]
     """Per fragment, float32 [size]: what the coding of the last updates has left out; None: nothing."""
     contributions: Mapping[str, ContributionStats] = field(default_factory=dict)
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    """See `guards.Guard.to_json`; empty in a state from before there were guards."""
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -82,6 +84,7 @@ class CoreState:
             "residual": [x is not None for x in self.residual],
             "layout": [[x.name, list(x.shape), x.embedding] for x in self.layout.tensors],
             "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.contributions.items())},
+            "guard": dict(self.guard),
         }
 
     @classmethod
@@ -99,13 +102,14 @@ class CoreState:
                 unit: ContributionStats(int(n), int(last), float(share)) for unit, (n, last, share) in meta["accounts"].items()
             }
             t = int(meta["t"])
+            guard = dict(meta.get("guard", {}))
         except LayoutError as e:
             raise StateError(f"the state does not fit its own layout: {e}") from e
         except (KeyError, TypeError, ValueError) as e:
             raise StateError(f"the state's description is incomplete or malformed: {type(e).__name__}: {e}") from e
         values, momentum = (tuple(np.empty(fragment.size, np.float32) for fragment in fragments) for _ in range(2))
         residual = tuple(np.empty(fragment.size, np.float32) if has else None for fragment, has in zip(fragments, carried, strict=True))
-        return cls(layout, t, versions, values, momentum, residual, contributions)
+        return cls(layout, t, versions, values, momentum, residual, contributions, guard)
 
     def checked(self) -> CoreState:
         """This state, filled and from now on read-only. Raises StateError for NaN and infinity."""

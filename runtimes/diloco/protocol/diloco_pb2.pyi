@@ -226,6 +226,7 @@ class Refused(_message.Message):
         DUPLICATE_IDENTITY: _ClassVar[Refused.Code]
         WRONG_JOB: _ClassVar[Refused.Code]
         PROTOCOL: _ClassVar[Refused.Code]
+        QUARANTINED: _ClassVar[Refused.Code]
     CODE_UNSPECIFIED: Refused.Code
     LAYOUT: Refused.Code
     NONFINITE: Refused.Code
@@ -233,6 +234,7 @@ class Refused(_message.Message):
     DUPLICATE_IDENTITY: Refused.Code
     WRONG_JOB: Refused.Code
     PROTOCOL: Refused.Code
+    QUARANTINED: Refused.Code
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     code: Refused.Code

@@ -14,6 +14,7 @@ EXITS: Final = {
     Refused.DUPLICATE_IDENTITY: Exit.REFUSED_FENCED,
     Refused.WRONG_JOB: Exit.BAD_CONTRACT,
     Refused.PROTOCOL: Exit.CRASHED,
+    Refused.QUARANTINED: Exit.REFUSED_QUARANTINED,
 }
 """Exit status of a learner that was refused with a code. WRONG_JOB: the pod has another job's environment. PROTOCOL: a defect of
 learner or syncer."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Finish, Refusal, Snapshot
+from diloco.algorithm.events import Distrusted, Finish, Refusal, Snapshot
 from diloco.algorithm.shard import Decoded
 from diloco.contract import Result
 from diloco.protocol.diloco_pb2 import Chunk, Done, Refused, Report, ToLearner, Work
@@ -336,6 +336,8 @@ class Engine:
             match order:
                 case Snapshot():
                     self._snapshot_due = True
+                case Distrusted():
+                    self._membership.distrust(order, now)
                 case Finish():
                     self._finish(core)
         self._write_snapshot(core)

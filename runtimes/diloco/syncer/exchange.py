@@ -14,7 +14,7 @@ from collections.abc import Buffer, Callable, Sequence
 
 from diloco.algorithm.codec import Coding, payload_bytes
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Close, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Skipped
+from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Skipped
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.shard import Decoded, Update
@@ -114,7 +114,7 @@ class Exchanges:
 
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """A learner has taken a local step. Not None: it must be refused."""
-        metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
+        metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds, progress.loss)
         try:
             self._core().progress(session.unit, metadata, now)
         except ValueError as error:
@@ -177,7 +177,7 @@ class Exchanges:
     # --- what the core decides ----------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Order]:
-        """Let the core decide and carry its orders out. Returns them: snapshots and the end are the caller's."""
+        """Let the core decide and carry its orders out. Returns them: snapshots, distrusted units and the end are the caller's."""
         core = self.core
         carried_out: list[Order] = []
         while core is not None and (orders := core.coordinator.advance(now)):
@@ -207,6 +207,8 @@ class Exchanges:
                 self._merges.add(merge)  # an event loop holds its tasks weakly
                 merge.add_done_callback(self._merges.discard)
                 merge.add_done_callback(lambda computed: self._submit(MergeComputed(order, computed)))
+            case Distrusted():
+                core.discard(order)
             case Skipped():
                 self._skipped(order)
 

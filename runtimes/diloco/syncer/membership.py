@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from diloco.algorithm.events import Distrusted
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
 from diloco.protocol.diloco_pb2 import Done, FragmentNames, Hello, Refused, ToLearner, Welcome
 from diloco.protocol.diloco_pb2 import Work as WorkMessage
@@ -185,6 +186,34 @@ class Membership:
         stats.lost(now, rejected.message, Phase.REFUSED)
         self._end_session(peer, session, now)
         peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
+
+    def distrust(self, order: Distrusted, now: float) -> None:
+        """The guards refuse a contribution. Its learner takes the job's parameters anew, or is quarantined."""
+        stats = self._unit_stats.of(order.unit)
+        stats.refuse(order.refusal.reason.value)
+        _log.warning("%s", order.refusal.message)
+        self._changes.notify()
+        session = self._sessions.session(order.unit)
+        if session is None or session.holder != order.session:
+            return  # another process acts for the unit now
+        peer = next((peer for peer, joined in self._peers.joined() if joined.holder == session.holder), None)
+        if order.quarantined:
+            message = (
+                f"attempt {session.attempt} of unit {session.unit} is quarantined, because its contributions were refused again and again "
+                f"although it took the job's parameters after each refusal; the last time: {order.refusal.message}"
+            )
+            self._sessions.quarantine(session.unit, session.attempt, message)
+            if peer is not None:
+                self.refuse(peer, Rejected(Refused.QUARANTINED, message), now)
+                return
+        stats.lost(now, order.refusal.message)
+        if peer is None:  # its connection is lost; without a session it is not resumed
+            self._sessions.end(session.unit)
+            self._work.end(session)
+            return
+        self._end_session(peer, session, now)
+        peer.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
+        peer.outgoing.close(at_once=True)
 
     def stream_lost(self, peer: Peer, why: str, now: float) -> None:
         """The stream is over. Without Bye, the session stays open for the reconnect window."""

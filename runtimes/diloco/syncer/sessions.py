@@ -49,6 +49,14 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """An attempt of a unit that may not join any more."""
+
+    attempt: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnitSession:
     """The session of one process that acts for a unit."""
 
@@ -70,6 +78,7 @@ class SessionRegistry:
         self._job_uid = job_uid
         self._fences = dict(fences)
         self._window = reconnect_window
+        self._quarantined: dict[str, Quarantined] = {}
         self._sessions: dict[str, UnitSession] = {}
         self._opened = 0
 
@@ -129,6 +138,14 @@ class SessionRegistry:
         del self._sessions[unit]
         return session.holder
 
+    def end(self, unit: str) -> UnitSession | None:
+        """End the unit's session, with or without a stream: its process begins anew when it joins next. None: it has none."""
+        return self._sessions.pop(unit, None)
+
+    def quarantine(self, unit: str, attempt: int, message: str) -> None:
+        """This attempt of the unit, and older ones, may not join any more. It lasts as long as this process."""
+        self._quarantined[unit] = Quarantined(attempt, message)
+
     def expire(self, now: float) -> list[UnitSession]:
         """Close the sessions whose reconnect window is over, and return them."""
         over = [session for session in self._sessions.values() if session.until is not None and session.until <= now]
@@ -152,6 +169,9 @@ class SessionRegistry:
         fence = self._fences.get(unit, 0)
         if attempt < fence:
             return Rejected(Refused.FENCED, f"attempt {attempt} of unit {unit} is fenced: attempt {fence} has joined since")
+        quarantined = self._quarantined.get(unit)
+        if quarantined is not None and attempt <= quarantined.attempt:
+            return Rejected(Refused.QUARANTINED, quarantined.message)
         session = self._sessions.get(unit)
         if session and session.stream is not None and session.attempt == attempt and session.session_id != request.session_id:
             return Rejected(

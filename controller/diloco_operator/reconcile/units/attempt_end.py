@@ -51,6 +51,8 @@ class End:
     """The node on which it began; "" where that is unknown."""
 
 
+_SUSPECT_HOST = frozenset({UnitReason.REFUSED_QUARANTINED})
+"""Refusals of which a defective accelerator is a likely cause: the next attempt should start elsewhere."""
 _REFUSALS = {
     Exit.REFUSED_LAYOUT: (
         EndKind.PERMANENT,
@@ -66,6 +68,11 @@ _REFUSALS = {
         EndKind.FAILURE,
         UnitReason.REFUSED_NONFINITE,
         "it sent NaN or infinite parameters, which were refused; check its learning rate and data",
+    ),
+    Exit.REFUSED_QUARANTINED: (
+        EndKind.FAILURE,
+        UnitReason.REFUSED_QUARANTINED,
+        "the syncer refused its contributions again and again as outliers; check its data, learning rate, token counts and accelerator",
     ),
     Exit.REFUSED_FENCED: (
         EndKind.FAILURE,
@@ -101,7 +108,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
             return End(EndKind.COMPLETE, "", "", at)
         if end.exit_code in _REFUSALS:
             kind, reason, message = _REFUSALS[Exit(end.exit_code)]
-            return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at)
+            return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at, reason in _SUSPECT_HOST)
         if end.reason == "OOMKilled":
             message = f"exit {end.exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
             return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, message, at)

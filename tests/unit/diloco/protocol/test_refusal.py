@@ -8,7 +8,15 @@ from diloco.protocol.refusal import EXITS, exit_for, name_of, reason_of
 def test_every_code_has_an_exit_status_and_a_reason() -> None:
     codes = set(Refused.Code.values()) - {Refused.CODE_UNSPECIFIED}
     assert set(EXITS) == codes
-    assert {reason_of(code) for code in codes} == {"Layout", "NonFinite", "Fenced", "DuplicateIdentity", "WrongJob", "Protocol"}
+    assert {reason_of(code) for code in codes} == {
+        "Layout",
+        "NonFinite",
+        "Fenced",
+        "DuplicateIdentity",
+        "WrongJob",
+        "Protocol",
+        "Quarantined",
+    }
 
 
 def test_a_code_of_a_newer_syncer_is_a_crash_with_its_number() -> None:

@@ -145,6 +145,7 @@ def test_errors_that_a_restart_does_not_fix_fail_the_unit_at_once(code: int, rea
         (137, {"reason": "OOMKilled"}, "OutOfMemory", "raise the limit"),
         (66, {"message": "NaN in tensor wte"}, "RefusedNonFinite", "NaN in tensor wte"),
         (67, {}, "RefusedIdentity", "newer attempt"),
+        (70, {"message": "the norm of its outer gradient is 1e+30"}, "RefusedQuarantined", "1e+30"),
         (68, {}, "RefusedIdentity", "certificates"),
     ],
 )

@@ -1,0 +1,54 @@
+"""When a unit may no longer take part: the guards refuse what it sends again and again.
+
+After each refusal the unit takes the job's parameters anew. A fault that is over by then costs it nothing more. A unit that is refused
+again before it has contributed cleanly for some cycles is quarantined at last, unless it is the only one: as long as the guards accept
+nothing from others, the job itself may be the cause. Pure. See docs/decisions/0153-guards.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+REFUSALS: Final = 3
+"""So many refusals quarantine a unit."""
+CLEAN_CYCLES: Final = 4
+"""After so many accepted contributions per fragment without a refusal between them, earlier ones are forgotten. A defect may be in one
+fragment alone, so what counts is whole cycles."""
+
+
+@dataclass(slots=True)
+class Record:
+    """Of a unit that was refused lately."""
+
+    refusals: int = 0
+    clean: int = 0
+    """Accepted contributions since the last refusal."""
+    others_accepted: bool = False
+    """Whether a contribution of another unit was accepted since the first refusal."""
+
+
+class Quarantine:
+    """The records of one job."""
+
+    def __init__(self, fragments: int) -> None:
+        """`fragments`: P."""
+        self._forgotten_after = CLEAN_CYCLES * fragments
+        self._records: dict[str, Record] = {}
+
+    def judged(self, refused: Collection[str], accepted: Collection[str]) -> set[str]:
+        """One merge was judged. Returns the units that must not take part any longer. Their records stay: the next refusal of a later
+        attempt quarantines that one too, until it has contributed cleanly for long enough."""
+        for unit in accepted:
+            if (record := self._records.get(unit)) is not None:
+                record.clean += 1
+                if record.clean >= self._forgotten_after:
+                    del self._records[unit]
+        for unit in refused:
+            record = self._records.setdefault(unit, Record())
+            record.refusals += 1
+            record.clean = 0
+        for unit, record in self._records.items():
+            record.others_accepted = record.others_accepted or any(other != unit for other in accepted)
+        return {unit for unit in refused if self._records[unit].refusals >= REFUSALS and self._records[unit].others_accepted}

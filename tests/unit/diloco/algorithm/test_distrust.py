@@ -1,0 +1,175 @@
+"""The core refuses poisoned contributions at the merge: the parameters are as if the unit had been absent."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders.core import a_job, a_push, a_seeded_core, metadata
+from diloco.algorithm.core import Core
+from diloco.algorithm.events import Action, Distrusted, Marks, Merged, Pull, Push, Reason, Skipped
+from diloco.algorithm.guards import ARMED_AFTER
+from diloco.algorithm.quarantine import REFUSALS
+
+UNITS = ("a", "b", "sick")
+ROUNDS = 4 * (ARMED_AFTER + 2)
+"""Outer steps: with four fragments, as many rounds as arm the guards, and two more."""
+
+type Answer = Callable[[Core, Pull], Push]
+
+
+def well(core: Core, pull: Pull) -> Push:
+    return a_push(core, pull, float(core.value(pull.fragment)[0]) + 0.1)
+
+
+def of[T: Action](kind: type[T], actions: Iterable[Action]) -> list[T]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def a_core(units: Iterable[str] = UNITS) -> Core:
+    return a_seeded_core(a_job(overlap_steps=0), units=units, value=1.0)
+
+
+def outer_step(core: Core, now: float, answers: Mapping[str, Answer], losses: Mapping[str, float]) -> list[Action]:
+    """Every member takes a step and answers; the actions of that outer step."""
+    for unit in core.units:
+        core.progress(unit, replace(metadata(core, int(now)), loss=losses.get(unit, 2.0)), now)
+    actions = core.advance(now)
+    for pull in of(Pull, actions):
+        for unit in pull.units:
+            assert core.push(unit, answers.get(unit, well)(core, pull), now) is None
+    return actions + core.advance(now)
+
+
+def run(core: Core, answers: Mapping[str, Answer], losses: Mapping[str, float], sick_from: int, rejoin: bool = True) -> list[Action]:
+    """ROUNDS outer steps; a distrusted unit joins again at once."""
+    actions: list[Action] = []
+    for step in range(1, ROUNDS + 1):
+        sick = step > sick_from
+        done = outer_step(core, float(step), answers if sick else {}, losses if sick else {})
+        for distrusted in of(Distrusted, done):
+            if rejoin and not distrusted.quarantined:
+                core.join(distrusted.unit, float(step))
+        actions += done
+    return actions
+
+
+def huge(core: Core, pull: Pull) -> Push:
+    return a_push(core, pull, 1e30)
+
+
+def greedy(core: Core, pull: Pull) -> Push:
+    return a_push(core, pull, float(core.value(pull.fragment)[0]) + 0.1, tokens=100 * 10**9 // 30)
+
+
+@pytest.mark.parametrize(
+    ("answers", "losses"),
+    [({"sick": huge}, {}), ({"sick": greedy}, {}), ({}, {"sick": 1e4})],
+    ids=["norm", "tokens", "loss"],
+)
+def test_the_parameters_are_as_if_the_sick_unit_were_absent(answers: Mapping[str, Answer], losses: Mapping[str, float]) -> None:
+    """From the start of a round on: until then it contributes."""
+    sick_from = 4 * ARMED_AFTER
+    core, reference = a_core(), a_core()
+    actions = run(core, answers, losses, sick_from)
+    for step in range(1, ROUNDS + 1):
+        if step == sick_from + 1:
+            reference.leave("sick", float(step))
+        outer_step(reference, float(step), {}, {})
+    assert of(Distrusted, actions)
+    for p in range(4):
+        assert core.value(p).tobytes() == reference.value(p).tobytes()
+        assert core.version(p) == reference.version(p)
+    assert core.shard.momentum[0].tobytes() == reference.shard.momentum[0].tobytes()
+
+
+def test_a_distrusted_unit_is_no_member_until_it_joins_again() -> None:
+    core = a_core()
+    (distrusted,) = of(Distrusted, run(core, {"sick": huge}, {}, 0, rejoin=False))
+    assert core.units == ("a", "b")
+    assert distrusted.unit == "sick"
+    assert distrusted.refusal.reason is Reason.OUTLIER
+    assert "unit sick is refused: the norm of its outer gradient is" in distrusted.refusal.message
+    assert "sick" not in core.coordinator.contributions
+
+
+def test_a_unit_that_is_refused_again_and_again_is_quarantined() -> None:
+    core = a_core()
+    distrusted = of(Distrusted, run(core, {"sick": huge}, {}, 0))
+    assert [x.quarantined for x in distrusted] == [False] * (REFUSALS - 1) + [True]
+    assert core.units == ("a", "b")
+
+
+def test_a_unit_that_recovers_contributes_again() -> None:
+    core = a_core()
+    for step in range(1, 30):
+        actions = outer_step(core, float(step), {"sick": huge} if step in (9, 10) else {}, {})
+        for distrusted in of(Distrusted, actions):
+            assert not distrusted.quarantined
+            core.join(distrusted.unit, float(step))
+    assert of(Merged, actions)[0].units == ("a", "b", "sick")
+
+
+def test_a_lone_sick_unit_leaves_the_fragment_as_it_is() -> None:
+    core = a_core(["sick"])
+    before = core.value(0).tobytes()
+    distrusted, skipped = [x for x in outer_step(core, 1.0, {"sick": huge}, {}) if isinstance(x, (Distrusted, Skipped))]
+    assert isinstance(distrusted, Distrusted)
+    assert isinstance(skipped, Skipped)
+    assert skipped.message == "the guards refuse its one answer"
+    assert core.value(0).tobytes() == before
+    assert not core.shard._accepted, "the shard forgets what is not merged"
+
+
+def test_one_fault_in_several_open_exchanges_is_one_refusal() -> None:
+    core = a_seeded_core(a_job(overlap_steps=2), units=["a", "sick"], value=1.0)
+    pulls = []
+    for step in (1.0, 2.0, 3.0):
+        for unit in ("a", "sick"):
+            core.progress(unit, metadata(core, int(step)), step)
+        pulls += of(Pull, core.advance(step))
+    for pull in pulls:
+        assert core.push("sick", huge(core, pull), 3.0) is None
+    for pull in pulls:
+        assert core.push("a", well(core, pull), 3.0) is None
+    actions = core.advance(3.0)
+    (distrusted,) = of(Distrusted, actions)
+    assert distrusted.withdrawn == (2, 3)
+    assert [merged.units for merged in of(Merged, actions)] == [("a",)] * 3
+    assert not core.shard._accepted
+
+
+def test_the_next_process_of_a_unit_does_not_suffer_for_the_one_before() -> None:
+    core = a_core(["a", "sick"])
+    for unit in core.units:
+        core.progress(unit, metadata(core, 1), 1.0)
+    (pull,) = of(Pull, core.advance(1.0))
+    push = huge(core, pull)
+    assert core.push("sick", replace(push, offer=replace(push.offer, marks=Marks("sick/1/1"))), 1.0) is None
+    core.join("sick", 1.0)
+    assert core.push("a", well(core, pull), 1.0) is None
+    (distrusted,) = of(Distrusted, core.advance(1.0))
+    assert distrusted.session == "sick/1/1"
+    assert core.units == ("a", "sick")
+
+
+def test_counters_that_cannot_be_true_are_refused_before_anything_is_decoded() -> None:
+    core = a_core(["sick"])
+    core.progress("sick", metadata(core, 1), 1.0)
+    (pull,) = of(Pull, core.advance(1.0))
+    refusal = core.push("sick", a_push(core, pull, tokens=2**64 - 1, payload=b""), 1.0)
+    assert refusal is not None
+    assert refusal.reason is Reason.IMPOSSIBLE
+    assert "18446744073709551615 tokens in 1 step;" in refusal.message
+
+
+def test_a_restored_core_judges_as_before() -> None:
+    core = a_core()
+    run(core, {}, {}, ROUNDS)
+    restored = Core(core.layout, core.training, core.state())
+    for unit in UNITS:
+        restored.join(unit, 0.0)
+    # 100 times the level of 0.1 * sqrt(5) and not 1000 times the parameters, as in a new job
+    far = np.float32(1 + 100)
+    actions = outer_step(restored, 1.0, {"sick": lambda core, pull: a_push(core, pull, float(far))}, {})
+    assert [x.unit for x in of(Distrusted, actions)] == ["sick"]

@@ -1,0 +1,245 @@
+"""Guards refuse what no healthy run can make, and nothing else."""
+
+import math
+from typing import Any
+
+import pytest
+from diloco.algorithm.guards import ARMED_AFTER, FORGET_AFTER, MOST_TOKENS_PER_STEP, NORM, Guard, Measured
+
+NAN = math.nan
+
+
+def one(unit: str = "a", norm: float = 1.0, tokens: int = 1000, steps: int = 10, loss: float = 2.5) -> Measured:
+    return Measured(unit, norm, steps, tokens, loss)
+
+
+def a_guard(parameters: float = 10.0, sizes: tuple[int, ...] = (100,)) -> Guard:
+    guard = Guard(sizes, sync_interval=24)
+    guard.begin([parameters] * len(sizes))
+    return guard
+
+
+def after(*contributions: Measured, merges: int = ARMED_AFTER, parameters: float = 10.0) -> Guard:
+    """A guard that has seen so many merges of these contributions."""
+    guard = a_guard(parameters)
+    for _ in range(merges):
+        take(guard, *contributions)
+    return guard
+
+
+def take(guard: Guard, *given: Measured) -> set[str]:
+    """Let a merge happen as the coordinator does. Returns who is refused."""
+    refused = guard.judge(0, given)
+    guard.merged(0, [x for x in given if x.unit not in refused])
+    return set(refused)
+
+
+def refused(guard: Guard, *given: Measured) -> set[str]:
+    return set(guard.judge(0, given))
+
+
+# --- poison ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [1e30, math.inf, NAN])
+@pytest.mark.parametrize("peers", [0, 1, 4])
+@pytest.mark.parametrize("merges", [0, 1, 100])
+def test_a_gigantic_norm_is_refused_at_any_time_and_among_any_number_of_units(norm: float, peers: int, merges: int) -> None:
+    units = [one(f"u{i}") for i in range(peers)]
+    guard = after(*units or [one("sick")], merges=merges)
+    assert refused(guard, *units, one("sick", norm=norm)) == {"sick"}
+
+
+def test_all_units_together_may_not_destroy_the_parameters() -> None:
+    guard = after(one("a"), one("b"), one("c"))
+    assert refused(guard, one("a", norm=1e30), one("b", norm=1e30), one("c", norm=1e30)) == {"a", "b", "c"}
+
+
+def test_tokens_far_beyond_the_jobs_are_refused() -> None:
+    guard = after(one("a"), one("b"))
+    assert refused(guard, one("a"), one("b"), one("new", tokens=1000 * 10**9)) == {"new"}
+    # 100 tokens per step are the level; a unit with a history gets 64 times, a new one 10^4 times as much.
+    assert refused(guard, one("a", tokens=1000 * 65), one("b")) == {"a"}
+    assert refused(guard, one("a", tokens=1000 * 64), one("b")) == set()
+    assert refused(guard, one("new", tokens=1000 * 10**4), one("a")) == set()
+
+
+def test_a_loss_far_above_all_that_was_seen_is_refused() -> None:
+    guard = after(one("a"), one("b"))
+    # 2.5 + 10 * 2.5
+    assert refused(guard, one("a", loss=27.6), one("b")) == {"a"}
+    assert refused(guard, one("a", loss=27.4), one("b")) == set()
+
+
+def test_the_message_says_what_was_seen_and_the_limit() -> None:
+    guard = after(one("a"), one("b"))
+    given = [one("a", norm=1e30), one("b", tokens=10**12), one("c", loss=1e6)]
+    assert guard.judge(0, given) == {
+        "a": "the norm of its outer gradient is 1e+30; this job has seen up to 1, and the limit is 100",
+        "b": "it has 1e+11 tokens per step; the limit is 6.4e+03",
+        "c": "its training loss is 1e+06; the limit is 27.5",
+    }
+    assert a_guard().judge(0, [one(norm=1e30)])["a"].endswith("the parameters themselves have 10, and the limit is 1e+04")
+
+
+def test_a_single_contribution_does_not_raise_the_level() -> None:
+    guard = after(one("a"), one("b"), one("c"))
+    for _ in range(20):
+        assert take(guard, one("a"), one("b"), one("c", norm=99.0)) == set()
+    assert refused(guard, one("a"), one("b"), one("c", norm=101.0)) == {"c"}
+
+
+def test_what_is_refused_is_not_learnt() -> None:
+    guard = after(one("a"), one("b"))
+    for _ in range(20):
+        assert take(guard, one("a", norm=101.0), one("b")) == {"a"}
+    assert refused(guard, one("a", norm=101.0), one("b")) == {"a"}
+
+
+def test_a_lone_unit_raises_the_level_by_no_more_than_two_from_merge_to_merge() -> None:
+    guard = after(one())
+    assert take(guard, one(norm=99.0)) == set()
+    assert refused(guard, one(norm=201.0)) == {"a"}
+    assert refused(guard, one(norm=199.0)) == set()
+
+
+# --- healthy runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_learning_rate_that_warms_up_from_zero_is_accepted() -> None:
+    """H = 24, one local step before the first exchange, 10 000 steps of warm-up: norms as the sums of the rates, from 0."""
+    guard, step = a_guard(), 0
+    for interval in [1, *[24] * 400]:
+        rates = sum(k / 10_000 for k in range(step, step + interval))
+        step += interval
+        assert take(guard, one(norm=rates)) == set()
+
+
+def test_a_learning_rate_that_decays_to_zero_and_starts_again_is_accepted() -> None:
+    guard = after(one(), merges=50)
+    for _ in range(200):
+        assert take(guard, one(norm=0.0)) == set()
+    assert take(guard, one()) == set()
+
+
+def test_a_unit_that_joins_with_a_hundred_times_the_batch_is_accepted() -> None:
+    guard = after(one("a"), one("b"), merges=100)
+    assert take(guard, one("a"), one("b"), one("new", tokens=1000 * 100, norm=5.0)) == set()
+
+
+def test_a_unit_whose_program_changes_its_batch_begins_a_new_history() -> None:
+    guard = after(one("a"), one("b"), merges=100)
+    larger = one("b", tokens=1000 * 500)
+    assert refused(guard, one("a"), larger) == {"b"}
+    guard.joined("b")
+    assert refused(guard, one("a"), larger) == set()
+
+
+def test_when_all_units_change_together_none_is_refused() -> None:
+    guard = after(one("a"), one("b"), one("c"), merges=100)
+    now = [one(unit, norm=900.0, tokens=10**6, loss=200.0) for unit in "abc"]
+    assert take(guard, *now) == set()
+
+
+def test_a_spike_of_the_loss_as_large_models_have_it_is_accepted() -> None:
+    guard = after(one("a"), one("b"), merges=100)
+    assert take(guard, one("a", loss=11.0, norm=20.0), one("b")) == set()
+
+
+def test_a_loss_below_that_of_the_first_merges_is_never_refused() -> None:
+    guard = after(one(loss=11.0))
+    for _ in range(100):
+        take(guard, one(loss=0.01))
+    assert refused(guard, one(loss=10.9)) == set()
+    assert refused(guard, one(loss=11.1)) == {"a"}
+
+
+def test_losses_around_zero_are_judged_by_their_range() -> None:
+    guard = a_guard()
+    for loss in (-0.5, 0.5, -0.4, 0.4) * 4:
+        assert take(guard, one(loss=loss)) == set()
+    assert refused(guard, one(loss=10.0)) == set()  # 0.5 + 10 * 1
+    assert refused(guard, one(loss=11.0)) == {"a"}
+
+
+def test_a_unit_without_a_loss_is_judged_by_the_rest() -> None:
+    guard = after(one("a", loss=NAN), one("b", loss=math.inf))
+    assert refused(guard, one("a", loss=NAN), one("b", loss=1e9)) == set()
+
+
+def test_a_step_that_is_small_against_the_parameters_is_never_refused() -> None:
+    guard = after(one(norm=1e-6), parameters=10.0)
+    assert refused(guard, one(norm=0.9)) == set()
+    assert refused(guard, one(norm=1.1)) == {"a"}
+
+
+def test_a_fragment_that_begins_at_zero_moves_on_the_scale_of_the_model() -> None:
+    guard = Guard((100, 100), sync_interval=24)
+    guard.begin([10.0, 0.0])
+    # Root mean square of the model: 10 / sqrt(200); of a fragment of 100 values: 7.07; a thousand times that.
+    assert set(guard.judge(1, [one(norm=7000.0)])) == set()
+    assert set(guard.judge(1, [one(norm=7100.0)])) == {"a"}
+
+
+def test_a_model_of_zeros_may_begin() -> None:
+    guard = a_guard(parameters=0.0)
+    assert take(guard, one(norm=5000.0)) == set()
+    assert refused(guard, one(norm=1e30)) == {"a"}
+
+
+def test_a_job_that_has_changed_is_not_stopped() -> None:
+    """A lone unit whose norms are beyond the limit for good: after some merges the level is learnt anew."""
+    guard = after(one(), merges=100, parameters=10.0)
+    outcomes = [take(guard, one(norm=NORM * 10)) for _ in range(FORGET_AFTER + 1)]
+    assert outcomes == [{"a"}] * FORGET_AFTER + [set()]
+    assert refused(guard, one(norm=1e30)) == {"a"}
+
+
+# --- facts ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "reported", "why"),
+    [
+        (10, 2**64 - 1, 10, "more than 4294967296 tokens in a step cannot be"),
+        (24_001, 100, 10**9, "(1000 sync intervals) cannot be"),
+        (50, 100, 20, "the learner has reported 20 in all"),
+    ],
+)
+def test_what_cannot_be_a_fact_is_named(steps: int, tokens: int, reported: int, why: str) -> None:
+    assert why in a_guard().impossible(steps, tokens, reported)
+
+
+def test_the_largest_batches_and_late_reports_are_possible() -> None:
+    guard = a_guard()
+    assert guard.impossible(24_000, MOST_TOKENS_PER_STEP, 24_000) == ""
+    assert guard.impossible(44, 100, 20) == ""  # reports may be a sync interval behind
+
+
+# --- state ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restored_guard_judges_as_before() -> None:
+    guard, restored = after(one("a"), one("b"), merges=10), a_guard()
+    restored.restore(guard.to_json())
+    given = [one("a", norm=101.0), one("b", tokens=1000 * 10**9), one("c", loss=28.0), one("d")]
+    assert set(restored.judge(0, given)) == set(guard.judge(0, given)) == {"a", "b", "c"}
+    assert restored.to_json() == guard.to_json()
+
+
+def test_a_state_from_before_there_were_guards_begins_without_levels() -> None:
+    guard = a_guard()
+    guard.restore({})
+    assert take(guard, one()) == set()
+    fresh = a_guard()
+    fresh.restore(a_guard().to_json())
+    assert fresh.to_json() == a_guard().to_json()
+
+
+@pytest.mark.parametrize(
+    "change", [{"norms": []}, {"norms": [[1, NAN]]}, {"tokens": [1]}, {"losses": ["x"]}, {"highest_loss": NAN}, {"norms": None}]
+)
+def test_a_malformed_state_is_an_error(change: dict[str, Any]) -> None:
+    stored = after(one()).to_json() | change
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        a_guard().restore(stored)

@@ -1,0 +1,50 @@
+"""A unit whose contributions are refused again and again is quarantined; a job without another unit is not stopped."""
+
+from diloco.algorithm.quarantine import CLEAN_CYCLES, REFUSALS, Quarantine
+
+P = 4
+
+
+def test_a_unit_that_is_refused_in_a_row_is_quarantined() -> None:
+    quarantine = Quarantine(P)
+    assert [quarantine.judged(["sick"], ["well"]) for _ in range(REFUSALS)] == [set()] * (REFUSALS - 1) + [{"sick"}]
+
+
+def test_a_unit_with_a_defect_in_one_fragment_is_quarantined() -> None:
+    quarantine, outcomes = Quarantine(P), []
+    for _ in range(REFUSALS):
+        outcomes.append(quarantine.judged(["sick"], ["well"]))
+        for _ in range(P - 1):
+            assert quarantine.judged([], ["sick", "well"]) == set()
+    assert outcomes == [set()] * (REFUSALS - 1) + [{"sick"}]
+
+
+def test_refusals_are_forgotten_after_clean_cycles() -> None:
+    quarantine = Quarantine(P)
+    for _ in range(4 * REFUSALS):
+        assert quarantine.judged(["a"], ["well"]) == set()
+        for _ in range(P * CLEAN_CYCLES):
+            quarantine.judged([], ["a", "well"])
+
+
+def test_the_only_unit_is_not_quarantined() -> None:
+    quarantine = Quarantine(P)
+    for _ in range(100):
+        assert quarantine.judged(["alone"], []) == set()
+    assert quarantine.judged(["alone"], ["other"]) == {"alone"}
+
+
+def test_units_that_are_all_refused_are_not_quarantined() -> None:
+    quarantine = Quarantine(P)
+    for _ in range(100):
+        assert quarantine.judged(["a", "b"], []) == set()
+
+
+def test_the_first_refusal_of_the_next_attempt_quarantines_it_until_it_has_proved_itself() -> None:
+    quarantine = Quarantine(P)
+    for _ in range(REFUSALS):
+        quarantine.judged(["sick"], ["well"])
+    assert quarantine.judged(["sick"], ["well"]) == {"sick"}
+    for _ in range(P * CLEAN_CYCLES):
+        quarantine.judged([], ["sick", "well"])
+    assert quarantine.judged(["sick"], ["well"]) == set()

@@ -1,0 +1,97 @@
+"""What becomes of a learner whose contributions the guards refuse, over loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
+from builders.raw_learner import RawLearner
+from diloco.algorithm.guards import ARMED_AFTER
+from diloco.algorithm.quarantine import REFUSALS
+from diloco.contract import Exit
+from diloco.protocol.diloco_pb2 import Refused, UnitReport
+
+LONG = 100_000
+"""Outer steps of a job that is to last as long as its test."""
+ARMED = 20 * ARMED_AFTER
+"""Outer steps after which the guards surely know the norms of this job."""
+
+
+def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
+    found = syncer.unit(unit)
+    return dict(found.refused) if found is not None else {}
+
+
+def largest(syncer: LocalSyncer) -> float:
+    core = syncer.syncer.engine.exchanges.core
+    assert core is not None
+    return max(float(np.abs(core.value(fragment.index)).max()) for fragment in core.fragments)
+
+
+@pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
+def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
+    tmp_path: Path, learners: list[LocalLearner], compression: str
+) -> None:
+    sick = False
+
+    def spoil(step: int, arrays: dict[str, np.ndarray]) -> None:
+        # The syncer counts before it closes the stream, so nothing is spoiled once the learner has joined again.
+        if sick and "Outlier" not in syncer.syncer.engine._unit_stats.of("bad").refused:
+            arrays["w1"][0, 0] = 1e30
+
+    place = Place(tmp_path, job_file(training(LONG, compression=compression)))
+    with LocalSyncer(place) as syncer:
+        good = LocalLearner(place, syncer.address, "good").start()
+        bad = LocalLearner(place, syncer.address, "bad", spoil=spoil).start()
+        learners += [good, bad]
+        until(lambda: syncer.report().t > ARMED and bad.steps > 0, "the guards to know the job")
+        sick = True
+        until(lambda: refused(syncer, "bad").get("Outlier") == 1, "the contribution to be refused")
+        before = syncer.unit("bad")
+        assert before is not None
+        until(lambda: (now := syncer.unit("bad")) is not None and now.contributions > before.contributions + 2, "it to contribute again")
+        assert bad.left is None, "it is the same process"
+        assert refused(syncer, "bad")["Outlier"] == 1
+        assert "Outlier" not in refused(syncer, "good")
+        assert syncer.call(largest, syncer) < 10, "training goes from 0 to 1; momentum overshoots"
+        assert np.abs(bad.store.arrays["w1"]).max() < 10
+
+
+def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_attempt_may_join(
+    tmp_path: Path, learners: list[LocalLearner]
+) -> None:
+    sick = False
+
+    def spoil(step: int, arrays: dict[str, np.ndarray]) -> None:
+        if sick:
+            arrays["w1"][0, 0] = 1e30
+
+    place = Place(tmp_path, job_file(training(LONG)))
+    with LocalSyncer(place) as syncer:
+        good = LocalLearner(place, syncer.address, "good").start()
+        learners.append(good)
+        bad = LocalLearner(place, syncer.address, "bad", spoil=spoil).start()
+        until(lambda: syncer.report().t > ARMED and bad.steps > 0, "the guards to know the job")
+        sick = True
+        bad.wait()
+        assert bad.left is not None
+        assert bad.left.code == Exit.REFUSED_QUARANTINED
+        assert "attempt 1 of unit bad is quarantined" in bad.left.message
+        assert "the norm of its outer gradient is" in bad.left.message
+        unit = syncer.unit("bad")
+        assert unit is not None
+        assert unit.state == UnitReport.REFUSED
+        assert "quarantined" in unit.message
+        assert dict(unit.refused)["Outlier"] == REFUSALS
+        with RawLearner(syncer, unit="bad") as again:
+            answer = again.hello().hear("refused").refused
+            assert answer.code == Refused.QUARANTINED
+            assert "attempt 1 of unit bad is quarantined" in answer.message
+        healthy = LocalLearner(place, syncer.address, "bad", 2).start()
+        learners.append(healthy)
+        before = syncer.unit("bad")
+        assert before is not None
+        until(lambda: (now := syncer.unit("bad")) is not None and now.contributions > before.contributions, "attempt 2 to contribute")
+        assert syncer.call(largest, syncer) < 10
