@@ -65,10 +65,11 @@ class Connection:
         store: ParameterStore,
         inbox: Inbox,
         keepalive: Keepalive,
+        overlap_steps: int,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation, versions and
-        samples_leased: each stream fills them in. `jitter` draws numbers in [0, 1)."""
+        samples_leased: each stream fills them in. `overlap_steps`: tau. `jitter` draws numbers in [0, 1)."""
         self._address = address
         self._tls = tls
         self._host_name = host_name
@@ -79,6 +80,7 @@ class Connection:
         self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
         self._inbox = inbox
         self._keepalive = keepalive
+        self._overlap_steps = overlap_steps
         self._jitter = jitter
         self._bases: dict[int, tuple[int, Float32Array]] = {}
         self._incarnation = b""
@@ -117,10 +119,13 @@ class Connection:
         self._initial_request = samples
 
     def push(self, generation: int, header: Chunk, staged: Staged) -> None:
-        """Answer a pull. The sending thread waits for the staged values and codes them. Dropped as `progress` is."""
+        """Answer a pull. The sending thread waits for the staged values and codes them. Dropped as `progress` is, and once the exchange is
+        known to be over."""
         with self._lock:
             if self._outbox is not None and generation == self._generation:
-                self._outbox.transfer(self._push_chunks(header, staged))
+                self._outbox.push(header, self._push_chunks(header, staged), staged.release)
+            else:
+                staged.release()
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
         """Send the job's first parameters: per fragment, float32 [size]. They are version 0. The caller gives `values` away."""
@@ -130,7 +135,7 @@ class Connection:
                 self._bases[index] = (0, value)
                 if self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
-                    self._outbox.transfer(_coded(header, value))
+                    self._outbox.seed(_coded(header, value))
 
     def received(self) -> list[Float32Array] | None:
         """The last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
@@ -191,7 +196,7 @@ class Connection:
     def _stream(self) -> tuple[bool, str | None]:
         """Run one stream to its end: (whether a Welcome came, why it ended). None in place of the reason: do not reconnect."""
         welcomed = False
-        outbox = Outbox(FromLearner(hello=self._make_hello()))
+        outbox = Outbox(FromLearner(hello=self._make_hello()), self._overlap_steps)
         assembler = Assembler(self._expected_bytes)
         try:
             credentials = self._tls.read().channel_credentials()
@@ -247,15 +252,18 @@ class Connection:
             case "welcome":
                 self._welcomed(message, outbox)
             case "pull":
+                outbox.clock(message.pull.t)
                 self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t))
             case "chunk":
                 transfer = assembler.add(message.chunk)
                 if transfer is not None:
+                    outbox.merged(transfer.header.fragment, transfer.header.t)
                     self._adopt(transfer)
             case "work":
                 self._leased += message.work.end - message.work.start
                 self._inbox.put(Leased(message.work.start, message.work.end))
             case "done":
+                outbox.all_merged()
                 self._inbox.put(Finished(message.done.t))
             case "refused":
                 self._inbox.put(_refused_for_good(message.refused))
@@ -279,6 +287,9 @@ class Connection:
                     outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked)))
             self._incarnation = welcome.incarnation
             self._outbox = outbox
+        if welcome.takes_cancelled:
+            outbox.may_cancel()
+        outbox.clock(welcome.t)
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked))
 
     def _expected_bytes(self, chunk: Chunk) -> int:
@@ -302,12 +313,9 @@ class Connection:
 
     def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[FromLearner]:
         """The transfer of one fragment. It is coded when its turn comes, against the newest broadcast received by then."""
-        try:
-            values = staged.wait()
-            self._subtract_adopted(header, values)
-            yield from _coded(header, values)
-        finally:
-            staged.release()
+        values = staged.wait()
+        self._subtract_adopted(header, values)
+        yield from _coded(header, values)
 
     def _subtract_adopted(self, header: Chunk, values: Float32Array) -> None:
         """Make of `values` what the coding sends: the change against what the model held when it had adopted the base, or the base with

@@ -1,10 +1,13 @@
-"""What the connection has received, as data for the training thread, in order."""
+"""What the connection has received, as data for the training thread, in order.
+
+See docs/decisions/0150-bad-links.md.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from diloco.contract import Exit
@@ -72,23 +75,31 @@ InboxEvent = Welcomed | Leased | PullWanted | Received | Finished | RefusedForGo
 
 
 class Inbox:
-    """A queue with one reader, the training thread."""
+    """A queue with one reader, the training thread. Events keep their order, but one that a later event makes useless is dropped. So a
+    program that pauses finds at most one value and one pull of each fragment, and writes each parameter once."""
 
-    def __init__(self) -> None:
+    def __init__(self, overlap_steps: int) -> None:
+        """`overlap_steps`: tau. A pull of outer step t is useless once step t + tau + 1 is taken."""
+        self._overlap_steps = overlap_steps
         self._changed = threading.Condition()
-        self._events: deque[InboxEvent] = deque()
+        self._events: list[InboxEvent] = []
+        self._generation = 0
+        """Of the last `Welcomed`."""
 
     def put(self, event: InboxEvent) -> None:
         """Add an event. Never waits."""
         with self._changed:
-            self._events.append(event)
+            if isinstance(event, Welcomed):
+                self._add_welcomed(event)
+            else:
+                self._drop_useless(event)
+                self._events.append(event)
             self._changed.notify()
 
     def drain(self) -> list[InboxEvent]:
         """All events so far. Never waits."""
         with self._changed:
-            events = list(self._events)
-            self._events.clear()
+            events, self._events = self._events, []
         return events
 
     def wait(self, seconds: float) -> None:
@@ -96,3 +107,37 @@ class Inbox:
         until = time.monotonic() + seconds
         with self._changed:
             self._changed.wait_for(lambda: bool(self._events), until - time.monotonic())
+
+    def _drop_useless(self, event: InboxEvent) -> None:
+        match event:
+            case Received(fragment=fragment, t=t):
+                self._drop(lambda old: isinstance(old, Received) and old.fragment == fragment)
+                self._drop_pulls(fragment, t)
+            case PullWanted(fragment=fragment, t=t):
+                self._drop_pulls(fragment, t)
+            case Finished():
+                self._drop(lambda old: isinstance(old, (Finished, PullWanted)))
+
+    def _drop_pulls(self, fragment: int, t: int) -> None:
+        """Drop the pulls whose exchange is over at outer step `t`, of which a pull or a value of `fragment` has come."""
+        self._drop(
+            lambda old: isinstance(old, PullWanted) and ((old.fragment == fragment and old.t <= t) or old.t + self._overlap_steps < t)
+        )
+
+    def _add_welcomed(self, event: Welcomed) -> None:
+        """The syncer waits for no answer to an earlier pull. If the session does not resume, earlier leases are over, too.
+
+        If it resumes one that the reader has not seen yet, both are one event in the place of the first: leases in between belong to it.
+        """
+        self._drop(lambda old: isinstance(old, PullWanted))
+        if event.generation != self._generation:
+            self._generation = event.generation
+            self._drop(lambda old: isinstance(old, (Welcomed, Leased)))
+        unseen = next((i for i, old in enumerate(self._events) if isinstance(old, Welcomed)), None)
+        if unseen is None:
+            self._events.append(event)
+        else:
+            self._events[unseen] = event
+
+    def _drop(self, useless: Callable[[InboxEvent], bool]) -> None:
+        self._events = [old for old in self._events if not useless(old)]

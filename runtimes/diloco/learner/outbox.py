@@ -1,32 +1,79 @@
 """The queue of messages on one stream to the syncer. The training thread adds and never waits; gRPC's sending thread takes.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+Three lanes; the next message comes from the first that has one:
+
+| lane | messages | order | why |
+|---|---|---|---|
+| control | Hello, WorkWanted, Evaluation | as posted | small, and something waits for them: they may go between two chunks |
+| progress | Progress | the newest only | each replaces the one before; it takes turns with the chunks, so that both go on |
+| ordered | SEED, PUSH, Bye | as added; pushes between two others: newest first | Bye says that everything before it was sent |
+
+Pushes are the only messages that overtake one another. Each belongs to one exchange, and says which, so the syncer needs no order among
+them. The newest one has the most time left until its merge. A message that separates what was read before it from what was read after it
+(a marker of a consistent snapshot) belongs into the ordered lane, where no push passes it.
+
+See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from diloco.protocol.diloco_pb2 import FromLearner, Progress
+from diloco.learner.push_times import PushTimes
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress
+from diloco.protocol.framing import cancellation, is_last
+
+
+@dataclass(slots=True, eq=False)
+class _Transfer:
+    """Messages that are sent one after the other."""
+
+    messages: Iterator[FromLearner]
+    push: Chunk | None = None
+    """The header of a push: which exchange it belongs to."""
+    begun: bool = False
+    """Whether a message of it was taken."""
+    over: bool = False
+    """Nothing of it is needed any more."""
+    ended: Callable[[], None] = lambda: None
+    """To be called once nothing is taken from `messages` any more."""
 
 
 class Outbox:
-    """An iterator of messages for one stream. Control messages come first. Then the newest progress and one chunk of the transfer in
-    progress take turns: metadata waits for one chunk at most, and a learner whose steps are shorter than the sending of one message
-    still answers."""
+    """The messages for one stream. Pushes are dropped, also in the middle of their transfer, once their exchange is known to be over, so
+    that a slow link carries what can still be merged."""
 
-    def __init__(self, first: FromLearner) -> None:
+    def __init__(self, first: FromLearner, overlap_steps: int, now: Callable[[], float] = time.monotonic) -> None:
+        """`overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes wait at most,
+        beside the one under way. `now`: seconds on a clock that never goes back."""
         self._changed = threading.Condition()
+        self._overlap_steps = overlap_steps
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
-        self._transfers: deque[Iterator[FromLearner]] = deque()
+        self._chunk_is_next = False
+        self._sending: _Transfer | None = None
+        self._making_chunk = False
+        """Whether the sending thread takes a message from `_sending` at this moment."""
+        self._push_was_last = False
+        """The message that was taken last ends a push."""
+        self._ordered: list[_Transfer] = []
+        self._clock = 0
+        self._merged: dict[int, int] = {}
+        self._all_over = False
+        self._times = PushTimes(overlap_steps, now)
+        self._syncer_takes_cancelled = False
         self._finishing = False
         self._abandoned = False
 
+    # --- adding -------------------------------------------------------------------------------------------------------
+
     def post(self, message: FromLearner) -> None:
-        """Send `message` once, in order with the other posted messages."""
+        """Send `message` once, in order with the other posted messages, before everything else."""
         with self._changed:
             self._control.append(message)
             self._changed.notify()
@@ -37,17 +84,36 @@ class Outbox:
             self._progress = progress
             self._changed.notify()
 
-    def transfer(self, chunks: Iterator[FromLearner]) -> None:
-        """Send `chunks` in order. The iterator does its work, the coding, on the sending thread."""
+    def seed(self, chunks: Iterator[FromLearner]) -> None:
+        """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
-            self._transfers.append(chunks)
+            self._ordered.append(_Transfer(chunks))
+            self._changed.notify()
+
+    def push(self, header: Chunk, chunks: Iterator[FromLearner], ended: Callable[[], None]) -> None:
+        """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
+        is taken from `chunks` any more: all was sent, or the push was dropped.
+
+        Replaces a push of the same fragment, and the oldest ones that wait if these are too many. What is dropped is freed, and its
+        iterator is asked for nothing more.
+        """
+        with self._changed:
+            for transfer in self._pushes():
+                if transfer.push is not None and transfer.push.fragment == header.fragment:
+                    transfer.over = True
+            self._times.added(header.t)
+            self._ordered.append(_Transfer(chunks, push=header, ended=ended))
+            waiting = sorted((transfer for transfer in self._ordered if transfer.push is not None), key=_outer_step)
+            for transfer in waiting[: max(0, len(waiting) - max(1, self._overlap_steps))]:
+                transfer.over = True
+            self._drop_what_is_over()
             self._changed.notify()
 
     def finish(self, last: FromLearner | None = None) -> None:
         """End the stream after everything that is queued, and `last`."""
         with self._changed:
             if last is not None:
-                self._transfers.append(iter((last,)))
+                self._ordered.append(_Transfer(iter((last,))))
             self._finishing = True
             self._changed.notify()
 
@@ -55,35 +121,152 @@ class Outbox:
         """The stream is over: send nothing any more."""
         with self._changed:
             self._abandoned = True
+            for transfer in self._ordered:
+                transfer.ended()
+            self._ordered.clear()
+            if not self._making_chunk:
+                self._end_sending()
             self._changed.notify()
 
+    # --- what the syncer says -----------------------------------------------------------------------------------------
+
+    def may_cancel(self) -> None:
+        """The syncer understands a cancelled transfer: one that is over may end unfinished."""
+        with self._changed:
+            self._syncer_takes_cancelled = True
+
+    def clock(self, t: int) -> None:
+        """The syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
+        with self._changed:
+            self._clock = max(self._clock, t)
+            self._times.clock(t)
+            self._drop_what_is_over()
+
+    def merged(self, fragment: int, t: int) -> None:
+        """Version `t` of the fragment has come: its exchanges up to `t` are over."""
+        with self._changed:
+            self._merged[fragment] = t
+            self._clock = max(self._clock, t)
+            self._drop_what_is_over()
+
+    def all_merged(self) -> None:
+        """The job is at its last outer step: no push is needed any more."""
+        with self._changed:
+            self._all_over = True
+            self._drop_what_is_over()
+
+    @property
+    def pushes(self) -> int:
+        """Pushes that wait or are under way, and whose values are therefore kept."""
+        with self._changed:
+            return len(self._pushes())
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
     def __iter__(self) -> Iterator[FromLearner]:
-        chunk_is_next = False
+        """The messages for the stream, until its end. Waits for the next one."""
         while True:
             with self._changed:
-                self._changed.wait_for(self._ready)
-                if self._abandoned:
-                    return
-                if self._control:
-                    message: FromLearner | None = self._control.popleft()
-                elif self._progress is not None and not (chunk_is_next and self._transfers):
-                    message, self._progress = FromLearner(progress=self._progress), None
-                    chunk_is_next = True
-                elif self._transfers:
-                    message = None
-                else:
-                    return
+                self._changed.wait_for(lambda: self._abandoned or self._finishing or self._has_message())
+            message = self.take()
             if message is not None:
                 yield message
+                self.sent()
                 continue
-            # Outside the lock: the training thread must not wait for the coding of a fragment.
-            chunk_is_next = False
-            chunk = next(self._transfers[0], None)
-            if chunk is None:
-                with self._changed:
-                    self._transfers.popleft()
-            else:
-                yield chunk
+            with self._changed:
+                if self._abandoned or (self._finishing and not self._has_message()):
+                    return
 
-    def _ready(self) -> bool:
-        return bool(self._abandoned or self._control or self._progress is not None or self._transfers or self._finishing)
+    def sent(self) -> None:
+        """The message that was taken last has left this process."""
+        with self._changed:
+            if self._push_was_last:
+                self._push_was_last = False
+                self._times.sent()
+
+    def take(self) -> FromLearner | None:
+        """The next message; None: there is none now. For one thread, which calls `sent` after each message."""
+        while True:
+            with self._changed:
+                if self._abandoned:
+                    return None
+                message = self._next_small()
+                transfer = self._next_transfer() if message is None else None
+                self._making_chunk = transfer is not None
+            if message is not None:
+                return message
+            if transfer is None:
+                return None
+            # Outside the lock: the training thread must not wait for the coding of a fragment.
+            message = next(transfer.messages, None)
+            with self._changed:
+                self._making_chunk = False
+                if message is None or is_last(message.chunk) or self._abandoned:
+                    self._end_sending()
+                    self._push_was_last = transfer.push is not None
+                if message is not None:
+                    transfer.begun = True
+                    self._chunk_is_next = False
+                    return message
+
+    def _next_small(self) -> FromLearner | None:
+        """A message without payload that is due before the next chunk."""
+        if self._control:
+            return self._control.popleft()
+        if self._progress is not None and not (self._chunk_is_next and (self._sending or self._ordered)):
+            message, self._progress = FromLearner(progress=self._progress), None
+            self._chunk_is_next = True
+            return message
+        if (sending := self._sending) is None or not sending.over:
+            return None
+        assert sending.push is not None
+        if not sending.begun:
+            self._end_sending()
+        elif self._syncer_takes_cancelled:
+            self._end_sending()
+            return FromLearner(chunk=cancellation(sending.push))
+        return None
+
+    def _next_transfer(self) -> _Transfer | None:
+        if self._sending is None and self._ordered:
+            pushes = list(itertools.takewhile(lambda transfer: transfer.push is not None, self._ordered))
+            chosen = max(pushes, key=_outer_step) if pushes else self._ordered[0]
+            if chosen.push is not None and not self._times.worth_sending(chosen.push.t):
+                for transfer in pushes:  # the others are older
+                    transfer.over = True
+                self._drop_what_is_over()
+                return self._next_transfer()
+            if chosen.push is not None:
+                self._times.begun()
+            self._ordered.remove(chosen)
+            self._sending = chosen
+        return self._sending
+
+    def _end_sending(self) -> None:
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.ended()
+
+    def _has_message(self) -> bool:
+        return bool(self._control or self._progress is not None or self._sending or self._ordered)
+
+    # --- what is over -------------------------------------------------------------------------------------------------
+
+    def _is_over(self, push: Chunk) -> bool:
+        return self._all_over or push.t <= self._merged.get(push.fragment, -1) or push.t + self._overlap_steps < self._clock
+
+    def _drop_what_is_over(self) -> None:
+        for transfer in self._pushes():
+            transfer.over = transfer.over or (transfer.push is not None and self._is_over(transfer.push))
+        for transfer in self._ordered:
+            if transfer.over:
+                transfer.ended()
+        self._ordered = [transfer for transfer in self._ordered if not transfer.over]
+
+    def _pushes(self) -> list[_Transfer]:
+        everything = [self._sending, *self._ordered] if self._sending else self._ordered
+        return [transfer for transfer in everything if transfer.push is not None]
+
+
+def _outer_step(transfer: _Transfer) -> int:
+    return transfer.push.t if transfer.push is not None else 0

@@ -128,7 +128,7 @@ class Session:
         self._on_adopt = on_adopt
         self._coding = coding_for(config.job.training.compression)
         self._unit = config.unit
-        self._inbox = Inbox()
+        self._inbox = Inbox(config.job.training.overlap_steps)
         hello = Hello(
             job_uid=config.job.uid,
             unit=config.unit,
@@ -138,7 +138,17 @@ class Session:
             tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
             fingerprint=layout.fingerprint,
         )
-        self._connection = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, self._inbox, keepalive)
+        self._connection = Connection(
+            config.syncer,
+            config.tls,
+            config.host_name,
+            hello,
+            fragments,
+            store,
+            self._inbox,
+            keepalive,
+            config.job.training.overlap_steps,
+        )
         self._timer = StepTimer(config.relative_speed)
         self._work = LeasedWork()
         self._state = new_unit(len(fragments), config.job.training.steps)

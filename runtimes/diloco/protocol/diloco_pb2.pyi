@@ -74,20 +74,22 @@ class Hello(_message.Message):
     def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "seed_wanted", "fragments", "resumed")
+    __slots__ = ("incarnation", "t", "steps", "seed_wanted", "fragments", "resumed", "takes_cancelled")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SEED_WANTED_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    TAKES_CANCELLED_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
     seed_wanted: bool
     fragments: _containers.RepeatedCompositeFieldContainer[FragmentNames]
     resumed: bool
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ...) -> None: ...
+    takes_cancelled: bool
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ..., takes_cancelled: _Optional[bool] = ...) -> None: ...
 
 class FragmentNames(_message.Message):
     __slots__ = ("names",)
@@ -96,7 +98,7 @@ class FragmentNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done")
+    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Chunk.Kind]
@@ -130,6 +132,7 @@ class Chunk(_message.Message):
     SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
     kind: Chunk.Kind
     fragment: int
     t: int
@@ -143,7 +146,8 @@ class Chunk(_message.Message):
     samples_done: int
     tokens_done: int
     steps_done: int
-    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ...) -> None: ...
+    cancelled: bool
+    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t")

@@ -1,4 +1,8 @@
-"""A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; pieces of one do not reorder."""
+"""A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; pieces of one do not reorder.
+A sender may end a transfer unfinished with a chunk that says `cancelled`.
+
+See docs/decisions/0150-bad-links.md.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ from diloco.wording import plural
 
 CHUNK_BYTES = 1 << 20
 """Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
+
+OPEN_TRANSFERS = 2
+"""Transfers of one stream that may be under way at a time: a peer cannot make this process reserve memory for the whole model."""
 
 
 class FramingError(ValueError):
@@ -39,8 +46,18 @@ def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int = CH
         yield chunk
 
 
+def is_last(chunk: Chunk) -> bool:
+    """Whether the payload ends with this chunk."""
+    return chunk.offset + len(chunk.data) >= chunk.total
+
+
+def cancellation(of: Chunk) -> Chunk:
+    """The chunk that ends, unfinished, the transfer to which the chunk `of` belongs."""
+    return Chunk(kind=of.kind, fragment=of.fragment, t=of.t, cancelled=True)
+
+
 class Assembler:
-    """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way."""
+    """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way, and OPEN_TRANSFERS in all."""
 
     def __init__(self, expected: Callable[[Chunk], int]) -> None:
         """`expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only afterwards: a
@@ -52,9 +69,14 @@ class Assembler:
         """The complete transfer if `chunk` was its last piece. Raises FramingError."""
         key = (chunk.kind, chunk.fragment)
         what = f"{Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment} at outer step {chunk.t}"
+        if chunk.cancelled:
+            self._cancel(chunk, what)
+            return None
         if key not in self._open:
             if chunk.offset:
                 raise FramingError(f"{what} begins at offset {chunk.offset}, not at 0")
+            if len(self._open) >= OPEN_TRANSFERS:
+                raise FramingError(f"{what} begins while {plural(len(self._open), 'transfer')} of this stream are unfinished")
             expected = self._expected(chunk)
             if chunk.total != expected:
                 raise FramingError(f"{what} announces {plural(chunk.total, 'byte')}, the layout says {expected}")
@@ -73,3 +95,9 @@ class Assembler:
             return None
         del self._open[key]
         return Transfer(chunk, memoryview(buffer))
+
+    def _cancel(self, chunk: Chunk, what: str) -> None:
+        """Forget the transfer that `chunk` ends, and free its memory."""
+        _, _, t = self._open.pop((chunk.kind, chunk.fragment), (b"", 0, None))
+        if t != chunk.t:
+            raise FramingError(f"{what} is cancelled, and no such transfer is under way")

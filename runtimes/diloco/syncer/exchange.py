@@ -199,7 +199,7 @@ class Exchanges:
             case Pull():
                 for peer, session in self._peers.joined():
                     if session.unit in order.units:
-                        peer.outgoing.pull(order.fragment, order.t)
+                        peer.outgoing.pull(order.fragment, order.t, self._training.overlap_steps)
             case Close() if core.fragments[order.fragment].size <= INLINE_ELEMENTS:
                 self._install(core, order, core.shard.compute(order), now)
             case Close():
@@ -220,8 +220,7 @@ class Exchanges:
             return
         assert update is not None
         _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
-        whole = _whole(core, update.fragment)
-        version = Version(update.fragment, update.t, update.base, core.coding, update.payload, whole.full)
+        version = Version(update.fragment, update.t, update.base, core.coding, update.payload, core.shard.whole(update.fragment))
         for peer, _ in self._peers.joined():
             peer.outgoing.broadcast(version)
 
@@ -240,5 +239,4 @@ class Exchanges:
 
 def _whole(core: Core, p: int) -> Version:
     """The current version of fragment p in FLOAT32."""
-    payload = core.shard.whole(p)
-    return Version(p, core.version(p), -1, Coding.FLOAT32, b"", lambda: payload)
+    return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p))

@@ -106,6 +106,7 @@ class Membership:
                 seed_wanted=seed_wanted,
                 fragments=[FragmentNames(names=[tensor.name for tensor in fragment.tensors]) for fragment in self._exchanges.fragments],
                 resumed=resumed,
+                takes_cancelled=True,
             )
         )
 

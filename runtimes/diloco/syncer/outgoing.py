@@ -1,15 +1,28 @@
-"""The queue of messages to one learner. Adding a message never waits, so a slow learner delays no other. The queue is bounded: a newer
-broadcast of a fragment replaces an older one, and a newer pull of it an older pull.
+"""The queue of messages to one learner. Adding a message never waits, so a slow learner delays no other.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+Four lanes:
+
+- Urgent (Welcome, Work): as added, also between two chunks. They are small, and a learner without work stands still.
+- Pulls: after everything that waits for the pull's own fragment, because the answer is coded against that base. Other fragments do not
+  matter to it, so it may go between two chunks of another one.
+- Fragments (BROADCAST): those of one fragment in order, because a delta needs its base. For the order of fragments see `_choose`.
+- Ordered (Done, the last message): after all broadcasts and pulls that were added before, and before all that are added later. Done says
+  that every fragment's last value was sent.
+
+A marker of a consistent snapshot belongs into the ordered lane: no broadcast passes it, in either direction.
+
+What waits is bounded: of each fragment deltas up to the size of one whole value, or one whole value; and one pull.
+
+See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
 
 from diloco.algorithm.codec import Coding
 from diloco.protocol.diloco_pb2 import Chunk, Pull, ToLearner
@@ -18,39 +31,74 @@ from diloco.protocol.framing import split
 type Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Version:
     """One version of a fragment, coded once for all learners. The buffers are shared and never written to."""
 
     fragment: int
     t: int
     base: int
-    """Version that `delta` is against."""
+    """Version that `payload` is against."""
     coding: Coding
     payload: Buffer = field(repr=False)
-    full: Callable[[], Buffer] = field(repr=False)
-    """Makes the payload in FLOAT32, for learners that do not hold the base."""
+    whole: memoryview = field(repr=False)
+    """The payload in FLOAT32, for learners that do not hold the base."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
-    header: Chunk
-    payload: Buffer = field(repr=False)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queued:
+    """A version that waits, as a delta or whole."""
+
+    number: int
+    """Counts everything that has its place relative to messages of the ordered lane."""
+    version: Version
+    delta: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of the payload."""
+        return memoryview(self.version.payload).nbytes if self.delta else self.version.whole.nbytes
+
+    def transfer(self) -> tuple[Chunk, Buffer]:
+        """Header and payload."""
+        version = self.version
+        header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32)
+        if not self.delta:
+            return header, version.whole
+        header.coding, header.base = version.coding.value, version.base  # type: ignore[assignment]
+        return header, version.payload
 
 
 class Outgoing:
-    """Two lanes. Urgent messages overtake, also between two chunks. Pulls, broadcasts and the last message keep their order, because the
-    base of a push must arrive before the pull."""
+    """The messages to one learner. See the table above."""
 
     def __init__(self) -> None:
         self._urgent: deque[ToLearner] = deque()
-        self._ordered: deque[ToLearner | _Transfer] = deque()
+        self._fragments: dict[int, list[_Queued]] = {}
+        """Per fragment what waits, in order. Ordered by how long the fragment has waited."""
+        self._pulls: dict[int, tuple[int, int]] = {}
+        """Per fragment (number, outer step) of the pull that waits."""
+        self._ordered: deque[tuple[int, ToLearner]] = deque()
+        self._added = 0
+        self._sending: int | None = None
+        """The fragment whose transfer is under way."""
+        self._favour = 0
+        """Bytes that up-to-date fragments had more than the others, while both waited."""
         self._held: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._closed = False
+        self._dropped = False
 
     def __len__(self) -> int:
-        return len(self._urgent) + len(self._ordered)
+        """Messages that wait; a transfer counts as one."""
+        return len(self._urgent) + len(self._pulls) + len(self._ordered) + sum(len(queue) for queue in self._fragments.values())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Payload of the broadcasts that wait."""
+        return sum(one.bytes for queue in self._fragments.values() for one in queue)
+
+    # --- adding -------------------------------------------------------------------------------------------------------
 
     def holds(self, fragment: int, version: int) -> None:
         """The learner has this version already."""
@@ -66,30 +114,35 @@ class Outgoing:
         self._wake.set()
 
     def post(self, message: ToLearner) -> None:
-        """Send `message` after everything that `post`, `pull` and `broadcast` have added before."""
-        self._ordered.append(message)
+        """Send `message` after all broadcasts and pulls that were added before, and before those that will be."""
+        self._ordered.append((self._next_number(), message))
         self._wake.set()
 
-    def pull(self, fragment: int, t: int) -> None:
-        """Ask for a fragment. Replaces a pull of it that still waits: its exchange is over."""
-        stale = next((m for m in self._ordered if isinstance(m, ToLearner) and m.HasField("pull") and m.pull.fragment == fragment), None)
-        if stale is not None:
-            self._ordered.remove(stale)
-        self.post(ToLearner(pull=Pull(fragment=fragment, t=t)))
+    def pull(self, fragment: int, t: int, overlap_steps: int) -> None:
+        """Ask for a fragment once the learner has its newest version. Replaces a pull of it that still waits.
+
+        `overlap_steps`: tau. Pulls of steps before t - tau are dropped, as their exchanges are over.
+        """
+        self._pulls = {p: (number, step) for p, (number, step) in self._pulls.items() if step >= t - overlap_steps}
+        self._pulls[fragment] = (self._next_number(), t)
+        self._wake.set()
 
     def broadcast(self, version: Version) -> None:
-        """Send a version: as a delta if the learner will hold its base, else in FLOAT32."""
-        waiting = next((x for x in self._ordered if isinstance(x, _Transfer) and x.header.fragment == version.fragment), None)
-        if waiting is not None:
-            self._ordered.remove(waiting)
-        header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t)
-        if version.coding.delta and waiting is None and self._held.get(version.fragment) == version.base:
-            header.coding, header.base = version.coding.value, version.base  # type: ignore[assignment]
-            self._ordered.append(_Transfer(header, version.payload))
-        else:
-            header.coding = Chunk.FLOAT32
-            self._ordered.append(_Transfer(header, version.full()))
-        self._held[version.fragment] = version.t
+        """Send a version: as a delta if the learner will hold its base and what waits for it is smaller than a whole value, else whole.
+
+        A whole value that waits is replaced: the learner gets the newest. A pull that waits is dropped, as its exchange is over.
+        """
+        p = version.fragment
+        if p in self._pulls and self._pulls[p][1] <= version.t:
+            del self._pulls[p]
+        queue = self._fragments.setdefault(p, [])
+        delta = version.coding.delta and self._held.get(p) == version.base and all(one.delta for one in queue)
+        queued = _Queued(self._next_number(), version, delta)
+        if not delta or sum(one.bytes for one in (*queue, queued)) > version.whole.nbytes:
+            queue.clear()
+            queued = replace(queued, delta=False)
+        queue.append(queued)
+        self._held[p] = version.t
         self._wake.set()
 
     def close(self, last: ToLearner | None = None, *, at_once: bool = False) -> None:
@@ -98,28 +151,76 @@ class Outgoing:
             return
         if at_once:
             self._urgent.clear()
+            self._pulls.clear()
+            self._fragments.clear()
             self._ordered.clear()
+            self._dropped = True
         if last is not None:
-            self._ordered.append(last)
+            self._ordered.append((self._next_number(), last))
         self._closed = True
         self._wake.set()
+
+    # --- taking -------------------------------------------------------------------------------------------------------
 
     async def messages(self) -> AsyncIterator[ToLearner]:
         """The messages to send, in order, until closed. For one reader."""
         while True:
-            while self._urgent:
-                yield self._urgent.popleft()
-            if self._ordered:
-                item = self._ordered.popleft()
-                if isinstance(item, ToLearner):
-                    yield item
-                    continue
-                for chunk in split(item.header, item.payload):
+            while (small := self._next_small()) is not None:
+                yield small
+            if (chosen := self._choose()) is not None:
+                header, payload = chosen.transfer()
+                self._sending = header.fragment
+                for chunk in split(header, payload):
+                    if self._dropped:
+                        break
                     yield ToLearner(chunk=chunk)
-                    while self._urgent:
-                        yield self._urgent.popleft()
+                    while (small := self._next_small()) is not None:
+                        yield small
+                self._sending = None
+                continue
+            if self._ordered:
+                yield self._ordered.popleft()[1]
                 continue
             if self._closed:
                 return
             self._wake.clear()
             await self._wake.wait()
+
+    def _next_number(self) -> int:
+        self._added += 1
+        return self._added
+
+    @property
+    def _limit(self) -> float:
+        """What has this number or a larger one waits for a message of the ordered lane."""
+        return self._ordered[0][0] if self._ordered else math.inf
+
+    def _next_small(self) -> ToLearner | None:
+        """A message that may go between two chunks."""
+        if self._urgent:
+            return self._urgent.popleft()
+        for p, (number, t) in self._pulls.items():
+            if number < self._limit and p != self._sending and p not in self._fragments:
+                del self._pulls[p]
+                return ToLearner(pull=Pull(fragment=p, t=t))
+        return None
+
+    def _choose(self) -> _Queued | None:
+        """The next transfer.
+
+        A fragment that is one delta behind is cheap to keep up to date, and then takes part in every exchange. One that is further behind,
+        or that the learner does not hold yet, costs several times as much. While both wait, each kind gets half of the bytes: on a wide
+        enough link what is up to date stays so, and on one that is too narrow no fragment waits for ever.
+        """
+        ready = [queue for queue in self._fragments.values() if queue[0].number < self._limit]
+        if not ready:
+            return None
+        current = [queue for queue in ready if len(queue) == 1 and queue[0].delta]
+        behind = [queue for queue in ready if len(queue) > 1 or not queue[0].delta]
+        cheap = bool(current) and not (behind and self._favour > 0)
+        queue = current[0] if cheap else behind[0]
+        chosen = queue.pop(0)
+        self._favour = self._favour + (chosen.bytes if cheap else -chosen.bytes) if current and behind else 0
+        if not queue:
+            del self._fragments[chosen.version.fragment]
+        return chosen

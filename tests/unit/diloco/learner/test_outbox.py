@@ -1,71 +1,337 @@
 import threading
+import weakref
+from collections.abc import Iterator
 
+import numpy as np
+import pytest
 from diloco.learner.outbox import Outbox
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
 
-
-def kinds(outbox: Outbox) -> list[str]:
-    return [str(message.WhichOneof("message")) for message in outbox]
+TAU = 2
 
 
-def chunk() -> FromLearner:
-    return FromLearner(chunk=Chunk())
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_hello_is_first_and_bye_last_and_metadata_overtakes_fragments() -> None:
-    outbox = Outbox(FromLearner(hello=Hello()))
-    outbox.transfer(iter([chunk(), chunk()]))
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def outbox(clock: Clock) -> Outbox:
+    return Outbox(FromLearner(hello=Hello()), TAU, clock)
+
+
+def push(outbox: Outbox, fragment: int, t: int, chunks: int = 2) -> None:
+    header = Chunk(kind=Chunk.PUSH, fragment=fragment, t=t)
+    outbox.push(header, of_push(fragment, t, chunks), lambda: None)
+
+
+def of_push(fragment: int, t: int, chunks: int = 2) -> Iterator[FromLearner]:
+    for i in range(chunks):
+        yield FromLearner(chunk=Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, total=chunks, offset=i, data=b"x"))
+
+
+def seeds(chunks: int = 2) -> Iterator[FromLearner]:
+    for i in range(chunks):
+        yield FromLearner(chunk=Chunk(kind=Chunk.SEED, total=chunks, offset=i, data=b"x"))
+
+
+def described(message: FromLearner) -> str:
+    """`push fragment@t`, with `cancelled` where it is; the kind alone of other messages."""
+    if not message.HasField("chunk"):
+        return str(message.WhichOneof("message"))
+    chunk = message.chunk
+    return "seed" if chunk.kind == Chunk.SEED else f"push {chunk.fragment}@{chunk.t}{' cancelled' if chunk.cancelled else ''}"
+
+
+def rest(outbox: Outbox) -> list[str]:
+    outbox.finish()
+    return [described(message) for message in outbox]
+
+
+def take(outbox: Outbox, count: int = 1) -> list[str]:
+    """The next messages, each of which is sent before the next is taken."""
+    taken = []
+    for _ in range(count):
+        message = outbox.take()
+        assert message is not None
+        outbox.sent()
+        taken.append(described(message))
+    return taken
+
+
+# --- lanes --------------------------------------------------------------------------------------------------------------
+
+
+def test_hello_is_first_and_bye_last_and_metadata_overtakes_fragments(outbox: Outbox) -> None:
+    push(outbox, 0, 1)
     outbox.progress(Progress())
     outbox.post(FromLearner(work_wanted=WorkWanted()))
     outbox.finish(FromLearner(bye=Bye()))
-    assert kinds(outbox) == ["hello", "work_wanted", "progress", "chunk", "chunk", "bye"]
+    assert [described(x) for x in outbox] == ["hello", "work_wanted", "progress", "push 0@1", "push 0@1", "bye"]
 
 
-def test_only_the_newest_progress_is_sent() -> None:
-    outbox = Outbox(FromLearner(hello=Hello()))
+def test_posted_messages_keep_their_order(outbox: Outbox) -> None:
+    for samples in (1, 2, 3):
+        outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples)))
+    outbox.finish()
+    assert [x.work_wanted.samples for x in outbox if x.HasField("work_wanted")] == [1, 2, 3]
+
+
+def test_only_the_newest_progress_is_sent(outbox: Outbox) -> None:
     for step in (1, 2, 3):
         outbox.progress(Progress(local_step=step))
     outbox.finish()
     assert [message.progress.local_step for message in outbox if message.HasField("progress")] == [3]
 
 
-def test_metadata_goes_between_two_chunks_of_a_fragment() -> None:
-    outbox = Outbox(FromLearner(hello=Hello()))
-
-    def chunks() -> object:
-        yield chunk()
-        outbox.progress(Progress())
-        yield chunk()
-        yield chunk()
-
-    outbox.transfer(chunks())  # type: ignore[arg-type]
-    outbox.finish()
-    assert kinds(outbox) == ["hello", "chunk", "chunk", "progress", "chunk"]
+def test_metadata_goes_between_two_chunks_of_a_fragment(outbox: Outbox) -> None:
+    push(outbox, 0, 1, chunks=3)
+    assert take(outbox, 2) == ["hello", "push 0@1"]
+    outbox.progress(Progress())
+    assert rest(outbox) == ["progress", "push 0@1", "push 0@1"]
 
 
-def test_a_fragment_is_sent_although_there_is_new_progress_after_every_message() -> None:
+def test_a_fragment_is_sent_although_there_is_new_progress_after_every_message(outbox: Outbox) -> None:
     """As on a busy machine, where a local step takes less time than the sending of one message."""
-    outbox = Outbox(FromLearner(hello=Hello()))
-    outbox.transfer(iter([chunk(), chunk()]))
+    push(outbox, 0, 1)
     sent = []
     for _, message in zip(range(6), outbox, strict=False):
-        sent.append(message.WhichOneof("message"))
+        sent.append(described(message))
         outbox.progress(Progress())
-    assert sent == ["hello", "progress", "chunk", "progress", "chunk", "progress"]
+    assert sent == ["hello", "progress", "push 0@1", "progress", "push 0@1", "progress"]
 
 
-def test_nothing_is_sent_on_a_stream_that_is_over() -> None:
-    outbox = Outbox(FromLearner(hello=Hello()))
-    outbox.post(FromLearner(work_wanted=WorkWanted()))
-    outbox.transfer(iter([chunk()]))
+def test_nothing_passes_what_separates_pushes(outbox: Outbox) -> None:
+    """Seeds today, markers later: what was added before is sent before, what was added after is sent after."""
+    push(outbox, 0, 1, chunks=1)
+    outbox.seed(seeds(1))
+    push(outbox, 1, 2, chunks=1)
+    assert rest(outbox) == ["hello", "push 0@1", "seed", "push 1@2"]
+
+
+def test_a_transfer_that_has_begun_is_ended_before_the_next_begins(outbox: Outbox) -> None:
+    push(outbox, 0, 1)
+    take(outbox, 2)
+    push(outbox, 1, 2)
+    assert rest(outbox) == ["push 0@1", "push 1@2", "push 1@2"]
+
+
+# --- a link that is too slow --------------------------------------------------------------------------------------------
+
+
+def test_the_newest_push_is_first_and_no_more_than_the_overlap_wait(outbox: Outbox) -> None:
+    push(outbox, 0, 1)
+    take(outbox, 2)
+    for t in (2, 3, 4):
+        push(outbox, t, t, chunks=1)
+    assert outbox.pushes == TAU + 1
+    assert rest(outbox) == ["push 0@1", "push 4@4", "push 3@3"]
+
+
+def test_without_overlap_one_push_waits(clock: Clock) -> None:
+    outbox = Outbox(FromLearner(hello=Hello()), 0, clock)
+    push(outbox, 0, 1, chunks=1)
+    assert rest(outbox) == ["hello", "push 0@1"]
+
+
+def test_a_newer_push_of_a_fragment_replaces_the_older_one(outbox: Outbox) -> None:
+    push(outbox, 0, 1)
+    push(outbox, 0, 5, chunks=1)
+    assert rest(outbox) == ["hello", "push 0@5"]
+
+
+def test_a_push_whose_fragment_was_merged_meanwhile_is_dropped(outbox: Outbox) -> None:
+    push(outbox, 0, 3, chunks=1)
+    push(outbox, 1, 4, chunks=1)
+    outbox.merged(0, 3)
+    assert rest(outbox) == ["hello", "push 1@4"]
+
+
+def test_a_push_is_dropped_once_the_clock_is_past_its_overlap(outbox: Outbox) -> None:
+    push(outbox, 0, 3, chunks=1)
+    push(outbox, 1, 4, chunks=1)
+    outbox.clock(3 + TAU)
+    assert outbox.pushes == 2, "the exchange of step 3 is merged before step 6 at the latest"
+    outbox.clock(3 + TAU + 1)
+    assert rest(outbox) == ["hello", "push 1@4"]
+
+
+def test_a_value_moves_the_clock_too(outbox: Outbox) -> None:
+    push(outbox, 0, 3, chunks=1)
+    outbox.merged(1, 3 + TAU + 1)
+    assert rest(outbox) == ["hello"]
+
+
+def test_the_clock_of_a_stream_does_not_go_back(outbox: Outbox) -> None:
+    outbox.clock(9)
+    outbox.clock(4)
+    push(outbox, 0, 5, chunks=1)
+    assert rest(outbox) == ["hello"]
+
+
+def test_a_push_whose_exchange_is_over_is_not_queued(outbox: Outbox) -> None:
+    outbox.merged(0, 3)
+    push(outbox, 0, 3)
+    outbox.all_merged()
+    push(outbox, 1, 9)
+    assert outbox.pushes == 0
+    assert rest(outbox) == ["hello"]
+
+
+def test_at_the_jobs_last_step_every_push_is_dropped_and_bye_is_sent(outbox: Outbox) -> None:
+    push(outbox, 0, 3)
+    outbox.all_merged()
+    outbox.finish(FromLearner(bye=Bye()))
+    assert [described(x) for x in outbox] == ["hello", "bye"]
+
+
+def test_a_transfer_under_way_is_cancelled_when_its_exchange_is_over(outbox: Outbox) -> None:
+    outbox.may_cancel()
+    push(outbox, 0, 3)
+    push(outbox, 1, 2, chunks=1)
+    assert take(outbox, 2) == ["hello", "push 0@3"]
+    outbox.merged(0, 3)
+    assert rest(outbox) == ["push 0@3 cancelled", "push 1@2"]
+
+
+def test_a_transfer_under_way_is_cancelled_by_a_newer_pull_of_its_fragment(outbox: Outbox) -> None:
+    outbox.may_cancel()
+    push(outbox, 0, 3)
+    take(outbox, 2)
+    push(outbox, 0, 5, chunks=1)
+    assert rest(outbox) == ["push 0@3 cancelled", "push 0@5"]
+
+
+def test_an_older_syncer_gets_every_transfer_whole_that_has_begun(outbox: Outbox) -> None:
+    """It would take the cancellation for a broken payload and refuse the unit."""
+    push(outbox, 0, 3, chunks=3)
+    push(outbox, 1, 2)
+    take(outbox, 2)
+    outbox.clock(9)
+    assert rest(outbox) == ["push 0@3", "push 0@3"]
+
+
+def test_a_transfer_of_which_everything_is_sent_is_not_cancelled(outbox: Outbox) -> None:
+    outbox.may_cancel()
+    push(outbox, 0, 3)
+    take(outbox, 3)
+    outbox.merged(0, 3)
+    assert rest(outbox) == []
+
+
+def test_a_push_that_has_not_begun_is_not_cancelled(outbox: Outbox) -> None:
+    outbox.may_cancel()
+
+    def coded_too_late() -> Iterator[FromLearner]:
+        outbox.merged(0, 3)
+        yield from of_push(0, 3, chunks=1)
+
+    outbox.push(Chunk(kind=Chunk.PUSH, fragment=0, t=3), coded_too_late(), lambda: None)
+    assert rest(outbox) == ["hello", "push 0@3"], "its only chunk was being made when the exchange ended"
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_the_values_of_a_dropped_push_are_freed(outbox: Outbox, under_way: bool) -> None:
+    outbox.may_cancel()
+    values = np.zeros(8, np.float32)
+    kept = weakref.ref(values)
+
+    def chunks(values: np.ndarray) -> Iterator[FromLearner]:
+        for i in range(2):
+            yield FromLearner(chunk=Chunk(kind=Chunk.PUSH, t=3, total=values.nbytes, offset=16 * i, data=values[:4].tobytes()))
+
+    outbox.push(Chunk(kind=Chunk.PUSH, t=3), chunks(values), lambda: None)
+    del values
+    take(outbox, 2 if under_way else 1)
+    assert kept() is not None
+    outbox.merged(0, 3)
+    if under_way:
+        assert take(outbox) == ["push 0@3 cancelled"]
+    assert kept() is None
+
+
+def test_a_push_that_cannot_arrive_in_time_any_more_is_left_out_once(outbox: Outbox, clock: Clock) -> None:
+    """A transfer takes 2 s, an exchange lives 3 s after the answer is ready."""
+    take(outbox)
+    push(outbox, 0, 1, chunks=1)
+    assert outbox.take() is not None
+    clock.now = 2.0
+    outbox.sent()
+    push(outbox, 2, 3, chunks=1)
+    clock.now = 3.0
+    outbox.clock(1 + TAU + 1)
+    clock.now = 3.5
+    # Of the 3 s of the push of step 3, 1.5 s are over, 2 s are needed.
+    assert outbox.take() is None
+    assert outbox.pushes == 0, "its values are not kept"
+    # The next one waits as long, and is sent all the same: the link may be faster by now.
+    push(outbox, 3, 4, chunks=1)
+    clock.now = 5.0
+    assert take(outbox) == ["push 3@4"]
+
+
+def test_a_push_that_can_still_arrive_in_time_is_sent(outbox: Outbox, clock: Clock) -> None:
+    take(outbox)
+    push(outbox, 0, 1, chunks=1)
+    assert outbox.take() is not None
+    clock.now = 2.0
+    outbox.sent()
+    push(outbox, 2, 3, chunks=1)
+    clock.now = 3.0
+    outbox.clock(1 + TAU + 1)
+    assert take(outbox) == ["push 2@3"]
+
+
+def test_every_push_is_ended_once_whatever_becomes_of_it(outbox: Outbox) -> None:
+    """Then its memory is used for another one."""
+    outbox.may_cancel()
+    ended: list[int] = []
+
+    def add(fragment: int, t: int) -> None:
+        outbox.push(Chunk(kind=Chunk.PUSH, fragment=fragment, t=t), of_push(fragment, t), lambda: ended.append(t))
+
+    add(0, 1)
+    take(outbox, 3)
+    assert ended == [1], "all of it is sent"
+    add(1, 2)
+    take(outbox)
+    add(1, 7)
+    take(outbox)
+    assert ended == [1, 2], "cancelled under way"
+    take(outbox)
+    for t in (8, 9):
+        add(t, t)
+    outbox.merged(9, 9)
+    assert ended == [1, 2, 9], "over before it began"
+    add(10, 10)
+    add(11, 11)
+    assert ended == [1, 2, 9, 8], "too many wait"
+    add(9, 3)
+    assert ended == [1, 2, 9, 8, 3], "over when it came"
     outbox.abandon()
-    assert kinds(outbox) == []
+    assert sorted(ended) == [1, 2, 3, 7, 8, 9, 10, 11]
 
 
-def test_a_stream_that_is_over_lets_its_sender_go() -> None:
-    outbox = Outbox(FromLearner(hello=Hello()))
+# --- the end of a stream ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_on_a_stream_that_is_over(outbox: Outbox) -> None:
+    outbox.post(FromLearner(work_wanted=WorkWanted()))
+    push(outbox, 0, 1)
+    outbox.abandon()
+    assert rest(outbox) == []
+
+
+def test_a_stream_that_is_over_lets_its_sender_go(outbox: Outbox) -> None:
     taken: list[str] = []
-    reader = threading.Thread(target=lambda: taken.extend(kinds(outbox)))
+    reader = threading.Thread(target=lambda: taken.extend(described(x) for x in outbox))
     reader.start()
     outbox.abandon()
     reader.join(10)

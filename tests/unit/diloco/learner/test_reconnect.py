@@ -411,8 +411,10 @@ def test_a_pull_of_the_session_that_is_over_is_not_answered_to_the_new_one(
     stream.pull(0, 5)
     learner.wait_for(PullWanted)
     stream.end()
-    again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100).pull(1, 6)
-    learner.wait_for(PullWanted, 2)
+    again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
+    learner.wait_for(Leased)
+    again.pull(1, 6)
+    learner.wait_for(PullWanted)
     learner.train(3)
     header = again.hear_transfer().header
     assert (header.fragment, header.t) == (1, 6)

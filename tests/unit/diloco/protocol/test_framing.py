@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.protocol.framing import Assembler, FramingError, split
+from diloco.protocol.framing import OPEN_TRANSFERS, Assembler, FramingError, cancellation, is_last, split
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,3 +86,43 @@ def test_a_transfer_of_another_step_cannot_go_on_in_an_open_one() -> None:
     into.add(first)
     with pytest.raises(FramingError, match="of outer step 3"):
         into.add(second)
+
+
+def test_a_cancelled_transfer_makes_room_for_another_of_its_fragment() -> None:
+    first, _ = split(push(t=3), b"aabb", 2)
+    into = assembler(4)
+    into.add(first)
+    assert into.add(cancellation(first)) is None
+    done = [transfer for chunk in split(push(t=5), b"xxyy", 2) if (transfer := into.add(chunk))]
+    assert [(transfer.header.t, bytes(transfer.payload)) for transfer in done] == [(5, b"xxyy")]
+
+
+def test_a_cancelled_transfer_is_freed() -> None:
+    first, _ = split(push(), b"aabb", 2)
+    into = assembler(4)
+    into.add(first)
+    into.add(cancellation(first))
+    assert not into._open
+
+
+@pytest.mark.parametrize("other", [push(t=4), push(fragment=1), Chunk(kind=Chunk.SEED, t=3)])
+def test_only_a_transfer_that_is_under_way_can_be_cancelled(other: Chunk) -> None:
+    first, _ = split(push(t=3), b"aabb", 2)
+    into = assembler(4)
+    into.add(first)
+    with pytest.raises(FramingError, match="no such transfer is under way"):
+        into.add(cancellation(other))
+
+
+def test_a_peer_cannot_open_more_transfers_than_the_limit() -> None:
+    into = assembler(4)
+    firsts = [next(split(push(fragment), b"aabb", 2)) for fragment in range(OPEN_TRANSFERS + 1)]
+    for chunk in firsts[:-1]:
+        into.add(chunk)
+    with pytest.raises(FramingError, match="begins while 2 transfers of this stream are unfinished"):
+        into.add(firsts[-1])
+
+
+def test_the_last_chunk_is_known_by_its_end() -> None:
+    assert [is_last(chunk) for chunk in split(push(), b"aabbc", 2)] == [False, False, True]
+    assert [is_last(chunk) for chunk in split(push(), b"", 2)] == [True]

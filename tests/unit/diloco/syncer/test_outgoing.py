@@ -1,94 +1,248 @@
+from collections.abc import AsyncIterator
+
+import pytest
 from diloco.algorithm.codec import Coding
 from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
 from diloco.protocol.framing import CHUNK_BYTES
 from diloco.syncer.outgoing import Outgoing, Version
 
+TAU = 2
+VALUE = memoryview(bytes(16))
+TWO_CHUNKS = memoryview(bytes(2 * CHUNK_BYTES))
 
-def version(t: int, base: int, fragment: int = 0, delta: bytes = b"dd", full: bytes = b"ffff") -> Version:
-    return Version(fragment, t, base, Coding.BFLOAT16_DELTA, delta, lambda: full)
+
+def version(t: int, base: int, fragment: int = 0, delta: bytes = b"dddd", value: memoryview = VALUE) -> Version:
+    return Version(fragment, t, base, Coding.INT4_DELTA, delta, value)
 
 
-async def sent(outgoing: Outgoing) -> list[ToLearner]:
+def whole(t: int, fragment: int = 0, value: memoryview = VALUE) -> Version:
+    return Version(fragment, t, -1, Coding.FLOAT32, b"", value)
+
+
+async def sent(outgoing: Outgoing) -> list[str]:
     outgoing.close()
-    return [message async for message in outgoing.messages()]
+    return [described(message) async for message in outgoing.messages()]
 
 
-def described(messages: list[ToLearner]) -> list[str]:
-    """`kind fragment@t coding` of chunks and pulls, the kind alone of the others."""
-    lines = []
-    for message in messages:
-        which = str(message.WhichOneof("message"))
-        if which == "chunk":
-            chunk = message.chunk
-            lines.append(f"{chunk.fragment}@{chunk.t} {Chunk.Coding.Name(chunk.coding)}")
-        elif which == "pull":
-            lines.append(f"pull {message.pull.fragment}@{message.pull.t}")
-        else:
-            lines.append(which)
-    return lines
+async def take(stream: AsyncIterator[ToLearner], count: int) -> list[str]:
+    return [described(await anext(stream)) for _ in range(count)]
+
+
+def described(message: ToLearner) -> str:
+    """`delta fragment@t` or `whole fragment@t` of a chunk, `pull fragment@t`, the kind alone of other messages."""
+    which = str(message.WhichOneof("message"))
+    if which == "chunk":
+        return f"{'whole' if message.chunk.coding == Chunk.FLOAT32 else 'delta'} {message.chunk.fragment}@{message.chunk.t}"
+    return f"pull {message.pull.fragment}@{message.pull.t}" if which == "pull" else which
+
+
+def holding(*fragments: int, t: int = 0) -> Outgoing:
+    """To a learner that holds version `t` of these fragments."""
+    outgoing = Outgoing()
+    for fragment in fragments:
+        outgoing.holds(fragment, t)
+    return outgoing
+
+
+# --- versions -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_learner_that_holds_the_base_gets_the_delta_and_another_the_whole() -> None:
-    up_to_date, behind, fresh = Outgoing(), Outgoing(), Outgoing()
-    up_to_date.holds(0, 4)
-    behind.holds(0, 2)
+    up_to_date, behind, fresh = holding(0, t=4), holding(0, t=2), Outgoing()
     for outgoing in (up_to_date, behind, fresh):
         outgoing.broadcast(version(6, base=4))
-        outgoing.broadcast(version(7, base=0, fragment=1))
-    assert described(await sent(up_to_date)) == ["0@6 BFLOAT16_DELTA", "1@7 FLOAT32"]
-    assert described(await sent(behind)) == ["0@6 FLOAT32", "1@7 FLOAT32"]
-    assert described(await sent(fresh)) == ["0@6 FLOAT32", "1@7 FLOAT32"]
+    assert await sent(up_to_date) == ["delta 0@6"]
+    assert await sent(behind) == ["whole 0@6"]
+    assert await sent(fresh) == ["whole 0@6"]
+
+
+async def test_a_delta_names_its_base_and_a_whole_value_holds_all_bytes() -> None:
+    value = memoryview(bytes(range(16)))
+    outgoing = holding(0)
+    outgoing.broadcast(version(1, base=0))
+    outgoing.broadcast(whole(2, fragment=1, value=value))
+    outgoing.close()
+    delta, complete = [message.chunk async for message in outgoing.messages()]
+    assert (delta.base, delta.coding, delta.data) == (0, Chunk.INT4_DELTA, b"dddd")
+    assert (complete.coding, complete.data) == (Chunk.FLOAT32, value.tobytes())
 
 
 async def test_versions_follow_each_other_as_deltas_once_the_learner_holds_one() -> None:
     outgoing = Outgoing()
     outgoing.broadcast(version(1, base=0))
     stream = outgoing.messages()
-    assert (await anext(stream)).chunk.coding == Chunk.FLOAT32
+    assert await take(stream, 1) == ["whole 0@1"]
     outgoing.broadcast(version(2, base=1))
-    assert (await anext(stream)).chunk.coding == Chunk.BFLOAT16_DELTA
+    assert await take(stream, 1) == ["delta 0@2"]
 
 
-async def test_what_waits_for_a_slow_learner_is_bounded_and_ends_with_the_newest_whole_value() -> None:
+async def test_deltas_wait_in_order_until_they_are_larger_than_one_whole_value() -> None:
+    outgoing = holding(0)
+    for t in range(1, 5):
+        outgoing.broadcast(version(t, base=t - 1))
+    assert (len(outgoing), outgoing.waiting_bytes) == (4, 16)
+    assert await sent(holding_after(4)) == ["delta 0@1", "delta 0@2", "delta 0@3", "delta 0@4"]
+    outgoing.broadcast(version(5, base=4))
+    assert (len(outgoing), outgoing.waiting_bytes) == (1, 16)
+    assert await sent(outgoing) == ["whole 0@5"]
+
+
+def holding_after(versions: int) -> Outgoing:
+    outgoing = holding(0)
+    for t in range(1, versions + 1):
+        outgoing.broadcast(version(t, base=t - 1))
+    return outgoing
+
+
+async def test_a_whole_value_that_waits_is_replaced_by_the_newest() -> None:
     outgoing = Outgoing()
-    outgoing.holds(0, 0)
+    for t in (1, 2, 3):
+        outgoing.broadcast(version(t, base=t - 1))
+    assert await sent(outgoing) == ["whole 0@3"]
+
+
+async def test_deltas_follow_a_whole_value_that_is_under_way() -> None:
+    outgoing = Outgoing()
+    large = TWO_CHUNKS
+    outgoing.broadcast(whole(1, value=large))
+    stream = outgoing.messages()
+    await take(stream, 1)
+    outgoing.broadcast(version(2, base=1))
+    outgoing.close()
+    assert [described(message) async for message in stream] == ["whole 0@1", "delta 0@2"]
+
+
+async def test_what_waits_for_a_slow_learner_is_bounded() -> None:
+    outgoing = holding(0)
     for t in range(1, 100):
         outgoing.broadcast(version(t, base=t - 1))
-        outgoing.pull(0, t)
-    assert len(outgoing) == 2
-    assert described(await sent(outgoing)) == ["0@99 FLOAT32", "pull 0@99"]
+        outgoing.pull(0, t + 1, TAU)
+        assert outgoing.waiting_bytes <= VALUE.nbytes
+        assert len(outgoing) <= 4 + 1
 
 
-async def test_a_pull_stays_behind_the_broadcast_that_its_answer_is_coded_against() -> None:
-    outgoing = Outgoing()
+async def test_learners_share_one_coded_buffer() -> None:
+    payload = memoryview(bytearray(b"dddd"))
+    shared = Version(0, 1, 0, Coding.INT4_DELTA, payload, VALUE)
+    queues = [holding(0), holding(0)]
+    for outgoing in queues:
+        outgoing.broadcast(shared)
+    assert all(outgoing._choose().transfer()[1] is payload for outgoing in queues)  # type: ignore[union-attr]
+
+
+# --- which fragment is next ---------------------------------------------------------------------------------------------
+
+
+async def test_fragments_that_are_one_delta_behind_go_before_those_that_cost_more() -> None:
+    outgoing = holding(0, 1)
+    outgoing.broadcast(whole(1, fragment=2))
+    outgoing.broadcast(version(2, base=0, fragment=0))
+    outgoing.broadcast(version(3, base=0, fragment=1))
+    assert (await sent(outgoing))[0] == "delta 0@2"
+
+
+async def test_what_is_up_to_date_and_what_is_behind_share_the_bytes() -> None:
+    """A whole value has the bytes of four deltas: between two of them go four deltas."""
+    outgoing = holding(*range(12))
+    for fragment in (20, 21, 22):
+        outgoing.broadcast(whole(1, fragment=fragment))
+    for fragment in range(12):
+        outgoing.broadcast(version(2 + fragment, base=0, fragment=fragment))
+    kinds = [line.split()[0] for line in await sent(outgoing)]
+    assert kinds == ["delta", "whole", *["delta"] * 4, "whole", *["delta"] * 4, "whole", *["delta"] * 3]
+
+
+async def test_of_fragments_that_are_behind_the_one_that_waits_longest_is_first() -> None:
+    outgoing = holding(0)
+    outgoing.broadcast(whole(1, fragment=1))
+    outgoing.broadcast(whole(2, fragment=2))
+    outgoing.broadcast(whole(3, fragment=1))
+    assert await sent(outgoing) == ["whole 1@3", "whole 2@2"]
+
+
+# --- pulls --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pull_waits_for_what_its_answer_is_coded_against() -> None:
+    outgoing = holding(0)
     outgoing.broadcast(version(1, base=0))
-    outgoing.pull(0, 2)
-    outgoing.post(ToLearner(done=Done(t=2)))
-    assert described(await sent(outgoing)) == ["0@1 FLOAT32", "pull 0@2", "done"]
+    outgoing.broadcast(version(2, base=1))
+    outgoing.pull(0, 3, TAU)
+    assert await sent(outgoing) == ["delta 0@1", "delta 0@2", "pull 0@3"]
+
+
+async def test_a_pull_waits_for_the_end_of_the_transfer_of_its_fragment() -> None:
+    outgoing = Outgoing()
+    outgoing.broadcast(whole(1, value=TWO_CHUNKS))
+    stream = outgoing.messages()
+    await take(stream, 1)
+    outgoing.pull(0, 2, TAU)
+    outgoing.close()
+    assert [described(message) async for message in stream] == ["whole 0@1", "pull 0@2"]
+
+
+async def test_a_pull_does_not_wait_for_other_fragments() -> None:
+    outgoing = Outgoing()
+    outgoing.broadcast(whole(1, value=TWO_CHUNKS))
+    outgoing.broadcast(whole(2, fragment=1))
+    stream = outgoing.messages()
+    await take(stream, 1)
+    outgoing.pull(2, 3, TAU)
+    outgoing.close()
+    assert [described(message) async for message in stream] == ["pull 2@3", "whole 0@1", "whole 1@2"]
+
+
+async def test_a_pull_whose_exchange_is_over_is_not_sent() -> None:
+    outgoing = holding(0, 1, 2)
+    outgoing.pull(0, 3, TAU)
+    outgoing.broadcast(version(3, base=0))
+    assert await sent(outgoing) == ["delta 0@3"], "merged without it"
+    outgoing = holding()
+    for fragment, t in ((0, 3), (1, 4), (2, 6)):
+        outgoing.pull(fragment, t, TAU)
+    assert await sent(outgoing) == ["pull 1@4", "pull 2@6"], "step 6 is taken once the exchange of step 3 is over"
+
+
+# --- the other lanes ----------------------------------------------------------------------------------------------------
 
 
 async def test_work_overtakes_a_large_fragment_between_two_chunks() -> None:
     outgoing = Outgoing()
-    outgoing.broadcast(version(1, base=0, full=bytes(3 * CHUNK_BYTES)))
+    outgoing.broadcast(whole(1, value=memoryview(bytes(3 * CHUNK_BYTES))))
     stream = outgoing.messages()
-    await anext(stream)
+    await take(stream, 1)
     outgoing.urgent(ToLearner(work=Work(end=5)))
     outgoing.close()
-    assert described([message async for message in stream]) == ["work", "0@1 FLOAT32", "0@1 FLOAT32"]
+    assert [described(message) async for message in stream] == ["work", "whole 0@1", "whole 0@1"]
 
 
-async def test_a_refusal_need_not_wait_for_what_is_queued() -> None:
-    outgoing = Outgoing()
+async def test_nothing_passes_an_ordered_message_in_either_direction() -> None:
+    """Done today, markers later."""
+    outgoing = holding(0, 1, 2)
+    outgoing.broadcast(whole(1, fragment=5))
+    outgoing.pull(1, 3, TAU)
+    outgoing.post(ToLearner(done=Done()))
+    outgoing.broadcast(version(4, base=0))
+    outgoing.pull(2, 5, TAU)
+    assert await sent(outgoing) == ["pull 1@3", "whole 5@1", "done", "pull 2@5", "delta 0@4"]
+
+
+async def test_a_delta_before_an_ordered_message_does_not_carry_the_next_one_past_it() -> None:
+    outgoing = holding(0)
     outgoing.broadcast(version(1, base=0))
+    outgoing.post(ToLearner(done=Done()))
+    outgoing.broadcast(version(2, base=1))
+    assert await sent(outgoing) == ["delta 0@1", "done", "delta 0@2"]
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+async def test_a_refusal_need_not_wait_for_what_is_queued(under_way: bool) -> None:
+    outgoing = Outgoing()
+    outgoing.broadcast(whole(1, value=TWO_CHUNKS))
+    stream = outgoing.messages()
+    if under_way:
+        await take(stream, 1)
+    outgoing.urgent(ToLearner(work=Work()))
+    outgoing.pull(1, 2, TAU)
     outgoing.close(ToLearner(done=Done()), at_once=True)
-    assert described([message async for message in outgoing.messages()]) == ["done"]
-
-
-async def test_learners_share_one_coded_buffer() -> None:
-    payload = memoryview(b"dd")
-    shared = Version(0, 1, 0, Coding.BFLOAT16_DELTA, payload, lambda: b"ffff")
-    queues = [Outgoing(), Outgoing()]
-    for outgoing in queues:
-        outgoing.holds(0, 0)
-        outgoing.broadcast(shared)
-    assert all(outgoing._ordered[0].payload is payload for outgoing in queues)  # type: ignore[union-attr]
+    assert [described(message) async for message in stream] == ["done"]

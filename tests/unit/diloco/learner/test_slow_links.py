@@ -1,0 +1,51 @@
+"""A learner whose uplink is too slow for its pushes. The job has a pull at every outer step, so a link on which a push takes x outer steps
+carries at most 1/x of the pushes."""
+
+import pytest
+from builders.core import a_job
+from builders.slow_links import SlowLinks
+
+TAU = 2
+STEPS = 240
+WARM_UP = 40
+FAST = {"fast-0": 0.05, "fast-1": 0.05, "fast-2": 0.05}
+
+
+def run(push_seconds: float, phase: float = 0.5, *, takes_cancelled: bool = True) -> SlowLinks:
+    job = a_job(sync_interval=24, fragments=24, overlap_steps=TAU)
+    phases = {"fast-0": 0.0, "fast-1": 0.33, "fast-2": 0.66, "slow": phase}
+    return SlowLinks(job, {**FAST, "slow": push_seconds}, phases, takes_cancelled=takes_cancelled).run(STEPS)
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.4, 0.9])
+@pytest.mark.parametrize(("push_seconds", "share"), [(0.9, 1.0), (1.05, 0.9), (1.2, 0.75), (2.0, 0.45)])
+def test_a_link_a_little_too_slow_carries_nearly_what_it_can(push_seconds: float, share: float, phase: float) -> None:
+    links = run(push_seconds, phase)
+    assert links.share("slow", after=WARM_UP) >= share
+    assert links.learners["slow"].most_queued <= TAU + 1
+    assert not links.refused, "a push that comes too late is not even sent"
+
+
+def test_a_transfer_longer_than_the_overlap_is_not_begun_too_late_again_and_again() -> None:
+    """1/2.1 of the pushes fit through the link. If each began as soon as the one before has ended, none would arrive in time."""
+    assert run(2.1).share("slow", after=WARM_UP) >= 0.3
+
+
+def test_others_and_the_clock_do_not_suffer() -> None:
+    links = run(2.0)
+    assert all(links.share(unit, after=WARM_UP) == 1.0 for unit in FAST)
+    # One outer step per mean local step, which takes one second.
+    assert links.now == pytest.approx(STEPS, abs=2)
+
+
+def test_with_a_syncer_that_does_not_know_cancelled_transfers_the_link_still_carries_most() -> None:
+    links = run(1.2, takes_cancelled=False)
+    assert links.share("slow", after=WARM_UP) >= 0.75
+    assert links.learners["slow"].most_queued <= TAU + 1
+
+
+def test_a_link_on_which_no_push_arrives_in_time_keeps_no_more_than_the_overlap() -> None:
+    links = run(30.0)
+    assert links.share("slow", after=WARM_UP) == 0.0
+    assert links.learners["slow"].most_queued <= TAU + 1
+    assert links.learners["slow"].outbox.pushes <= TAU + 1
