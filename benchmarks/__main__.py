@@ -52,6 +52,7 @@ SIZES: Mapping[str, Benchmark] = {
     "engine": Benchmark("benchmarks.sizes.engine", ("engine",)),
     "exchange-overhead-sizes": Benchmark("benchmarks.sizes.exchange_overhead", ("exchange-overhead-64MiB", "exchange-overhead-1GiB")),
     "syncer-memory": Benchmark("benchmarks.sizes.syncer_memory", ("syncer-memory",)),
+    "step-tax": Benchmark("benchmarks.sizes.step_tax", ("step-tax-torch", "step-tax-torch-axes", "step-tax-jax", "step-tax-jax-axes")),
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
 }
 """`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""

@@ -78,9 +78,13 @@ class ExchangeRig:
         )
 
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
+        return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
+
+    def start_program(self, unit: str, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments."""
         workload = self.workload
-        command = ["-m", "benchmarks.fixed_step_learner", str(self._times(unit))]
-        command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *(["--alone"] if alone else [])]
+        command = ["-m", module, str(self.times(unit))]
+        command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *arguments]
         return self._start(
             unit,
             command,
@@ -94,7 +98,7 @@ class ExchangeRig:
 
     def step_ends(self, unit: str) -> list[float]:
         """When each of the unit's steps ended, seconds of the monotonic clock."""
-        path = self._times(unit)
+        path = self.times(unit)
         return [float(line) for line in path.read_text(encoding="ascii").split()[:-1]] if path.exists() else []
 
     def wait_for_steps(self, units: list[str], count: int) -> None:
@@ -114,7 +118,8 @@ class ExchangeRig:
         """The end of every process's log."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
 
-    def _times(self, unit: str) -> Path:
+    def times(self, unit: str) -> Path:
+        """The file in which the unit's program notes its steps."""
         return self._directory / f"{unit}.times"
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -164,11 +164,11 @@ class TreeStore[Tree]:
         """Copies of what the tensor is put together from, without its canonical axes: each piece and where it lies."""
         leaf = self._leaves[part.parameter]
         if part.layer is None:
-            return [((), _copy(leaf))]
+            return [((), _copy(leaf, _NOTHING))]
         if len(leaf.sharding.device_set) == 1:
-            return [((), _get_layer(leaf, part.layer))]
+            return [((), _get_layer(leaf, part.layer, _NOTHING))]
         local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
-        return [(shard.index[1:], _get_layer(shard.data, layer)) for shard, layer in local if layer is not None]
+        return [(shard.index[1:], _get_layer(shard.data, layer, _NOTHING)) for shard, layer in local if layer is not None]
 
 
 type _Index = tuple[slice, ...]
@@ -221,21 +221,30 @@ def _assemble(pieces: list[tuple[_Index, jax.Array]]) -> np.ndarray[Any, Any]:
     return whole
 
 
-@jax.jit
-def _copy(leaf: jax.Array) -> jax.Array:
-    return jnp.copy(leaf)
+_NOTHING = np.uint8(0)
+
+
+def _same(value: jax.Array, nothing: jax.Array) -> jax.Array:
+    """`value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic XLA's
+    CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
+    bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(value, bits) ^ nothing.astype(bits), value.dtype)
 
 
 @jax.jit
-def _get_layer(leaf: jax.Array, layer: int) -> jax.Array:
-    piece: jax.Array = jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False)
-    return piece
+def _copy(leaf: jax.Array, nothing: jax.Array) -> jax.Array:
+    return _same(leaf, nothing)
 
 
 @jax.jit
-def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int]) -> jax.Array:
+def _get_layer(leaf: jax.Array, layer: int, nothing: jax.Array) -> jax.Array:
+    return _same(jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False), nothing)
+
+
+@jax.jit
+def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int], nothing: jax.Array) -> jax.Array:
     for value, layer in zip(values, layers, strict=True):
-        leaf = jax.lax.dynamic_update_index_in_dim(leaf, value, layer, axis=0)
+        leaf = jax.lax.dynamic_update_index_in_dim(leaf, _same(value, nothing), layer, axis=0)
     return leaf
 
 
@@ -243,14 +252,14 @@ def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Arra
     """`leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of slices:
     the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
     if len(leaf.sharding.device_set) == 1:
-        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values])
+        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], _NOTHING)
         return updated
     # Shard by shard: this works for any sharding and any axis types of the mesh, and copies nothing between devices.
     shards = []
     for shard in leaf.addressable_shards:
         its = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
         pieces = [value[shard.device] for _, value in its if isinstance(value, dict)]
-        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its]) if its else shard.data)
+        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], _NOTHING) if its else shard.data)
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
