@@ -1,14 +1,15 @@
-"""The ledger of the work: sequence numbers are leased to units, and committed when the syncer accepts a contribution.
+"""The ledger of the work: sequence numbers are leased to sessions of units, and committed when the model holds them (`watermark`).
 
-Every number below the frontier is in exactly one of three states: committed (trained, in an accepted contribution), leased, or free. When
-a unit leaves, its leased and not committed numbers become free and are leased again first. So no number is lost, and none is committed
-twice. A number is one sample in one epoch of the data (`sampling`), so each sample is committed at most once per epoch.
+Every number below the frontier is in exactly one of three states: committed, leased, or free. When a session ends, its leased and not
+committed numbers become free and are leased again first. So no number is lost, and none is committed twice. A number is one sample in one
+epoch of the data (`sampling`), so each sample is committed at most once per epoch.
 
 See docs/decisions/0003-work-leases-and-ledger.md.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,7 +37,7 @@ class WorkLease:
 
 @dataclass(frozen=True, slots=True)
 class UnitWork:
-    """What a unit has committed, over all its attempts."""
+    """An amount of work: of a unit over all its attempts, or of one session since it began."""
 
     samples: int = 0
     tokens: int = 0
@@ -66,19 +67,21 @@ class Summary:
 class _WorkSession:
     """One connection of one process of one attempt. Its counters start at 0."""
 
-    attempt: int
-    session: str
+    unit: str
     done: UnitWork = field(default_factory=UnitWork)
-    ahead: list[Range] = field(default_factory=list)
+    ahead: deque[Range] = field(default_factory=deque)
     """Leased and not committed, in the order of the leases."""
-
-    @property
-    def leased(self) -> int:
-        return sum(end - start for start, end in self.ahead)
+    leased: int = 0
+    """Samples in `ahead`."""
+    over: bool = False
+    """It leases no more; what it still holds may be committed."""
 
 
 class Ledger:
-    """The work of one job. Deterministic. Its size grows with the number of gaps, not with the number of samples."""
+    """The work of one job. Deterministic. Its size grows with the number of gaps, not with the number of samples.
+
+    A session has a name that no other session of the job has.
+    """
 
     def __init__(self) -> None:
         self._frontier = 0
@@ -90,89 +93,89 @@ class Ledger:
 
     # --- leases and commits -------------------------------------------------------------------------------------------
 
-    def begin(self, unit: str, attempt: int, session: str) -> None:
-        """A session of the unit begins, with counters from 0; repeating it for the one that goes on changes nothing.
+    def begin(self, session: str, unit: str) -> None:
+        """A session of the unit begins, with counters from 0. Repeating it changes nothing."""
+        self._sessions.setdefault(session, _WorkSession(unit))
 
-        A newer attempt, or another session of the same one, takes the unit over: what the one before had not committed is free again.
-        Raises LedgerError if a newer attempt of the unit has begun and not been released.
+    def lease(self, session: str, n: int) -> WorkLease:
+        """Lease from 1 to `n` numbers that lie together: those that came back first, then new ones.
+
+        Raises LedgerError for a session that has not begun or is over, and if n < 1.
         """
-        held = self._sessions.get(unit)
-        if held is not None:
-            if held.attempt > attempt:
-                raise LedgerError(f"unit {unit}: attempt {attempt} wants to work, but attempt {held.attempt} is at work")
-            if (held.attempt, held.session) == (attempt, session):
-                return
-            self.release(unit, held.attempt)
-        self._sessions[unit] = _WorkSession(attempt, session)
-
-    def lease(self, unit: str, attempt: int, session: str, n: int) -> WorkLease:
-        """Lease from 1 to `n` numbers that lie together: those that came back first, then new ones. Begins the session if need be.
-
-        Raises LedgerError as `begin`, and if n < 1.
-        """
-        if n < 1:
-            raise LedgerError(f"unit {unit} asks for {plural(n, 'sample')}")
-        self.begin(unit, attempt, session)
+        held = self._session(session)
+        if n < 1 or held.over:
+            raise LedgerError(f"session {session} asks for {plural(n, 'sample')}" + (" after its end" if held.over else ""))
         taken = self._free.take(n)
         if taken is None:
             taken = (self._frontier, self._frontier + n)
             self._frontier += n
-        self._sessions[unit].ahead.append(taken)
+        held.ahead.append(taken)
+        held.leased += taken[1] - taken[0]
         lease = WorkLease(self._next_lease, *taken)
         self._next_lease += 1
         return lease
 
-    def commit(self, unit: str, attempt: int, samples_done: int, tokens_done: int, steps_done: int = 0) -> UnitWork:
-        """A contribution was accepted that holds this session's first `samples_done` samples. All counts are totals since the session
-        began, so a repeated or late call changes nothing. Returns what is newly committed.
+    def leased_to(self, session: str) -> int:
+        """Samples of all leases of the session since it began. Raises LedgerError for a session that has not begun or is over."""
+        held = self._session(session)
+        return held.done.samples + held.leased
+
+    def commit(self, session: str, done: UnitWork) -> UnitWork:
+        """The model holds this session's first `done.samples` samples. The counts are totals since the session began, so a repeated or late
+        call changes nothing. Returns what is newly committed.
 
         A program that feeds itself counts tokens and steps and leaves the samples at 0.
-        Raises LedgerError, and commits nothing, for an attempt without a session, for more samples than were leased to it, and for
-        more samples with fewer tokens than before.
+        Raises LedgerError, and commits nothing, for a session that has not begun or is over, for more samples than were leased to it, and
+        for more samples with fewer tokens than before.
         """
-        held = self._sessions.get(unit)
-        if held is None or held.attempt != attempt:
-            raise LedgerError(f"unit {unit}: attempt {attempt} has no session")
+        held = self._session(session)
         before = held.done
-        new = UnitWork(samples_done, tokens_done, max(steps_done, before.steps)) - before
+        new = UnitWork(done.samples, done.tokens, max(done.steps, before.steps)) - before
         if new.samples < 0 or (new.samples == 0 and new.tokens <= 0 and new.steps <= 0):
             return UnitWork()
         if new.tokens < 0:
             raise LedgerError(
-                f"unit {unit}: {plural(samples_done, 'sample')} with {plural(tokens_done, 'token')} after "
+                f"session {session}: {plural(done.samples, 'sample')} with {plural(done.tokens, 'token')} after "
                 f"{plural(before.samples, 'sample')} with {before.tokens}: totals cannot shrink"
             )
         if new.samples > held.leased:
             raise LedgerError(
-                f"unit {unit}: {plural(samples_done, 'sample')} done, but only {before.samples + held.leased} were leased to "
-                f"attempt {attempt}"
+                f"session {session}: {plural(done.samples, 'sample')} done, but only {before.samples + held.leased} were leased to it"
             )
-        left = new.samples
-        while left:
-            start, end = held.ahead[0]
-            done = min(left, end - start)
-            self._committed.add(start, start + done)
-            held.ahead[:1] = [(start + done, end)] if start + done < end else []
-            left -= done
+        for start, end in _take_first(held, new.samples):
+            self._committed.add(start, end)
         held.done = before + new
-        self._units[unit] = self.unit(unit) + new
+        self._units[held.unit] = self.unit(held.unit) + new
         return new
 
-    def release(self, unit: str, attempt: int) -> tuple[Range, ...]:
-        """The attempt trains no longer (or is about to take all parameters anew): what it has not committed is free. Returns those
-        ranges in the order of the leases; none if the attempt holds nothing. What it does next begins a new session."""
-        held = self._sessions.get(unit)
-        if held is None or held.attempt != attempt:
+    def release(self, session: str, keep: int | None = None) -> tuple[Range, ...]:
+        """The session is over: what it has not committed is free. Returns those ranges in the order of the leases.
+
+        With `keep`, the session's first `keep` samples stay leased and may still be committed. The last call is without.
+        """
+        held = self._sessions.get(session)
+        if held is None:
             return ()
-        del self._sessions[unit]
-        for start, end in held.ahead:
+        held.over = True
+        kept = _take_first(held, min(held.leased, max(0, (keep or 0) - held.done.samples)))
+        freed = tuple(held.ahead)
+        for start, end in freed:
             self._free.add(start, end)
-        return tuple(held.ahead)
+        held.ahead, held.leased = deque(kept), sum(end - start for start, end in kept)
+        if keep is None:
+            del self._sessions[session]
+        return freed
+
+    def _session(self, session: str) -> _WorkSession:
+        held = self._sessions.get(session)
+        if held is None:
+            raise LedgerError(f"there is no session {session}")
+        return held
 
     # --- totals -------------------------------------------------------------------------------------------------------
 
     def unit(self, unit: str) -> UnitWork:
-        """What the unit has committed, all attempts."""
+        """What is committed of the unit, all attempts."""
         return self._units.get(unit, UnitWork())
 
     @property
@@ -238,3 +241,17 @@ class Ledger:
         for start, end in ledger._committed.gaps(0, ledger._frontier):
             ledger._free.add(start, end)
         return ledger
+
+
+def _take_first(held: _WorkSession, samples: int) -> list[Range]:
+    """Remove the first `samples` leased numbers of a session that holds as many."""
+    taken: list[Range] = []
+    held.leased -= samples
+    while samples:
+        start, end = held.ahead.popleft()
+        cut = min(end, start + samples)
+        taken.append((start, cut))
+        samples -= cut - start
+        if cut < end:
+            held.ahead.appendleft((cut, end))
+    return taken

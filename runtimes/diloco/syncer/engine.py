@@ -88,7 +88,7 @@ class Engine:
         self._clock = clock
         self._peers = Peers()
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window)
-        self.work = WorkOfSessions(state.ledger)
+        self.work = WorkOfSessions(state.ledger, training.fragments)
         self._events: asyncio.Queue[StreamEvent | MergeComputed | None] = asyncio.Queue()
         self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self._events.put_nowait)
         self._membership = Membership(
@@ -285,6 +285,8 @@ class Engine:
             case PushDecoded():
                 return self.exchanges.decoded(session, event.offer, event.decoded, now)
             case WorkRequested():
+                if why := self.work.too_many(session):
+                    return Rejected(Refused.PROTOCOL, why)
                 for lease, start, end in self.work.lease(session, event.samples):
                     peer.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
             case EvaluationReceived():

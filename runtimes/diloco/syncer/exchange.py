@@ -19,7 +19,6 @@ from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
-from diloco.data.ledger import LedgerError
 from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused
 from diloco.protocol.framing import FramingError, Transfer
 from diloco.syncer.outgoing import Version
@@ -123,6 +122,8 @@ class Exchanges:
 
     def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
         """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
+        if why := self._work.contradiction(session, header):
+            return Rejected(Refused.PROTOCOL, why)
         marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
         offer = Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
         refusal = self._core().coordinator.admit(session.unit, offer, now)
@@ -141,11 +142,8 @@ class Exchanges:
             return self._refused(session, decoded) if decoded is not None else None
         if refusal := core.contributed(session.unit, offer, decoded, now):
             return self._refused(session, refusal)
+        self._work.offered(offer)
         self._unit_stats.of(session.unit).contributed(now)
-        try:
-            self._work.commit(session, offer.marks)
-        except LedgerError as error:
-            return Rejected(Refused.PROTOCOL, str(error))
         return None
 
     def _refused(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
@@ -213,18 +211,20 @@ class Exchanges:
                 self._skipped(order)
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
-        """The merge takes its place in one go: shard, coordinator, peers."""
+        """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
         outcome = core.installed(close, update, now)
         if isinstance(outcome, Skipped):
             self._skipped(outcome)
             return
         assert update is not None
+        self._work.closed(outcome.fragment, outcome.t, {marks.session for marks in outcome.marks.values()})
         _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
         version = Version(update.fragment, update.t, update.base, core.coding, update.payload, core.shard.whole(update.fragment))
         for peer, _ in self._peers.joined():
             peer.outgoing.broadcast(version)
 
     def _skipped(self, skipped: Skipped) -> None:
+        self._work.closed(skipped.fragment, skipped.t, ())
         _log.info("outer step %d leaves fragment %d unchanged: %s", skipped.t, skipped.fragment, skipped.message)
 
     def _core(self) -> Core:

@@ -70,7 +70,7 @@ class Membership:
         if accepted.known and not resumed:
             self._restart_session(hello.unit)
         elif accepted.released is not None:
-            self._work.forget(accepted.released)
+            self._work.end(accepted.released)
         session = self._sessions.session(hello.unit)
         assert session is not None
         peer.session = session
@@ -155,7 +155,7 @@ class Membership:
     def _restart_session(self, unit: str) -> None:
         restarted = self._sessions.restart(unit)
         assert restarted is not None
-        self._work.forget(restarted[0])
+        self._work.end(restarted[0])
 
     async def _save_fences(self) -> None:
         try:
@@ -210,7 +210,7 @@ class Membership:
         stats.lost(now, order.refusal.message)
         if peer is None:  # its connection is lost; without a session it is not resumed
             self._sessions.end(session.unit)
-            self._work.end(session)
+            self._work.end(session.holder)
             return
         self._end_session(peer, session, now)
         peer.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
@@ -232,7 +232,7 @@ class Membership:
     def expire(self, now: float) -> None:
         """End the sessions whose reconnect window is over."""
         for session in self._sessions.expire(now):
-            back = self._work.end(session)
+            back = self._work.end(session.holder)
             _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, back)
             self._changes.notify()
 
@@ -240,7 +240,7 @@ class Membership:
         """End the session and release its work."""
         peer.session = None
         self._sessions.leave(session.unit, peer.stream)
-        self._work.end(session)
+        self._work.end(session.holder)
         self._exchanges.leave(session.unit, now)
         self._changes.notify()
         self._find_seeder(peer.stream)

@@ -113,7 +113,7 @@ def ledger_text(ledger: Ledger) -> str:
     totals = ledger.summary()
     gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
     shown = ", ".join(gaps[:10]) + (f" and {plural(len(gaps) - 10, 'more range', 'more ranges')}" if len(gaps) > 10 else "")
-    lacking = f"; not trained, as they came back or were under way at the end: {shown}" if gaps else ""
+    lacking = f"; not committed, as they came back or were under way at the end: {shown}" if gaps else ""
     return f"{plural(totals.committed, 'sample')} of sequence numbers 0 to {totals.frontier - 1} trained once each{lacking}"
 
 

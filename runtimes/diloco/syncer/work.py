@@ -1,20 +1,25 @@
-"""The work of the sessions: what is leased to each, what of it is committed, and what is sent again after a reconnect.
+"""The work of the sessions: what is leased to each, what of it the model holds, and what is sent again after a reconnect.
 
-See docs/decisions/0003-work-leases-and-ledger.md.
+See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0149-commit-at-the-merge.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from diloco.algorithm.events import Marks
-from diloco.data.ledger import Ledger
+from diloco.algorithm.events import Offer
+from diloco.data.ledger import Ledger, UnitWork
+from diloco.data.watermark import Watermark
+from diloco.protocol.diloco_pb2 import Chunk
 from diloco.syncer.sessions import UnitSession
+from diloco.wording import plural
 
 MOST_SAMPLES = 1 << 24
 """Upper bound of the samples that one request for work leases."""
+MOST_LEASES = 1 << 16
+"""Upper bound of the leases of one session that are not committed: with 8 batches a lease, half a million local steps."""
 
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
@@ -44,41 +49,100 @@ class UncommittedLeases:
         return [(lease, start, end) for upto, lease, start, end in self.leases if upto > samples]
 
 
-class Work:
-    """The ledger, and the leases of the open sessions."""
+@dataclass(slots=True)
+class _SessionWork:
+    watermark: Watermark
+    leases: UncommittedLeases = field(default_factory=UncommittedLeases)
+    over: bool = False
+    """It has ended, and a contribution of it waits for its merge."""
 
-    def __init__(self, ledger: Ledger) -> None:
+
+class Work:
+    """The ledger, and what each session has leased and contributed. Sessions are named by their holder."""
+
+    def __init__(self, ledger: Ledger, fragments: int) -> None:
         self.ledger = ledger
-        self._uncommitted: dict[str, UncommittedLeases] = {}
+        self._fragments = fragments
+        self._sessions: dict[str, _SessionWork] = {}
+
+    # --- leases -------------------------------------------------------------------------------------------------------
 
     def begin(self, session: UnitSession) -> None:
-        """The session works from now on; repeating it changes nothing."""
-        self.ledger.begin(session.unit, session.attempt, session.holder)
+        """The session works from now on. Repeating it changes nothing."""
+        self.ledger.begin(session.holder, session.unit)
+        self._sessions.setdefault(session.holder, _SessionWork(Watermark(self._fragments)))
 
     def lease(self, session: UnitSession, samples: int) -> Iterator[Lease]:
         """Leases of `samples` samples, at most MOST_SAMPLES."""
         left = min(samples, MOST_SAMPLES)
-        uncommitted = self._uncommitted.setdefault(session.holder, UncommittedLeases())
+        leases = self._sessions[session.holder].leases
         while left > 0:
-            lease = self.ledger.lease(session.unit, session.attempt, session.holder, left)
-            uncommitted.add(lease.id, lease.start, lease.end)
+            lease = self.ledger.lease(session.holder, left)
+            leases.add(lease.id, lease.start, lease.end)
             yield lease.id, lease.start, lease.end
             left -= lease.end - lease.start
 
+    def too_many(self, session: UnitSession) -> str:
+        """Why the session may lease no more; empty: it may."""
+        held = len(self._sessions[session.holder].leases.leases)
+        return f"unit {session.unit} asks for more work and holds {held} leases that are not committed" if held >= MOST_LEASES else ""
+
     def unreceived(self, session: UnitSession, samples_leased: int) -> list[Lease]:
         """The leases that a learner did not receive which has received `samples_leased` samples."""
-        return self._uncommitted.get(session.holder, UncommittedLeases()).after(samples_leased)
+        return self._sessions[session.holder].leases.after(samples_leased)
 
-    def commit(self, session: UnitSession, marks: Marks) -> None:
-        """The work that an accepted push holds is done. Raises LedgerError."""
-        self.ledger.commit(session.unit, session.attempt, marks.samples, marks.tokens, marks.steps)
-        self._uncommitted.get(session.holder, UncommittedLeases()).committed(marks.samples)
+    # --- contributions ------------------------------------------------------------------------------------------------
 
-    def forget(self, holder: str) -> None:
-        """The session is over; the next one of the unit takes over in the ledger."""
-        self._uncommitted.pop(holder, None)
+    def contradiction(self, session: UnitSession, header: Chunk) -> str:
+        """Why the counters of a push cannot be true; empty: they can. Ask before anything of the push is used."""
+        done = UnitWork(header.samples_done, header.tokens_done, header.steps_done)
+        leased = self.ledger.leased_to(session.holder)
+        why = ""
+        if done.samples > leased:
+            why = f"{plural(done.samples, 'sample')} done, but only {leased} were leased to it"
+        elif header.tokens > done.tokens or header.steps > done.steps:
+            why = (
+                f"{plural(header.tokens, 'token')} in {plural(header.steps, 'step')} since it adopted the fragment, but only {done.tokens} "
+                f"in {done.steps} since it joined"
+            )
+        else:
+            why = self._sessions[session.holder].watermark.contradiction(done)
+        return f"fragment {header.fragment} of outer step {header.t} from unit {session.unit} cannot be true: {why}" if why else ""
 
-    def end(self, session: UnitSession) -> int:
-        """The session is over and the unit has no other: its uncommitted work is free again. Returns the number of those samples."""
-        self.forget(session.holder)
-        return sum(end - start for start, end in self.ledger.release(session.unit, session.attempt))
+    def offered(self, offer: Offer) -> None:
+        """The push was accepted: the merge of its exchange will contain it."""
+        marks = offer.marks
+        done = UnitWork(marks.samples, marks.tokens, marks.steps)
+        self._sessions[marks.session].watermark.offered(offer.fragment, offer.t, done)
+
+    def closed(self, p: int, t: int, sessions: Collection[str]) -> None:
+        """The exchange of fragment `p` at outer step `t` is over: it merged what these sessions offered.
+
+        With none, the fragment is as it was. What all fragments have merged is committed.
+        """
+        for holder, work in list(self._sessions.items()):
+            if not work.watermark.closed(p, t, merged=holder in sessions):
+                continue
+            committed = work.watermark.committed
+            self.ledger.commit(holder, committed)
+            work.leases.committed(committed.samples)
+            if work.over:
+                self.end(holder)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def end(self, holder: str) -> int:
+        """The session is over: what of its work the model cannot hold any more is free again. Returns the number of those samples.
+
+        A contribution that was accepted stands. What it may still commit stays leased until its exchange is over.
+        """
+        work = self._sessions.get(holder)
+        if work is None:
+            return 0
+        work.over = True
+        if work.watermark.waits:
+            freed = self.ledger.release(holder, keep=work.watermark.reachable.samples)
+        else:
+            freed = self.ledger.release(holder)
+            del self._sessions[holder]
+        return sum(end - start for start, end in freed)

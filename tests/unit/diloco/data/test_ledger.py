@@ -14,73 +14,100 @@ TOKENS = 32
 """Tokens of a sample."""
 
 
+def a_lease(ledger: Ledger, session: str, n: int) -> WorkLease:
+    """Of a session named `<unit>/...`, which begins if it has not."""
+    ledger.begin(session, session.partition("/")[0])
+    return ledger.lease(session, n)
+
+
 def test_new_numbers_are_given_in_order_and_each_once() -> None:
     ledger = Ledger()
-    assert ledger.lease("a", 1, "s", 10) == WorkLease(1, 0, 10)
-    assert ledger.lease("b", 1, "s", 5) == WorkLease(2, 10, 15)
-    assert ledger.lease("a", 1, "s", 10) == WorkLease(3, 15, 25)
+    assert a_lease(ledger, "a/1", 10) == WorkLease(1, 0, 10)
+    assert a_lease(ledger, "b/1", 5) == WorkLease(2, 10, 15)
+    assert a_lease(ledger, "a/1", 10) == WorkLease(3, 15, 25)
 
 
 def test_commit_takes_the_first_samples_of_the_session_across_its_leases() -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.lease("b", 1, "s", 10)
-    ledger.lease("a", 1, "s", 10)
-    assert ledger.commit("a", 1, 14, 14 * TOKENS, 7) == UnitWork(14, 14 * TOKENS, 7)
+    a_lease(ledger, "a/1", 10)
+    a_lease(ledger, "b/1", 10)
+    a_lease(ledger, "a/1", 10)
+    assert ledger.commit("a/1", UnitWork(14, 14 * TOKENS, 7)) == UnitWork(14, 14 * TOKENS, 7)
     assert ledger.committed() == ((0, 10), (20, 24))
     assert ledger.times_trained(8, 26) == [(8, 10, 1), (10, 20, 0), (20, 24, 1), (24, 26, 0)]
 
 
 def test_commit_is_cumulative_and_may_be_repeated_or_come_late() -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.commit("a", 1, 6, 6 * TOKENS, 3)
-    assert ledger.commit("a", 1, 6, 6 * TOKENS, 3) == UnitWork()
-    assert ledger.commit("a", 1, 4, 4 * TOKENS, 2) == UnitWork()
-    assert ledger.commit("a", 1, 8, 8 * TOKENS, 4) == UnitWork(2, 2 * TOKENS, 1)
+    a_lease(ledger, "a/1", 10)
+    ledger.commit("a/1", UnitWork(6, 6 * TOKENS, 3))
+    assert ledger.commit("a/1", UnitWork(6, 6 * TOKENS, 3)) == UnitWork()
+    assert ledger.commit("a/1", UnitWork(4, 4 * TOKENS, 2)) == UnitWork()
+    assert ledger.commit("a/1", UnitWork(8, 8 * TOKENS, 4)) == UnitWork(2, 2 * TOKENS, 1)
     assert ledger.unit("a") == UnitWork(8, 8 * TOKENS, 4)
 
 
 def test_what_a_dead_unit_had_not_committed_is_leased_first() -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.lease("b", 1, "s", 10)
-    ledger.commit("a", 1, 4, 4 * TOKENS)
-    assert ledger.release("a", 1) == ((4, 10),)
-    assert ledger.release("a", 1) == ()
-    given = [ledger.lease("c", 1, "s", 4) for _ in range(3)]
+    a_lease(ledger, "a/1", 10)
+    a_lease(ledger, "b/1", 10)
+    ledger.commit("a/1", UnitWork(4, 4 * TOKENS))
+    assert ledger.release("a/1") == ((4, 10),)
+    assert ledger.release("a/1") == ()
+    given = [a_lease(ledger, "c/1", 4) for _ in range(3)]
     assert [(x.start, x.end) for x in given] == [(4, 8), (8, 10), (20, 24)]
 
 
-def test_dead_attempt_commits_nothing_any_more() -> None:
+def test_a_session_that_is_over_commits_and_leases_nothing_any_more() -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.lease("a", 2, "s", 10)  # takes over: the ten of attempt 1 are free again, and leased again
-    with pytest.raises(LedgerError, match="unit a: attempt 1 has no session"):
-        ledger.commit("a", 1, 10, 10 * TOKENS)
-    assert ledger.summary().committed == 0
-    assert ledger.summary().frontier == 10
-    with pytest.raises(LedgerError, match="attempt 1 wants to work, but attempt 2 is at work"):
-        ledger.lease("a", 1, "s", 1)
-    assert ledger.release("a", 1) == ()
+    a_lease(ledger, "a/1", 10)
+    ledger.release("a/1")
+    assert a_lease(ledger, "a/2", 10) == WorkLease(2, 0, 10)
+    for late in (lambda: ledger.commit("a/1", UnitWork(10, 10 * TOKENS)), lambda: ledger.lease("a/1", 1), lambda: ledger.leased_to("a/1")):
+        with pytest.raises(LedgerError, match="there is no session a/1"):
+            late()
+    assert (ledger.summary().committed, ledger.summary().frontier) == (0, 10)
+
+
+def test_the_first_samples_of_a_session_that_is_over_stay_leased_while_they_may_be_committed() -> None:
+    ledger = Ledger()
+    a_lease(ledger, "a/1", 10)
+    a_lease(ledger, "a/1", 10)
+    ledger.commit("a/1", UnitWork(3, 3 * TOKENS))
+    assert ledger.release("a/1", keep=12) == ((12, 20),)
+    with pytest.raises(LedgerError, match="session a/1 asks for 1 sample after its end"):
+        ledger.lease("a/1", 1)
+    assert a_lease(ledger, "a/2", 10) == WorkLease(3, 12, 20)
+    assert ledger.commit("a/1", UnitWork(5, 5 * TOKENS)) == UnitWork(2, 2 * TOKENS)
+    assert ledger.release("a/1", keep=12) == ()
+    assert ledger.release("a/1") == ((5, 10), (10, 12))
+    assert (ledger.committed(), ledger.unit("a")) == (((0, 5),), UnitWork(5, 5 * TOKENS))
+
+
+def test_a_session_without_leases_may_be_kept_after_its_end() -> None:
+    ledger = Ledger()
+    ledger.begin("a/1", "a")
+    ledger.release("a/1", keep=0)
+    assert ledger.commit("a/1", UnitWork(0, 500, 5)) == UnitWork(0, 500, 5)
 
 
 def test_another_session_of_the_same_attempt_starts_from_zero() -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "first", 10)
-    ledger.commit("a", 1, 3, 3 * TOKENS)
-    ledger.lease("a", 1, "second", 5)
+    a_lease(ledger, "a/1/first", 10)
+    ledger.commit("a/1/first", UnitWork(3, 3 * TOKENS))
+    ledger.release("a/1/first")
+    a_lease(ledger, "a/1/second", 5)
     assert ledger.committed() == ((0, 3),)
-    ledger.commit("a", 1, 5, 5 * TOKENS)
+    ledger.commit("a/1/second", UnitWork(5, 5 * TOKENS))
     assert ledger.unit("a") == UnitWork(8, 8 * TOKENS)
     assert ledger.committed() == ((0, 8),)
 
 
 def test_unit_that_feeds_itself_still_counts_tokens() -> None:
     ledger = Ledger()
-    ledger.begin("a", 1, "s")
-    ledger.commit("a", 1, 0, 500, 5)
-    ledger.commit("a", 1, 0, 700, 7)
+    ledger.begin("a/1", "a")
+    ledger.commit("a/1", UnitWork(0, 500, 5))
+    ledger.commit("a/1", UnitWork(0, 700, 7))
     assert ledger.unit("a") == UnitWork(0, 700, 7)
     assert ledger.tokens == 700
 
@@ -91,25 +118,25 @@ def test_unit_that_feeds_itself_still_counts_tokens() -> None:
 )
 def test_impossible_commits_are_refused_and_commit_nothing(samples: int, tokens: int, says: str) -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.commit("a", 1, 5, 160)
+    a_lease(ledger, "a/1", 10)
+    ledger.commit("a/1", UnitWork(5, 160))
     with pytest.raises(LedgerError, match=says):
-        ledger.commit("a", 1, samples, tokens)
+        ledger.commit("a/1", UnitWork(samples, tokens))
     assert ledger.committed() == ((0, 5),)
     with pytest.raises(LedgerError, match="asks for 0 samples"):
-        ledger.lease("a", 1, "s", 0)
+        a_lease(ledger, "a/1", 0)
 
 
 def test_after_a_restore_everything_that_was_not_committed_is_free() -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.lease("b", 3, "s", 10)
-    ledger.commit("a", 1, 4, 4 * TOKENS, 2)
+    a_lease(ledger, "a/1", 10)
+    a_lease(ledger, "b/3", 10)
+    ledger.commit("a/1", UnitWork(4, 4 * TOKENS, 2))
     again = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
     summary = again.summary()
     assert (summary.frontier, summary.committed, summary.leased, summary.free, summary.tokens) == (20, 4, 0, 16, 4 * TOKENS)
     assert again.unit("a") == UnitWork(4, 4 * TOKENS, 2)
-    lease = again.lease("b", 3, "s", 100)
+    lease = a_lease(again, "b/4", 100)
     assert (lease.id, lease.start, lease.end) == (3, 4, 20)
 
 
@@ -127,16 +154,16 @@ def test_after_a_restore_everything_that_was_not_committed_is_free() -> None:
 )
 def test_malformed_or_contradictory_ledgers_are_refused(change: dict[str, Any]) -> None:
     ledger = Ledger()
-    ledger.lease("a", 1, "s", 10)
-    ledger.commit("a", 1, 4, 4 * TOKENS)
+    a_lease(ledger, "a/1", 10)
+    ledger.commit("a/1", UnitWork(4, 4 * TOKENS))
     with pytest.raises(LedgerError, match="the ledger"):
         Ledger.from_json(ledger.to_json() | change)
 
 
 def test_ledger_says_how_often_a_sample_was_trained() -> None:
     ledger, samples, seed = Ledger(), 10, 5
-    ledger.lease("a", 1, "s", 24)
-    ledger.commit("a", 1, 24, 24)  # two epochs and four samples of a third
+    a_lease(ledger, "a/1", 24)
+    ledger.commit("a/1", UnitWork(24, 24))  # two epochs and four samples of a third
     times = [
         sum(n for number in sequence_numbers(sample, samples, seed, 24) for _, _, n in ledger.times_trained(number, number + 1))
         for sample in range(samples)
@@ -148,8 +175,8 @@ def test_ledger_says_how_often_a_sample_was_trained() -> None:
 def test_size_does_not_grow_with_the_work() -> None:
     ledger = Ledger()
     for n in range(1, 3001):
-        ledger.lease("a", 1, "s", 7)
-        ledger.commit("a", 1, 7 * n, 7 * n)
+        a_lease(ledger, "a/1", 7)
+        ledger.commit("a/1", UnitWork(7 * n, 7 * n))
     assert len(json.dumps(ledger.to_json())) < 200
     assert ledger.committed() == ((0, 21_000),)
 
@@ -171,7 +198,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(unit=units, n=st.integers(1, 9))
     def lease(self, unit: str, n: int) -> None:
         attempt, numbers, done = self.order.get(unit, (self.attempts.setdefault(unit, 1), [], 0))
-        lease = self.ledger.lease(unit, attempt, f"s{attempt}", n)
+        lease = a_lease(self.ledger, f"{unit}/{attempt}", n)
         new = list(range(lease.start, lease.end))
         assert 1 <= len(new) <= n
         held = {x for _, other, d in self.order.values() for x in other[d:]}
@@ -185,7 +212,7 @@ class AnyHistory(RuleBasedStateMachine):
         unit = data.draw(st.sampled_from(sorted(self.order)))
         attempt, numbers, done = self.order[unit]
         to = data.draw(st.integers(0, len(numbers)))
-        self.ledger.commit(unit, attempt, to, to * TOKENS)
+        self.ledger.commit(f"{unit}/{attempt}", UnitWork(to, to * TOKENS))
         if to > done:
             assert not self.trained & set(numbers[done:to]), "committed twice"
             self.trained |= set(numbers[done:to])
@@ -197,7 +224,7 @@ class AnyHistory(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.order)))
         attempt, numbers, done = self.order.pop(unit)
-        returned = self.ledger.release(unit, attempt)
+        returned = self.ledger.release(f"{unit}/{attempt}")
         assert [x for a, b in returned for x in range(a, b)] == numbers[done:]
         self.attempts[unit] = attempt + 1
 

@@ -64,7 +64,7 @@ def pulled(raw: RawLearner, local_step: int) -> Pull:
 
 
 def answer(raw: RawLearner, pull: Pull, **changes: int) -> RawLearner:
-    fields = {"fragment": pull.fragment, "t": pull.t, "steps": 1, "tokens": 8} | changes
+    fields = {"fragment": pull.fragment, "t": pull.t, "steps": 1, "tokens": 8, "steps_done": 1, "tokens_done": 8} | changes
     header = Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, **fields)  # type: ignore[arg-type]
     return raw.transfer(header, pack(raw.fragments[pull.fragment], raw.arrays).tobytes())
 

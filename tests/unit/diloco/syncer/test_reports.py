@@ -3,7 +3,7 @@ from builders.exchange import training
 from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
-from diloco.data.ledger import Ledger
+from diloco.data.ledger import Ledger, UnitWork
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, make_report, make_result, result_json
 from diloco.syncer.unit_stats import UnitStatsTable
@@ -47,8 +47,9 @@ def test_tokens_in_a_report_are_the_committed_ones() -> None:
     ledger, unit_stats = Ledger(), UnitStatsTable()
     unit_stats.of("u").joined(1, 0.0)
     unit_stats.of("u").progressed(5, 0.1, 2.0, 400, 1.0)
-    ledger.lease("u", 1, "s", 10)
-    ledger.commit("u", 1, 4, 320, 2)
+    ledger.begin("u/1", "u")
+    ledger.lease("u/1", 10)
+    ledger.commit("u/1", UnitWork(4, 320, 2))
     report = make_report(facts(), core(), ledger, unit_stats, 3.0)
     (unit,) = report.units
     assert (report.tokens, unit.tokens, unit.steps, unit.local_step, unit.seconds_since_heard) == (320, 320, 2, 5, 2.0)

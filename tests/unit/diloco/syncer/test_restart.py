@@ -66,7 +66,7 @@ def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) 
     place, port = place_for(tmp_path, steps=400), free_port()
     units = [LocalLearner(place, f"127.0.0.1:{port}", f"u-{i}").start() for i in range(2)]
     with LocalSyncer(place, port=port) as syncer:
-        until(lambda: syncer.report().t >= 20, "20 outer steps")
+        until(lambda: syncer.report().t >= 20 and all(learner.steps for learner in units), "20 outer steps of both")
         syncer.stop()
     with LocalSyncer(place, port=port) as syncer:
         for learner in units:

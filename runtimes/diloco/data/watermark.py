@@ -1,0 +1,77 @@
+"""How far one session's work is in the model. Every fragment is merged at outer steps of its own, from what the learner had trained when
+its values were read. A step of the session is in the model once *every* fragment has merged a contribution that was read at or after it.
+
+See docs/decisions/0149-commit-at-the-merge.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diloco.data.ledger import UnitWork
+from diloco.wording import plural
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    t: int
+    """Outer step of the exchange."""
+    done: UnitWork
+
+
+class Watermark:
+    """Of one session. `done` is what the session had trained when a contribution was read: totals since it began."""
+
+    def __init__(self, fragments: int) -> None:
+        self._merged = [UnitWork()] * fragments
+        self._offers: dict[int, _Offer] = {}
+        """Per fragment, the accepted contribution that waits for its merge. A fragment has one exchange at a time."""
+
+    @property
+    def committed(self) -> UnitWork:
+        """What every fragment has merged."""
+        return min(self._merged, key=_order)
+
+    @property
+    def reachable(self) -> UnitWork:
+        """What would be committed if everything that waits is merged."""
+        return min(
+            (max(done, offer.done, key=_order) if (offer := self._offers.get(p)) else done for p, done in enumerate(self._merged)),
+            key=_order,
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether an accepted contribution waits for its merge."""
+        return bool(self._offers)
+
+    def contradiction(self, done: UnitWork) -> str:
+        """Why totals of `done` cannot be those of this session; empty: they can. Contributions may arrive in another order than they were
+        read, but of two totals one is the earlier."""
+        for known in (*self._merged, *(offer.done for offer in self._offers.values())):
+            fewer, more = sorted((known, done), key=_order)
+            if fewer.tokens > more.tokens or fewer.steps > more.steps:
+                return f"{_shown(more)} and {_shown(fewer)} are not totals of one session: the later of two has at least as much of all"
+        return ""
+
+    def offered(self, p: int, t: int, done: UnitWork) -> None:
+        """A contribution to fragment `p` at outer step `t` was accepted."""
+        self._offers[p] = _Offer(t, done)
+
+    def closed(self, p: int, t: int, *, merged: bool) -> bool:
+        """The exchange of fragment `p` at outer step `t` is over. `merged`: with this session's contribution. False if it had none."""
+        offer = self._offers.get(p)
+        if offer is None or offer.t != t:
+            return False
+        del self._offers[p]
+        if merged:
+            self._merged[p] = max(self._merged[p], offer.done, key=_order)
+        return True
+
+
+def _order(done: UnitWork) -> tuple[int, int, int]:
+    return (done.samples, done.tokens, done.steps)
+
+
+def _shown(done: UnitWork) -> str:
+    return f"{plural(done.samples, 'sample')} with {plural(done.tokens, 'token')} in {plural(done.steps, 'step')}"
