@@ -72,19 +72,25 @@ def a_push(core: Core, pull: Pull, value: float = 1.0, *, steps: int = 1, tokens
 
 @dataclass
 class SimulatedLearner:
-    """Takes a step every `step_seconds` and answers a pull `answer_seconds` later; never waits for anything."""
+    """Takes a step every `step_seconds` and answers a pull `answer_seconds` later; never waits for anything.
+
+    `between_steps`: the answer is read at the end of the step under way, as a real learner does, and comes `answer_seconds` after that.
+    """
 
     unit: str
     step_seconds: float
     start: float = 0.0
     answer_seconds: float = 0.01
     tokens: int = 100
+    between_steps: bool = False
     local_step: int = 0
     steps: list[int] = field(default_factory=list)
     stopped: bool = False
     """Neither steps nor answers, and its connection stays open (SIGSTOP)."""
     mute: bool = False
     """Steps, and never answers."""
+    pulls: list[Pull] = field(default_factory=list)
+    """Wait for the end of the step under way."""
     adopted_after: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Per fragment, local steps since the adoption before at each adoption."""
 
@@ -139,7 +145,7 @@ class Simulation:
                     for unit in action.units:
                         learner = self.learners[unit]
                         if not learner.mute:
-                            self.at(self.now + learner.answer_seconds, functools.partial(self._answer, learner, action))
+                            self._pulled(learner, action)
                 case Broadcast():
                     for learner in self.learners.values():
                         if not learner.stopped:
@@ -147,6 +153,12 @@ class Simulation:
                             learner.steps[action.fragment] = 0
                 case Merged() | Skipped() | Finish() | _:
                     pass
+
+    def _pulled(self, learner: SimulatedLearner, pull: Pull) -> None:
+        if learner.between_steps:
+            learner.pulls.append(pull)
+        else:
+            self.at(self.now + learner.answer_seconds, functools.partial(self._answer, learner, pull))
 
     def _join(self, unit: str) -> None:
         self.core.join(unit, self.now)
@@ -157,12 +169,15 @@ class Simulation:
             learner.steps = [n + 1 for n in learner.steps]
             tokens = tuple(n * learner.tokens for n in learner.steps)
             self.core.progress(learner.unit, Metadata(learner.local_step, tuple(learner.steps), tokens, learner.step_seconds), self.now)
+            read, learner.pulls = [(p, learner.steps[p.fragment]) for p in learner.pulls], []
+            for pull, steps in read:
+                self.at(self.now + learner.answer_seconds, functools.partial(self._answer, learner, pull, steps))
         self.at(self.now + learner.step_seconds, lambda: self._step(learner))
 
-    def _answer(self, learner: SimulatedLearner, pull: Pull) -> None:
+    def _answer(self, learner: SimulatedLearner, pull: Pull, steps: int | None = None) -> None:
         if learner.stopped:
             return
-        steps = learner.steps[pull.fragment]
+        steps = learner.steps[pull.fragment] if steps is None else steps
         push = a_push(self.core, pull, float(learner.local_step), steps=steps, tokens=steps * learner.tokens)
         if refusal := self.core.push(learner.unit, push, self.now):
             self.refused.append((learner.unit, refusal))

@@ -32,7 +32,7 @@ from diloco.algorithm.events import Close, Distrusted, Finish, Merged, Metadata,
 from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
 from diloco.algorithm.guards import Guard, Measured
-from diloco.algorithm.members import Member, mean_step_seconds
+from diloco.algorithm.members import Member, mean_step_seconds, outer_step_seconds
 from diloco.algorithm.pacing import OuterStepBudget
 from diloco.algorithm.quarantine import Quarantine
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
@@ -76,7 +76,7 @@ class Coordinator:
         self._ordered: OrderedDict[int, Exchange] = OrderedDict()
         """Closed exchanges whose order is not applied yet."""
         self._remembered: OrderedDict[int, Exchange] = OrderedDict()
-        self._budget = OuterStepBudget()
+        self._budget = OuterStepBudget(training.sync_interval)
         self._quorum_seconds = MovingAverage(QUORUM_ALPHA)
         self._sync_seconds = MovingAverage(SYNC_ALPHA)
         self._stepped_at: float | None = None
@@ -152,6 +152,7 @@ class Coordinator:
     def leave(self, unit: str, now: float) -> None:
         """The unit is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
         if self._members.pop(unit, None) is not None:
+            self._budget.forget(unit)
             for exchange in self._open.values():
                 exchange.answered(unit, self.training.quorum, now)
 
@@ -169,7 +170,7 @@ class Coordinator:
         if member is None:
             return
         if new := member.report(metadata, now):
-            self._budget.add(new, sum(m.live(now) for m in self._members.values()))
+            self._budget.add(unit, new, sum(m.live(now) for m in self._members.values()))
 
     # --- events of answers --------------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class Coordinator:
             return quorum_at
         grace = self.training.grace
         deadline = quorum_at + grace_seconds(
-            self.step_seconds,
+            outer_step_seconds(self._members.values()),
             self._quorum_seconds.value or 0.0,
             self._sync_seconds.value or 0.0,
             self.training.overlap_steps,
@@ -315,7 +316,7 @@ class Coordinator:
         return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
 
     def _closes_at(self, exchange: Exchange) -> float:
-        step = self.step_seconds
+        step = outer_step_seconds(self._members.values()) if self._budget.overdue else self.step_seconds
         return exchange.closes_at(self._members, self.training.overlap_steps * step, self.training.grace.max_steps * step)
 
     def _step(self, now: float, orders: list[Order]) -> None:

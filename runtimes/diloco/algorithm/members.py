@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.algorithm.events import Metadata
+from diloco.algorithm.pacing import MOST_LOCAL_STEPS
 from diloco.algorithm.quorum import SPEED_ALPHA, SYNC_ALPHA, MovingAverage
 
 SILENT_STEPS: Final = 3.0
@@ -90,6 +91,13 @@ class Member:
             return launched_at
         expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
         return min(launched_at + expected, self.silent_at)
+
+
+def outer_step_seconds(members: Iterable[Member]) -> float:
+    """How long an outer step takes that waits for nothing but the pace of the clock, see `pacing`; seconds, 0 if no speed is known."""
+    members = list(members)
+    fastest = max((m.speed.value or 0.0 for m in members), default=0.0)
+    return min(mean_step_seconds(members), MOST_LOCAL_STEPS / fastest) if fastest else 0.0
 
 
 def mean_step_seconds(members: Iterable[Member]) -> float:

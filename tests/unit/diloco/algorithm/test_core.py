@@ -494,6 +494,37 @@ def test_staleness_counts_from_the_last_contribution_or_from_joining() -> None:
     assert (core.staleness("a"), core.staleness("b")) == (2, 0)
 
 
+def test_staleness_does_not_go_back_when_merges_finish_out_of_order() -> None:
+    core = a_seeded_core(a_job(overlap_steps=2), units=["a"])
+    first, second = (pull_of(step_all(core, float(n))) for n in (1, 2))
+    for pull in (second, first):
+        core.push("a", a_push(core, pull), 2.1)
+        assert merge_of(core.advance(2.1)).t == pull.t
+    assert core.contributions_of("a").last == 2
+    assert core.staleness("a") == 0
+
+
+def test_unit_that_answers_in_time_again_is_waited_for_again() -> None:
+    core = a_seeded_core(a_job(overlap_steps=0, quorum=2), units=["a", "b"])
+    missed = pull_of(step_all(core, 1.0))
+    core.push("a", a_push(core, missed), 1.1)
+    now = 2.0
+    while core.t == 1:  # b does not answer; both go on reporting
+        step_all(core, now)
+        now += 1
+    pull = Pull(2, 2, ("a", "b"))
+    for unit in pull.units:
+        assert core.push(unit, a_push(core, pull), now - 0.9) is None
+    assert merge_of(core.advance(now - 0.9)).units == ("a", "b")
+    pull = pull_of(step_all(core, now))
+    core.push("a", a_push(core, pull), now + 0.1)
+    # the next step is ready, and one of two answers is there: b, which has answered in 0.1 s, is given two of its steps
+    assert step_all(core, now + 1) == []
+    assert core.wake_at(now + 1) == pytest.approx(now + 2)
+    assert core.push("b", a_push(core, pull), now + 1.5) is None
+    assert merge_of(core.advance(now + 1.5)).units == ("a", "b")
+
+
 # --- construction -----------------------------------------------------------------------------------------------------
 
 

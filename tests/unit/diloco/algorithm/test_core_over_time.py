@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def simulation(*learners: SimulatedLearner, **job: Any) -> Simulation:
-    return Simulation(a_seeded_core(a_job(**job)), learners)
+def simulation(*learners: SimulatedLearner, tensors: int = 4, **job: Any) -> Simulation:
+    return Simulation(a_seeded_core(a_job(**job), a_layout(tensors)), learners)
 
 
 def spacing(learner: SimulatedLearner) -> float:
@@ -40,6 +40,48 @@ def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds() -
     assert sim.core.t == pytest.approx(400 * 0.6875, rel=0.02)
     assert [spacing(x) for x in learners] == pytest.approx([4 / 0.6875, 4 / 0.6875, 2 / 0.6875, 1 / 0.6875], rel=0.05)
     assert sim.core.step_seconds == pytest.approx(1 / 0.6875)
+
+
+def one_fast_seven_slow(**changes: Any) -> list[SimulatedLearner]:
+    return [SimulatedLearner("fast", 1.0, **changes), *(SimulatedLearner(f"slow{i}", 10.0, 0.37 * i, **changes) for i in range(7))]
+
+
+def test_a_learner_far_faster_than_the_mean_takes_one_and_a_half_intervals_between_adoptions() -> None:
+    learners = one_fast_seven_slow()
+    sim = simulation(*learners, sync_interval=24, fragments=4, overlap_steps=2).run(until=600)
+    # one outer step per 1.5 of its steps; the mean, (1 + 7/10)/8 steps a second, would have let it take 24/0.2125 = 113
+    assert spacing(learners[0]) == pytest.approx(36, rel=0.02)
+    assert max(n for counts in learners[0].adopted_after.values() for n in counts) <= 36 + 4 + 1.5
+    assert sim.core.t == pytest.approx(600 / 1.5, rel=0.02)
+    # the slow ones are in every merge with the 3.6 steps that they take meanwhile
+    assert all(len(m.units) == 8 for m in sim.all(Merged)[20:])
+    assert sim.core.contributions_of("fast").share == pytest.approx(36 / (36 + 7 * 3.6), rel=0.1)
+
+
+def test_one_fast_learner_alone_does_not_drive_the_clock_at_its_own_rate() -> None:
+    """The trap with K = 1: the clock follows the fastest learner's reports, but no closer than 1.5 of its steps for one of its own."""
+    sim = simulation(*one_fast_seven_slow(), quorum=1).run(until=300)
+    assert sim.core.t <= 300 / 1.5 + 1
+
+
+def test_answers_between_long_steps_are_waited_for_as_long_as_the_fast_learner_stays_within_its_allowance() -> None:
+    # A slow learner answers up to ten seconds after a pull, at the end of its step. With one fragment there is time for that.
+    learners = one_fast_seven_slow(between_steps=True)
+    sim = simulation(*learners, sync_interval=24, fragments=1).run(until=2000)
+    merges = sim.all(Merged)[5:]
+    assert sum(len(m.units) for m in merges) / len(merges) > 7
+    assert spacing(learners[0]) == pytest.approx(36, rel=0.05)
+
+
+def test_answers_that_take_longer_than_the_overlap_do_not_lift_the_cap() -> None:
+    # Here an exchange begins every 1.5 s and must be merged three outer steps later: 4.5 s, of which a slow answer takes up to 10.
+    learners = one_fast_seven_slow(between_steps=True)
+    sim = simulation(*learners, sync_interval=24, fragments=24, overlap_steps=2, tensors=24).run(until=600)
+    assert spacing(learners[0]) == pytest.approx(36, rel=0.05)
+    assert all("fast" in m.units for m in sim.all(Merged))
+    # more overlap lets them in: 8 * 1.5 s > 10 s
+    sim = simulation(*one_fast_seven_slow(between_steps=True), sync_interval=24, fragments=24, overlap_steps=7, tensors=24).run(until=600)
+    assert all(len(m.units) == 8 for m in sim.all(Merged)[50:])
 
 
 def test_twice_as_fast_at_the_same_batch_weighs_twice() -> None:

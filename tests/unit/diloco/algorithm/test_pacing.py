@@ -1,15 +1,17 @@
 """The pace of the syncer's clock."""
 
-from diloco.algorithm.pacing import BURST, OuterStepBudget
+from collections import Counter
+
+from diloco.algorithm.pacing import BURST, LENIENCE, MOST_BEHIND, MOST_LOCAL_STEPS, OuterStepBudget
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=400), st.integers(1, 7))
-def test_never_more_outer_steps_than_mean_learner_steps(reporters: list[int], live: int) -> None:
-    budget, taken = OuterStepBudget(), 0
-    for n, _ in enumerate(reporters, start=1):
-        budget.add(1, live)
+@given(st.integers(1, 400), st.integers(1, 7))
+def test_never_more_outer_steps_than_mean_learner_steps(reports: int, live: int) -> None:
+    budget, taken = OuterStepBudget(24), 0
+    for n in range(1, reports + 1):
+        budget.add(str(n % live), 1, live)
         while budget.ready:
             budget.spend()
             taken += 1
@@ -19,17 +21,58 @@ def test_never_more_outer_steps_than_mean_learner_steps(reporters: list[int], li
 
 
 def test_seven_sevenths_are_one_step() -> None:
-    budget = OuterStepBudget()
-    for _ in range(7):
+    budget = OuterStepBudget(24)
+    for n in range(7):
         assert not budget.ready
-        budget.add(1, 7)
+        budget.add(str(n), 1, 7)
     assert budget.ready
 
 
-def test_after_a_pause_the_clock_does_not_race() -> None:
-    budget, burst = OuterStepBudget(), 0
-    budget.add(1000, 1)
+def test_after_a_pause_the_clock_catches_up_at_most_a_quarter_of_the_interval() -> None:
+    budget, burst = OuterStepBudget(24), 0
+    budget.add("a", 1000, 1)
     while budget.ready:
         budget.spend()
         burst += 1
-    assert burst == BURST
+    assert burst == MOST_BEHIND * 24 + BURST
+
+
+@given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=400))
+def test_no_learner_gets_further_ahead_than_its_allowance(reporters: list[str]) -> None:
+    budget, taken, steps = OuterStepBudget(24), 0, Counter[str]()
+    for unit in reporters:
+        budget.add(unit, 1, 7)
+        steps[unit] += 1
+        while budget.ready:
+            budget.spend()
+            taken += 1
+        # what is left after the last outer step is less than one more allowance
+        assert all(n < MOST_LOCAL_STEPS * (taken + 1) + LENIENCE for n in steps.values())
+
+
+@given(st.lists(st.permutations("abcdefg"), min_size=1, max_size=60))
+def test_learners_of_one_speed_take_one_outer_step_a_round_in_whatever_order_they_report(rounds: list[list[str]]) -> None:
+    budget, taken = OuterStepBudget(24), 0
+    for n, order in enumerate(rounds, start=1):
+        for unit in order:
+            budget.add(unit, 1, 7)
+            while budget.ready:
+                budget.spend()
+                taken += 1
+        assert taken == n
+
+
+def test_unit_that_has_left_does_not_drive_the_clock() -> None:
+    budget = OuterStepBudget(24)
+    budget.add("a", 9, 100)
+    assert budget.ready
+    budget.forget("a")
+    assert not budget.ready
+
+
+def test_clock_waits_for_no_answer_beyond_the_usual_once_a_learner_is_far_ahead() -> None:
+    budget = OuterStepBudget(24)
+    budget.add("a", 12, 100)  # 12 - 4 steps of lenience; overdue from a quarter of 1.5 * 24 = 9
+    assert not budget.overdue
+    budget.add("a", 1, 100)
+    assert budget.overdue
