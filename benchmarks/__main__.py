@@ -39,6 +39,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "allotment-stall": Benchmark("benchmarks.allotment_stall", ("allotment-stall",)),
     "competing-classes": Benchmark("benchmarks.competing_classes", ("competing-classes",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
+    "poison": Benchmark("benchmarks.poison", ("poison",)),
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),

@@ -8,61 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.regression import BATCH, LAYOUT, Parameters, Regression
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Metadata, Offer, Pull, Push
 from diloco.algorithm.fragments import pack, unpack
-from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Merge, OuterOptimizer, Training
-from numpy.typing import NDArray
-
-SHAPES = {"w1": (3, 8), "b1": (8,), "w2": (8, 2), "b2": (2,)}
-LAYOUT = Layout(TensorSpec(name, shape) for name, shape in SHAPES.items())
-BATCH = 16
-
-type Parameters = dict[str, NDArray[np.float32]]
-
-
-class Regression:
-    """A two-layer network on a fixed teacher, trained by Adam; deterministic in (replica, step)."""
-
-    def __init__(self, replica: int, inner_rate: float = 0.02) -> None:
-        self.replica, self.rate, self.step = replica, np.float32(inner_rate), 0
-        self.first = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
-        self.second = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
-
-    @staticmethod
-    def initial() -> Parameters:
-        rng = np.random.default_rng(7)
-        return {name: rng.standard_normal(shape, dtype=np.float32) * np.float32(0.5) for name, shape in SHAPES.items()}
-
-    @staticmethod
-    def loss_and_gradients(theta: Parameters, x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[float, Parameters]:
-        h = np.tanh(x @ theta["w1"] + theta["b1"])
-        error = h @ theta["w2"] + theta["b2"] - y
-        back = (error @ theta["w2"].T) * (1 - h * h)
-        n = np.float32(len(x))
-        gradients = {"w1": x.T @ back / n, "b1": back.sum(0) / n, "w2": h.T @ error / n, "b2": error.sum(0) / n}
-        return float((error * error).mean()), gradients
-
-    @staticmethod
-    def batch(replica: int, step: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        rng = np.random.default_rng([replica, step])
-        x = rng.standard_normal((BATCH, 3), dtype=np.float32)
-        return x, np.stack([np.sin(x[:, 0]), x[:, 1] * x[:, 2]], axis=1)
-
-    def train(self, theta: Parameters) -> Parameters:
-        """One step of Adam from theta; the moments live on, whatever theta is."""
-        self.step += 1
-        _, gradients = self.loss_and_gradients(theta, *self.batch(self.replica, self.step))
-        new: Parameters = {}
-        for name, g in gradients.items():
-            self.first[name] = np.float32(0.9) * self.first[name] + np.float32(0.1) * g
-            self.second[name] = np.float32(0.99) * self.second[name] + np.float32(0.01) * g * g
-            first = self.first[name] / np.float32(1 - 0.9**self.step)
-            second = self.second[name] / np.float32(1 - 0.99**self.step)
-            new[name] = (theta[name] - self.rate * first / (np.sqrt(second) + np.float32(1e-8))).astype(np.float32, copy=False)
-        return new
 
 
 def synchronous_diloco(replicas: int, rounds: int, interval: int, rate: float, mu: float) -> Parameters:
