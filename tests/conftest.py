@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane, missing_programs, provide_programs, start
@@ -26,6 +28,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert capture is not None, "pytest's own plugin"
         with capture.global_and_fixture_disabled():
             provide_programs()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Run tests with the marker `no_cover` without a tracer. In a process of pytest-xdist pytest-cov 7.1 stops one of two measurements, and
+    the other goes on."""
+    if item.get_closest_marker("no_cover") is None:
+        return (yield)
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 @pytest.fixture(scope="session")
