@@ -50,6 +50,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
 SIZES: Mapping[str, Benchmark] = {
     "int4": Benchmark("benchmarks.sizes.int4", ("int4-encode", "int4-decode")),
     "merge": Benchmark("benchmarks.sizes.merge", ("merge",)),
+    "wire": Benchmark("benchmarks.sizes.wire", ("wire",)),
     "engine": Benchmark("benchmarks.sizes.engine", ("engine",)),
     "exchange-overhead-sizes": Benchmark("benchmarks.sizes.exchange_overhead", ("exchange-overhead-64MiB", "exchange-overhead-1GiB")),
     "syncer-memory": Benchmark("benchmarks.sizes.syncer_memory", ("syncer-memory",)),

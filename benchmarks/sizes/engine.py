@@ -18,8 +18,9 @@ from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.shard import Decoded, Shard, Update
 from diloco.contract import Training
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner
+from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.framing import Assembler, split
+from diloco.protocol.pieces import Piece, from_learner, to_wire
 
 from benchmarks.figure import Figure, rounded
 
@@ -44,13 +45,13 @@ class Path:
         delta = rng.standard_normal(self.size, dtype=np.float32) * np.float32(1e-3)
         values = delta if self.shard.coding.delta else self.shard.value(0) + delta
         header = Chunk(kind=Chunk.PUSH, coding=int(self.shard.coding), steps=24, tokens=24_000)  # type: ignore[arg-type]
-        self.messages = [FromLearner(chunk=chunk).SerializeToString() for chunk in split(header, encode(self.shard.coding, values))]
+        self.messages = [to_wire(piece) for piece in split(header, encode(self.shard.coding, values))]
 
     def arrive(self, p: int, t: int) -> Decoded:
         """One contribution as its bytes come out of TLS, to its outer gradient and norms."""
         assembler = Assembler(lambda chunk: payload_bytes(Coding(chunk.coding), self.size))
         for message in self.messages:
-            transfer = assembler.add(FromLearner.FromString(message).chunk)
+            transfer = assembler.add(_chunk(message))
         assert transfer is not None
         return self.shard.decode(Offer(p, t, self.shard.coding, 0, transfer.header.steps, transfer.header.tokens), transfer.payload)
 
@@ -94,3 +95,9 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     value = min(median(rates) for rates in found.values())
     details = {"mebibytes": 4 * path.size / (1 << 20), "threads": CORES, "all": {name: rounded(rates, 2) for name, rates in found.items()}}
     yield Figure("engine", value, "GiB of float32 a second on 2 cores", LIMIT, value >= LIMIT, runs, details)
+
+
+def _chunk(message: bytes) -> Piece:
+    piece = from_learner(message)
+    assert isinstance(piece, Piece)
+    return piece

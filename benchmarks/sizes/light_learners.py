@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from builders.chunks import chunk_of
 from diloco import contract
 from diloco.algorithm.codec import Coding, coding_for, encode
 from diloco.algorithm.fragments import Fragment, make_fragments
@@ -145,8 +146,8 @@ class LightLearner:
     async def _write(self) -> None:
         while True:
             header, payload = await self._transfers.get()
-            for chunk in split(header, payload):
-                await self._say(FromLearner(chunk=chunk))
+            for piece in split(header, payload):
+                await self._say(FromLearner(chunk=chunk_of(piece)))
 
     async def _train(self) -> None:
         await self.complete.wait()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 import numpy as np
+from builders.chunks import chunk_of, piece_of
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
@@ -75,8 +76,8 @@ class RawLearner:
         return self
 
     def transfer(self, header: Chunk, payload: bytes) -> RawLearner:
-        for chunk in split(header, payload):
-            self.say(FromLearner(chunk=chunk))
+        for piece in split(header, payload):
+            self.say(FromLearner(chunk=chunk_of(piece)))
         return self
 
     def step(self, local_step: int, tokens: int = 8) -> RawLearner:
@@ -112,7 +113,7 @@ class RawLearner:
         """The next complete broadcast for which `wanted` is true."""
         assembler = Assembler(lambda chunk: chunk.total)
         while True:
-            transfer = assembler.add(self.hear("chunk").chunk)
+            transfer = assembler.add(piece_of(self.hear("chunk").chunk))
             if transfer is not None and wanted(transfer):
                 return transfer
 

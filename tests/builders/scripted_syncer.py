@@ -9,6 +9,7 @@ from typing import Self
 
 import grpc
 import numpy as np
+from builders.chunks import chunk_of, piece_of
 from builders.exchange import WAIT_TIMEOUT, Place
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
@@ -101,7 +102,7 @@ class ScriptedStream:
     def hear_transfer(self) -> Transfer:
         """The next complete PUSH or SEED."""
         assembler = Assembler(lambda chunk: chunk.total)
-        while (transfer := assembler.add(self.hear("chunk").chunk)) is None:
+        while (transfer := assembler.add(piece_of(self.hear("chunk").chunk))) is None:
             pass
         return transfer
 
@@ -111,8 +112,8 @@ class ScriptedStream:
 
     def _broadcast(self, header: Chunk, values: Float32Array) -> Self:
         header.kind = Chunk.BROADCAST
-        for chunk in split(header, encode(Coding(header.coding), values)):
-            self.send(ToLearner(chunk=chunk))
+        for piece in split(header, encode(Coding(header.coding), values)):
+            self.send(ToLearner(chunk=chunk_of(piece)))
         return self
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from builders.chunks import as_from_learner, piece_of
 from builders.core import a_layout, a_seeded_core
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
@@ -19,6 +20,7 @@ from diloco.contract import Training
 from diloco.learner.outbox import Outbox
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress
 from diloco.protocol.framing import Assembler, split
+from diloco.protocol.pieces import Piece
 
 CHUNKS = 8
 """Chunks of one push."""
@@ -127,9 +129,10 @@ class SlowLinks:
             self._send(learner)
 
     def _send(self, learner: LinkedLearner) -> None:
-        message = learner.outbox.take()
-        learner.sending = message is not None
-        if message is not None:
+        taken = learner.outbox.take()
+        learner.sending = taken is not None
+        if taken is not None:
+            message = as_from_learner(taken)
             seconds = learner.push_seconds / CHUNKS if message.HasField("chunk") and message.chunk.data else 0.0
             self._at(self.now + seconds, lambda: self._delivered(learner, message))
 
@@ -137,7 +140,7 @@ class SlowLinks:
         if message.HasField("progress"):
             said = message.progress
             self.core.progress(learner.unit, Metadata(said.local_step, tuple(said.steps), tuple(said.tokens), said.step_seconds), self.now)
-        elif message.HasField("chunk") and (transfer := learner.assembler.add(message.chunk)) is not None:
+        elif message.HasField("chunk") and (transfer := learner.assembler.add(piece_of(message.chunk))) is not None:
             head = transfer.header
             offer = Offer(head.fragment, head.t, Coding.FLOAT32, head.base, head.steps, head.tokens, Marks(learner.unit, 0, 0, 0))
             push = Push(offer, transfer.payload)
@@ -148,6 +151,5 @@ class SlowLinks:
         self._send(learner)
 
 
-def _chunks(header: Chunk, values: np.ndarray) -> Iterator[FromLearner]:
-    for chunk in split(header, codec.encode(Coding.FLOAT32, values), 4 * VALUES // CHUNKS):
-        yield FromLearner(chunk=chunk)
+def _chunks(header: Chunk, values: np.ndarray) -> Iterator[Piece]:
+    return split(header, codec.encode(Coding.FLOAT32, values), 4 * VALUES // CHUNKS)

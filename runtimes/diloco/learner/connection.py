@@ -25,11 +25,12 @@ from diloco.contract import Exit, learner_identity
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.outbox import Outbox
 from diloco.learner.store import Float32Array, ParameterStore, Staged
+from diloco.protocol import rpc
 from diloco.protocol.backoff import exponential
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.framing import Assembler, FramingError, Transfer, split
+from diloco.protocol.pieces import Piece
 from diloco.protocol.refusal import exit_for, name_of
 from diloco.protocol.tls import TlsError, TlsFiles
 
@@ -203,7 +204,7 @@ class Connection:
         except TlsError as error:
             return False, str(error)
         with grpc.secure_channel(self._address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
-            call = SyncerStub(channel).Exchange(iter(outbox))
+            call = rpc.exchange(channel)(iter(outbox))
             with self._lock:
                 self._call = call
             if self._closing.is_set():
@@ -246,19 +247,19 @@ class Connection:
                 hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._fragments)))
         return hello
 
-    def _handle(self, message: ToLearner, outbox: Outbox, assembler: Assembler) -> bool:
+    def _handle(self, message: ToLearner | Piece, outbox: Outbox, assembler: Assembler) -> bool:
         """Handle one message. False: the stream is over. Raises FramingError and CodecError for a message that cannot be used."""
+        if isinstance(message, Piece):
+            if (transfer := assembler.add(message)) is not None:
+                outbox.merged(transfer.header.fragment, transfer.header.t)
+                self._adopt(transfer)
+            return True
         match message.WhichOneof("message"):
             case "welcome":
                 self._welcomed(message, outbox)
             case "pull":
                 outbox.clock(message.pull.t)
                 self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t))
-            case "chunk":
-                transfer = assembler.add(message.chunk)
-                if transfer is not None:
-                    outbox.merged(transfer.header.fragment, transfer.header.t)
-                    self._adopt(transfer)
             case "work":
                 self._leased += message.work.end - message.work.start
                 self._inbox.put(Leased(message.work.start, message.work.end))
@@ -311,7 +312,7 @@ class Connection:
             self._bases[header.fragment] = (header.t, value)
         self._inbox.put(Received(header.fragment, header.t, ready))
 
-    def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[FromLearner]:
+    def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[Piece]:
         """The transfer of one fragment. It is coded when its turn comes, against the newest broadcast received by then."""
         values = staged.wait()
         self._subtract_adopted(header, values)
@@ -330,7 +331,7 @@ class Connection:
             np.add(values, base, out=values)
 
 
-def _coded(header: Chunk, values: Float32Array) -> Iterator[FromLearner]:
+def _coded(header: Chunk, values: Float32Array) -> Iterator[Piece]:
     coding = Coding(header.coding)
     payload: memoryview | bytes
     try:
@@ -339,8 +340,7 @@ def _coded(header: Chunk, values: Float32Array) -> Iterator[FromLearner]:
         # The syncer must see it, refuse it and count it. All bits set is NaN in every coding.
         _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
         payload = b"\xff" * payload_bytes(coding, values.size)
-    for chunk in split(header, payload):
-        yield FromLearner(chunk=chunk)
+    yield from split(header, payload)
 
 
 def _refused_for_good(refused: Refused) -> RefusedForGood:

@@ -27,13 +27,14 @@ from dataclasses import dataclass
 from diloco.learner.push_times import PushTimes
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress
 from diloco.protocol.framing import cancellation, is_last
+from diloco.protocol.pieces import Piece, to_wire
 
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
     """Messages that are sent one after the other."""
 
-    messages: Iterator[FromLearner]
+    messages: Iterator[FromLearner | Piece]
     push: Chunk | None = None
     """The header of a push: which exchange it belongs to."""
     begun: bool = False
@@ -84,13 +85,13 @@ class Outbox:
             self._progress = progress
             self._changed.notify()
 
-    def seed(self, chunks: Iterator[FromLearner]) -> None:
+    def seed(self, chunks: Iterator[Piece]) -> None:
         """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
             self._ordered.append(_Transfer(chunks))
             self._changed.notify()
 
-    def push(self, header: Chunk, chunks: Iterator[FromLearner], ended: Callable[[], None]) -> None:
+    def push(self, header: Chunk, chunks: Iterator[Piece], ended: Callable[[], None]) -> None:
         """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
         is taken from `chunks` any more: all was sent, or the push was dropped.
 
@@ -163,7 +164,7 @@ class Outbox:
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[FromLearner]:
+    def __iter__(self) -> Iterator[FromLearner | bytes]:
         """The messages for the stream, until its end. Waits for the next one."""
         while True:
             with self._changed:
@@ -184,8 +185,8 @@ class Outbox:
                 self._push_was_last = False
                 self._times.sent()
 
-    def take(self) -> FromLearner | None:
-        """The next message; None: there is none now. For one thread, which calls `sent` after each message."""
+    def take(self) -> FromLearner | bytes | None:
+        """The next message, a chunk as its bytes; None: there is none now. For one thread, which calls `sent` after each message."""
         while True:
             with self._changed:
                 if self._abandoned:
@@ -198,16 +199,16 @@ class Outbox:
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
-            message = next(transfer.messages, None)
+            made, last = _on_wire(next(transfer.messages, None))
             with self._changed:
                 self._making_chunk = False
-                if message is None or is_last(message.chunk) or self._abandoned:
+                if last or self._abandoned:
                     self._end_sending()
                     self._push_was_last = transfer.push is not None
-                if message is not None:
+                if made is not None:
                     transfer.begun = True
                     self._chunk_is_next = False
-                    return message
+                    return made
 
     def _next_small(self) -> FromLearner | None:
         """A message without payload that is due before the next chunk."""
@@ -270,3 +271,9 @@ class Outbox:
 
 def _outer_step(transfer: _Transfer) -> int:
     return transfer.push.t if transfer.push is not None else 0
+
+
+def _on_wire(message: FromLearner | Piece | None) -> tuple[FromLearner | bytes | None, bool]:
+    """(`message` as it is sent, whether its transfer ends with it). A chunk is copied here, as the memory that it was cut from may be used
+    again once its transfer has ended."""
+    return (to_wire(message), is_last(message)) if isinstance(message, Piece) else (message, True)

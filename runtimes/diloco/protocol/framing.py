@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from diloco.protocol.diloco_pb2 import Chunk
+from diloco.protocol.pieces import Piece
 from diloco.wording import plural
 
 CHUNK_BYTES = 1 << 20
@@ -31,24 +34,21 @@ class Transfer:
     payload: memoryview
 
 
-def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """`payload` as chunks of at most `size` bytes that carry `header`'s other fields; an empty payload is one empty chunk.
-
-    The slices are the only copy that is made here: a protobuf `bytes` field needs an object of its own.
-    """
+def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int = CHUNK_BYTES) -> Iterator[Piece]:
+    """`payload` as chunks of at most `size` bytes that carry `header`'s other fields; an empty payload is one empty chunk. Nothing is
+    copied: `payload` must not change until all are sent."""
     view = memoryview(payload).cast("B")
     for offset in range(0, max(1, len(view)), size):
-        chunk = Chunk()
-        chunk.CopyFrom(header)
-        chunk.total = len(view)
-        chunk.offset = offset
-        chunk.data = bytes(view[offset : offset + size])
-        yield chunk
+        of_piece = Chunk()
+        of_piece.CopyFrom(header)
+        of_piece.total = len(view)
+        of_piece.offset = offset
+        yield Piece(of_piece, view[offset : offset + size])
 
 
-def is_last(chunk: Chunk) -> bool:
+def is_last(piece: Piece) -> bool:
     """Whether the payload ends with this chunk."""
-    return chunk.offset + len(chunk.data) >= chunk.total
+    return piece.header.offset + len(piece.data) >= piece.header.total
 
 
 def cancellation(of: Chunk) -> Chunk:
@@ -63,10 +63,11 @@ class Assembler:
         """`expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only afterwards: a
         peer cannot make this process reserve memory at will."""
         self._expected = expected
-        self._open: dict[tuple[int, int], tuple[bytearray, int, int]] = {}
+        self._open: dict[tuple[int, int], tuple[memoryview, int, int]] = {}
 
-    def add(self, chunk: Chunk) -> Transfer | None:
-        """The complete transfer if `chunk` was its last piece. Raises FramingError."""
+    def add(self, piece: Piece) -> Transfer | None:
+        """The complete transfer if `piece` was its last. The one copy of its data is made here. Raises FramingError."""
+        chunk, data = piece.header, piece.data
         key = (chunk.kind, chunk.fragment)
         what = f"{Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment} at outer step {chunk.t}"
         if chunk.cancelled:
@@ -80,24 +81,29 @@ class Assembler:
             expected = self._expected(chunk)
             if chunk.total != expected:
                 raise FramingError(f"{what} announces {plural(chunk.total, 'byte')}, the layout says {expected}")
-            self._open[key] = (bytearray(chunk.total), 0, chunk.t)
+            self._open[key] = (_memory(chunk.total), 0, chunk.t)
         buffer, received, t = self._open[key]
         if (chunk.offset, chunk.t, chunk.total) != (received, t, len(buffer)):
             raise FramingError(
                 f"{what} goes on at offset {chunk.offset} of {chunk.total}; expected offset {received} of {len(buffer)} of outer step {t}"
             )
-        end = received + len(chunk.data)
-        if end > len(buffer) or (not chunk.data and buffer):
-            raise FramingError(f"{what} brings {plural(len(chunk.data), 'byte')} at offset {received} of {len(buffer)}")
-        buffer[received:end] = chunk.data
+        end = received + len(data)
+        if end > len(buffer) or (not data and buffer):
+            raise FramingError(f"{what} brings {plural(len(data), 'byte')} at offset {received} of {len(buffer)}")
+        buffer[received:end] = data
         if end < len(buffer):
             self._open[key] = (buffer, end, t)
             return None
         del self._open[key]
-        return Transfer(chunk, memoryview(buffer))
+        return Transfer(chunk, buffer)
 
     def _cancel(self, chunk: Chunk, what: str) -> None:
         """Forget the transfer that `chunk` ends, and free its memory."""
-        _, _, t = self._open.pop((chunk.kind, chunk.fragment), (b"", 0, None))
+        _, _, t = self._open.pop((chunk.kind, chunk.fragment), (None, 0, None))
         if t != chunk.t:
             raise FramingError(f"{what} is cancelled, and no such transfer is under way")
+
+
+def _memory(size: int) -> memoryview:
+    """Bytes to write to, of any content: nothing clears them first."""
+    return memoryview(np.empty(size, np.uint8))

@@ -15,8 +15,8 @@ import grpc
 
 from diloco.contract import Exit
 from diloco.environment import ContractError
+from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
-from diloco.protocol.diloco_pb2_grpc import add_SyncerServicer_to_server
 from diloco.protocol.tls import TlsError, server_credentials
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
@@ -62,7 +62,7 @@ class SyncerServer:
         )
         self.engine = Engine(config, state, self._snapshots, self._events, changes, secrets.token_bytes(16))
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
-        add_SyncerServicer_to_server(Service(self.engine, config.job.uid, changes), self._server)
+        rpc.serve(Service(self.engine, config.job.uid, changes), self._server)
         try:
             port = self._server.add_secure_port(config.address, server_credentials(config.tls))
         except (RuntimeError, TlsError) as error:

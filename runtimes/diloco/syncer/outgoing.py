@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from diloco.algorithm.codec import Coding
 from diloco.protocol.diloco_pb2 import Chunk, Pull, ToLearner
 from diloco.protocol.framing import split
+from diloco.protocol.pieces import Piece
 
 type Buffer = bytes | bytearray | memoryview
 
@@ -162,7 +163,7 @@ class Outgoing:
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    async def messages(self) -> AsyncIterator[ToLearner]:
+    async def messages(self) -> AsyncIterator[ToLearner | Piece]:
         """The messages to send, in order, until closed. For one reader."""
         while True:
             while (small := self._next_small()) is not None:
@@ -170,10 +171,10 @@ class Outgoing:
             if (chosen := self._choose()) is not None:
                 header, payload = chosen.transfer()
                 self._sending = header.fragment
-                for chunk in split(header, payload):
+                for piece in split(header, payload):
                     if self._dropped:
                         break
-                    yield ToLearner(chunk=chunk)
+                    yield piece
                     while (small := self._next_small()) is not None:
                         yield small
                 self._sending = None

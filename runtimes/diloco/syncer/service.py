@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 import grpc
 
 from diloco.contract import learner_identity, operator_identity
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Report, ToLearner, WatchRequest
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
+from diloco.protocol.pieces import Piece
+from diloco.protocol.rpc import ExchangeContext, WatchContext
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.changes import Changes
 from diloco.syncer.engine import Engine
@@ -30,9 +32,6 @@ from diloco.syncer.peer import (
 
 _log = logging.getLogger(__name__)
 
-type ExchangeContext = grpc.aio.ServicerContext[FromLearner, ToLearner]
-type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
-
 SHORTEST_INTERVAL = 0.1
 DEFAULT_INTERVAL = 1.0
 """Seconds between two reports: the shortest that a watcher may ask for, and the usual."""
@@ -46,7 +45,7 @@ class Service:
         self._job_uid = job_uid
         self._changes = changes
 
-    async def Exchange(self, requests: AsyncIterator[FromLearner], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
+    async def Exchange(self, requests: AsyncIterator[FromLearner | Piece], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """One learner's stream until its end."""
         shown = peer_identity(context.auth_context())
         peer = self._engine.connect()
@@ -81,13 +80,13 @@ class Service:
                 return
             await self._changes.wait(mark, interval)
 
-    async def _read(self, requests: AsyncIterator[FromLearner], peer: Peer, shown: str) -> None:
+    async def _read(self, requests: AsyncIterator[FromLearner | Piece], peer: Peer, shown: str) -> None:
         assembler = Assembler(self._engine.expected_bytes)
         greeted = False
         try:
             async for message in requests:
                 if not greeted:
-                    if not message.HasField("hello"):
+                    if isinstance(message, Piece) or not message.HasField("hello"):
                         raise FramingError("the first message must be Hello")
                     hello = message.hello
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
@@ -118,15 +117,15 @@ class Service:
         self._engine.submit(event)
 
 
-def _event(peer: Peer, message: FromLearner, assembler: Assembler) -> StreamEvent | Transfer | None:
+def _event(peer: Peer, message: FromLearner | Piece, assembler: Assembler) -> StreamEvent | Transfer | None:
     """The event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
+    if isinstance(message, Piece):
+        transfer = assembler.add(message)
+        return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):
         case "progress":
             waiting, peer.progress = peer.progress is not None, message.progress
             return None if waiting else ProgressReported(peer)
-        case "chunk":
-            transfer = assembler.add(message.chunk)
-            return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
         case "work_wanted":
             return WorkRequested(peer, message.work_wanted.samples)
         case "evaluation":

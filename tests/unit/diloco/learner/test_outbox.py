@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from builders.chunks import as_from_learner
 from diloco.learner.outbox import Outbox
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
+from diloco.protocol.framing import split
+from diloco.protocol.pieces import Piece
 
 TAU = 2
 
@@ -32,18 +35,19 @@ def push(outbox: Outbox, fragment: int, t: int, chunks: int = 2) -> None:
     outbox.push(header, of_push(fragment, t, chunks), lambda: None)
 
 
-def of_push(fragment: int, t: int, chunks: int = 2) -> Iterator[FromLearner]:
+def of_push(fragment: int, t: int, chunks: int = 2) -> Iterator[Piece]:
     for i in range(chunks):
-        yield FromLearner(chunk=Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, total=chunks, offset=i, data=b"x"))
+        yield Piece(Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, total=chunks, offset=i), memoryview(b"x"))
 
 
-def seeds(chunks: int = 2) -> Iterator[FromLearner]:
+def seeds(chunks: int = 2) -> Iterator[Piece]:
     for i in range(chunks):
-        yield FromLearner(chunk=Chunk(kind=Chunk.SEED, total=chunks, offset=i, data=b"x"))
+        yield Piece(Chunk(kind=Chunk.SEED, total=chunks, offset=i), memoryview(b"x"))
 
 
-def described(message: FromLearner) -> str:
+def described(sent: FromLearner | bytes) -> str:
     """`push fragment@t`, with `cancelled` where it is; the kind alone of other messages."""
+    message = as_from_learner(sent)
     if not message.HasField("chunk"):
         return str(message.WhichOneof("message"))
     chunk = message.chunk
@@ -81,14 +85,14 @@ def test_posted_messages_keep_their_order(outbox: Outbox) -> None:
     for samples in (1, 2, 3):
         outbox.post(FromLearner(work_wanted=WorkWanted(samples=samples)))
     outbox.finish()
-    assert [x.work_wanted.samples for x in outbox if x.HasField("work_wanted")] == [1, 2, 3]
+    assert [x.work_wanted.samples for x in map(as_from_learner, outbox) if x.HasField("work_wanted")] == [1, 2, 3]
 
 
 def test_only_the_newest_progress_is_sent(outbox: Outbox) -> None:
     for step in (1, 2, 3):
         outbox.progress(Progress(local_step=step))
     outbox.finish()
-    assert [message.progress.local_step for message in outbox if message.HasField("progress")] == [3]
+    assert [message.progress.local_step for message in map(as_from_learner, outbox) if message.HasField("progress")] == [3]
 
 
 def test_metadata_goes_between_two_chunks_of_a_fragment(outbox: Outbox) -> None:
@@ -229,7 +233,7 @@ def test_a_transfer_of_which_everything_is_sent_is_not_cancelled(outbox: Outbox)
 def test_a_push_that_has_not_begun_is_not_cancelled(outbox: Outbox) -> None:
     outbox.may_cancel()
 
-    def coded_too_late() -> Iterator[FromLearner]:
+    def coded_too_late() -> Iterator[Piece]:
         outbox.merged(0, 3)
         yield from of_push(0, 3, chunks=1)
 
@@ -243,9 +247,9 @@ def test_the_values_of_a_dropped_push_are_freed(outbox: Outbox, under_way: bool)
     values = np.zeros(8, np.float32)
     kept = weakref.ref(values)
 
-    def chunks(values: np.ndarray) -> Iterator[FromLearner]:
+    def chunks(values: np.ndarray) -> Iterator[Piece]:
         for i in range(2):
-            yield FromLearner(chunk=Chunk(kind=Chunk.PUSH, t=3, total=values.nbytes, offset=16 * i, data=values[:4].tobytes()))
+            yield Piece(Chunk(kind=Chunk.PUSH, t=3, total=values.nbytes, offset=16 * i), memoryview(values[:4]).cast("B"))
 
     outbox.push(Chunk(kind=Chunk.PUSH, t=3), chunks(values), lambda: None)
     del values
@@ -337,3 +341,14 @@ def test_a_stream_that_is_over_lets_its_sender_go(outbox: Outbox) -> None:
     reader.join(10)
     assert not reader.is_alive()
     assert taken in ([], ["hello"])
+
+
+def test_what_was_taken_stays_as_it_is_once_the_push_has_ended(outbox: Outbox) -> None:
+    """The memory that the chunks were cut from is used again at once, while gRPC still has the last chunk to send."""
+    values, ended = bytearray(b"aabb"), threading.Event()
+    outbox.push(Chunk(kind=Chunk.PUSH, t=1), split(Chunk(kind=Chunk.PUSH, t=1), values, 2), ended.set)
+    take(outbox)
+    messages = [outbox.take(), outbox.take()]
+    assert ended.is_set()
+    values[:] = b"xxxx"
+    assert [as_from_learner(message).chunk.data for message in messages if message is not None] == [b"aa", b"bb"]

@@ -20,9 +20,9 @@ from diloco.learner.inbox import Finished, Leased, PullWanted, Received, Refused
 from diloco.learner.session import Leave, Session
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.work import AHEAD_BATCHES
+from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, ToLearner
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 BATCH = 2
 TOKENS = 16
@@ -623,11 +623,13 @@ def test_a_program_that_raises_leaves_without_bye_and_its_error_goes_on(
 def test_closing_while_a_stream_is_being_opened_ends_that_stream(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stub(channel: grpc.Channel) -> SyncerStub:
-        learner.session._connection._closing.set()
-        return SyncerStub(channel)
+    opened = rpc.exchange
 
-    monkeypatch.setattr(connection, "SyncerStub", stub)
+    def exchange(channel: grpc.Channel) -> rpc.Call:
+        learner.session._connection._closing.set()
+        return opened(channel)
+
+    monkeypatch.setattr(rpc, "exchange", exchange)
     stream.end()
     learner.is_over()
 

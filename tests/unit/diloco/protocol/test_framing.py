@@ -1,13 +1,19 @@
 import numpy as np
 import pytest
+from builders.chunks import piece_of
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.framing import OPEN_TRANSFERS, Assembler, FramingError, cancellation, is_last, split
+from diloco.protocol.pieces import Piece
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def push(fragment: int = 0, t: int = 3) -> Chunk:
     return Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, coding=Chunk.FLOAT32, steps=5)
+
+
+def cancelled(piece: Piece) -> Piece:
+    return piece_of(cancellation(piece.header))
 
 
 def assembler(size: int) -> Assembler:
@@ -24,7 +30,7 @@ def test_what_was_split_comes_back_whole_with_its_header(payload: bytes, size: i
 
 def test_an_array_is_split_without_being_converted() -> None:
     values = np.arange(5, dtype=np.float32)
-    assert b"".join(chunk.data for chunk in split(push(), memoryview(values), 8)) == values.tobytes()
+    assert b"".join(piece.data for piece in split(push(), memoryview(values), 8)) == values.tobytes()
 
 
 @given(order=st.permutations([0, 0, 0, 1, 1, 1]))
@@ -61,7 +67,7 @@ def test_a_transfer_cannot_begin_in_the_middle() -> None:
 def test_a_payload_of_another_length_than_the_layout_says_is_refused_before_memory_is_reserved() -> None:
     huge = Chunk(kind=Chunk.PUSH, total=1 << 60, data=b"a")
     with pytest.raises(FramingError, match="announces 1152921504606846976 bytes, the layout says 4"):
-        assembler(4).add(huge)
+        assembler(4).add(piece_of(huge))
 
 
 def test_more_bytes_than_announced_are_refused() -> None:
@@ -69,14 +75,14 @@ def test_more_bytes_than_announced_are_refused() -> None:
     chunk.total = 4
     chunk.data = b"aaaaa"
     with pytest.raises(FramingError, match="brings 5 bytes"):
-        assembler(4).add(chunk)
+        assembler(4).add(piece_of(chunk))
 
 
 def test_an_empty_piece_cannot_keep_a_transfer_open() -> None:
     chunk = push()
     chunk.total = 4
     with pytest.raises(FramingError, match="brings 0 bytes"):
-        assembler(4).add(chunk)
+        assembler(4).add(piece_of(chunk))
 
 
 def test_a_transfer_of_another_step_cannot_go_on_in_an_open_one() -> None:
@@ -92,7 +98,7 @@ def test_a_cancelled_transfer_makes_room_for_another_of_its_fragment() -> None:
     first, _ = split(push(t=3), b"aabb", 2)
     into = assembler(4)
     into.add(first)
-    assert into.add(cancellation(first)) is None
+    assert into.add(cancelled(first)) is None
     done = [transfer for chunk in split(push(t=5), b"xxyy", 2) if (transfer := into.add(chunk))]
     assert [(transfer.header.t, bytes(transfer.payload)) for transfer in done] == [(5, b"xxyy")]
 
@@ -101,7 +107,7 @@ def test_a_cancelled_transfer_is_freed() -> None:
     first, _ = split(push(), b"aabb", 2)
     into = assembler(4)
     into.add(first)
-    into.add(cancellation(first))
+    into.add(cancelled(first))
     assert not into._open
 
 
@@ -111,7 +117,7 @@ def test_only_a_transfer_that_is_under_way_can_be_cancelled(other: Chunk) -> Non
     into = assembler(4)
     into.add(first)
     with pytest.raises(FramingError, match="no such transfer is under way"):
-        into.add(cancellation(other))
+        into.add(piece_of(cancellation(other)))
 
 
 def test_a_peer_cannot_open_more_transfers_than_the_limit() -> None:

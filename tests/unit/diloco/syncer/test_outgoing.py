@@ -1,9 +1,11 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from builders.chunks import as_to_learner
 from diloco.algorithm.codec import Coding
 from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
 from diloco.protocol.framing import CHUNK_BYTES
+from diloco.protocol.pieces import Piece
 from diloco.syncer.outgoing import Outgoing, Version
 
 TAU = 2
@@ -24,12 +26,13 @@ async def sent(outgoing: Outgoing) -> list[str]:
     return [described(message) async for message in outgoing.messages()]
 
 
-async def take(stream: AsyncIterator[ToLearner], count: int) -> list[str]:
+async def take(stream: AsyncIterator[ToLearner | Piece], count: int) -> list[str]:
     return [described(await anext(stream)) for _ in range(count)]
 
 
-def described(message: ToLearner) -> str:
+def described(sent: ToLearner | Piece) -> str:
     """`delta fragment@t` or `whole fragment@t` of a chunk, `pull fragment@t`, the kind alone of other messages."""
+    message = as_to_learner(sent)
     which = str(message.WhichOneof("message"))
     if which == "chunk":
         return f"{'whole' if message.chunk.coding == Chunk.FLOAT32 else 'delta'} {message.chunk.fragment}@{message.chunk.t}"
@@ -62,7 +65,7 @@ async def test_a_delta_names_its_base_and_a_whole_value_holds_all_bytes() -> Non
     outgoing.broadcast(version(1, base=0))
     outgoing.broadcast(whole(2, fragment=1, value=value))
     outgoing.close()
-    delta, complete = [message.chunk async for message in outgoing.messages()]
+    delta, complete = [as_to_learner(message).chunk async for message in outgoing.messages()]
     assert (delta.base, delta.coding, delta.data) == (0, Chunk.INT4_DELTA, b"dddd")
     assert (complete.coding, complete.data) == (Chunk.FLOAT32, value.tobytes())
 

@@ -1,0 +1,104 @@
+"""The other end of [wire]: the syncer's Service with an engine that does nothing but answer, and a bare gRPC stream beside it.
+
+    python -m benchmarks.wire_syncer TLS_FOLDER ADDRESS MESSAGES BYTES
+
+ADDRESS is `host:port`. Every complete push is answered with one broadcast of its size. On the bare stream, MESSAGES messages of BYTES bytes
+are answered with as many. It ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import grpc
+import numpy as np
+from diloco.algorithm.codec import Coding, encode
+from diloco.protocol import rpc
+from diloco.protocol.channel import Keepalive, server_options
+from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, ToLearner, Welcome
+from diloco.protocol.framing import CHUNK_BYTES, Transfer
+from diloco.protocol.tls import TlsFiles, server_credentials
+from diloco.syncer.changes import Changes
+from diloco.syncer.engine import Engine
+from diloco.syncer.outgoing import Version
+from diloco.syncer.peer import HelloReceived, Peer, StreamEvent
+from diloco.syncer.service import Service
+from diloco.syncer.sessions import UnitSession
+
+JOB_UID = "bench"
+BARE = "/bench.Wire/Exchange"
+
+
+class AnsweringEngine:
+    """What `Service` needs of an `Engine`."""
+
+    def __init__(self, n: int) -> None:
+        """`n`: values of the fragment."""
+        self._value = np.zeros(n, np.float32)
+
+    def connect(self) -> Peer:
+        return Peer(1)
+
+    def expected_bytes(self, chunk: Chunk) -> int:
+        return self._value.nbytes
+
+    def submit(self, event: StreamEvent) -> None:
+        if isinstance(event, HelloReceived):
+            peer, names = event.peer, [tensor.name for tensor in event.hello.tensors]
+            peer.session = UnitSession(event.hello.unit, event.hello.attempt, event.hello.session, "", peer.stream)
+            peer.slots.release()
+            peer.join_decided.set()
+            welcome = Welcome(incarnation=b"bench", steps=1, fragments=[FragmentNames(names=names)])
+            peer.outgoing.urgent(ToLearner(welcome=welcome))
+            self._broadcast(peer, 0)
+
+    async def push(self, peer: Peer, transfer: Transfer) -> None:
+        self._broadcast(peer, transfer.header.t)
+
+    def _broadcast(self, peer: Peer, t: int) -> None:
+        peer.outgoing.broadcast(Version(0, t, -1, Coding.FLOAT32, b"", encode(Coding.FLOAT32, self._value)))
+
+
+def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
+    """A stream of bytes that no one looks at."""
+    answer = bytes(size)
+
+    async def exchange(requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        count = 0
+        async for _message in requests:
+            count += 1
+            if count == messages:
+                count = 0
+                for _turn in range(messages):
+                    yield answer
+
+    _, service, method = BARE.split("/")
+    return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(exchange)})
+
+
+async def serve(tls: TlsFiles, address: str, messages: int, size: int) -> None:
+    server = grpc.aio.server(options=server_options(Keepalive()))
+    engine = AnsweringEngine(messages * CHUNK_BYTES // 4)
+    rpc.serve(Service(cast("Engine", engine), JOB_UID, Changes()), server)
+    server.add_generic_rpc_handlers((bare(messages, size),))
+    server.add_secure_port(address, server_credentials(tls))
+    await server.start()
+    await server.wait_for_termination()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tls", type=Path)
+    parser.add_argument("address")
+    parser.add_argument("messages", type=int)
+    parser.add_argument("bytes", type=int)
+    given = parser.parse_args()
+    asyncio.run(serve(TlsFiles(given.tls), given.address, given.messages, given.bytes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Chunks on the wire without copies: as protobuf writes them, but their data never goes through protobuf.
+
+Each way through protobuf copies a chunk's data three times. Here the sender joins it with its header once, and the receiver gets a view
+into what gRPC has read. The bytes on the wire are protobuf's, so either end may be of another version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, ToLearner
+
+_CHUNK_TAG: Final = bytes([FromLearner.CHUNK_FIELD_NUMBER << 3 | 2])
+"""Of the field `chunk`, the same in both directions, and of bytes and messages in general: wire type 2, a length and that many bytes."""
+_DATA_TAG: Final = bytes([Chunk.DATA_FIELD_NUMBER << 3 | 2])
+assert ToLearner.CHUNK_FIELD_NUMBER == FromLearner.CHUNK_FIELD_NUMBER
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk."""
+
+    header: Chunk
+    """Without data."""
+    data: memoryview = field(repr=False)
+    """Of the sender's payload, or of the message that came."""
+
+
+def to_wire(message: FromLearner | ToLearner | Piece | bytes) -> bytes:
+    """The message's bytes; bytes are on the wire what they are."""
+    if isinstance(message, bytes):
+        return message
+    if not isinstance(message, Piece):
+        return message.SerializeToString()
+    header = message.header.SerializeToString()
+    # Data of no length is left out, as protobuf does.
+    before = b"".join((_DATA_TAG, _varint(len(message.data)))) if message.data else b""
+    length = len(header) + len(before) + len(message.data)
+    return b"".join((_CHUNK_TAG, _varint(length), header, before, message.data))
+
+
+def from_learner(raw: bytes) -> FromLearner | Piece:
+    """What a learner has sent. Raises protobuf's DecodeError."""
+    return _piece(raw) or _whole(FromLearner.FromString(raw))
+
+
+def to_learner(raw: bytes) -> ToLearner | Piece:
+    """What the syncer has sent. Raises protobuf's DecodeError."""
+    return _piece(raw) or _whole(ToLearner.FromString(raw))
+
+
+def _whole[M: (FromLearner, ToLearner)](message: M) -> M | Piece:
+    """A chunk that lies otherwise than usual on the wire went through protobuf."""
+    if not message.HasField("chunk"):
+        return message
+    data = memoryview(message.chunk.data)
+    message.chunk.ClearField("data")
+    return Piece(message.chunk, data)
+
+
+def _piece(raw: bytes) -> Piece | None:
+    """The chunk in `raw`; None if it is something else, or a chunk in a form that protobuf allows but does not write."""
+    if not raw.startswith(_CHUNK_TAG):
+        return None
+    try:
+        length, start = _read_varint(raw, 1)
+        if start + length != len(raw):
+            return None
+        found: tuple[int, int, int] | None = None
+        at = start
+        while at < len(raw):
+            field_start = at
+            tag, at = _read_varint(raw, at)
+            match tag & 7:
+                case 0:
+                    _, at = _read_varint(raw, at)
+                case 2:
+                    length, at = _read_varint(raw, at)
+                    if tag == _DATA_TAG[0]:
+                        if found:
+                            return None
+                        found = field_start, at, at + length
+                    at += length
+                case _:
+                    return None
+    except IndexError:
+        return None
+    if at != len(raw) or found is None:
+        return None
+    before, data, after = found
+    return Piece(Chunk.FromString(raw[start:before] + raw[after:]), memoryview(raw)[data:after])
+
+
+def _varint(n: int) -> bytes:
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """(the number at `at`, where the next byte is). Raises IndexError at the end and for more than the ten bytes of a 64-bit number."""
+    n = 0
+    for shift in range(0, 70, 7):
+        byte = raw[at]
+        at += 1
+        n |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return n, at
+    raise IndexError
