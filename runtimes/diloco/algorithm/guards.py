@@ -30,6 +30,8 @@ RISE: Final = 2.0
 """The level of the job rises at most by this factor from merge to merge."""
 PEERS: Final = 1e3
 """The peers raise a reference to at most this multiple of the level of the job."""
+ENOUGH_PEERS: Final = 2
+"""Other contributions of a merge that replace a level of tokens or losses that is not known yet. Norms differ more between units then."""
 NORM: Final = 100.0
 """A norm above this multiple of its reference is refused."""
 SMALL: Final = 0.1
@@ -107,11 +109,11 @@ class Losses:
         self.highest = max(self.highest, median)
 
     def limit(self, peers: Sequence[float]) -> float:
-        """The highest loss that is accepted; infinity without history."""
-        if len(self.recent) < ARMED_AFTER:
+        """The highest loss that is accepted; infinity without history and enough peers."""
+        if len(self.recent) < ARMED_AFTER and len(peers) < ENOUGH_PEERS:
             return math.inf
-        highest = max(*self.recent, *([lower_median(peers)] if peers else []))
-        return max(self.highest, highest + LOSS * max(abs(highest), highest - min(self.recent)))
+        known = [*self.recent, *([lower_median(peers)] if peers else [])]
+        return max(self.highest, max(known) + LOSS * max(abs(max(known)), max(known) - min(self.recent, default=max(known))))
 
 
 class Guard:
@@ -197,10 +199,11 @@ class Guard:
         return f"the norm of its outer gradient is {one.norm:.3g}; {usual}, and the limit is {limit:.3g}"
 
     def _tokens_per_step(self, one: Measured, peers: Sequence[Measured]) -> str:
-        if not self._tokens.armed:
+        others = [other.tokens_per_step for other in peers]
+        if not self._tokens.armed and len(others) < ENOUGH_PEERS:
             return ""
         own = self._tokens_of.get(one.unit)
-        reference = self._tokens.reference([other.tokens_per_step for other in peers])
+        reference = self._tokens.reference(others) if self._tokens.armed else lower_median(others)
         limit = TOKENS_OF_UNIT * max(reference, own.value) if own is not None and own.armed else TOKENS * reference
         if one.tokens_per_step <= limit:
             return ""

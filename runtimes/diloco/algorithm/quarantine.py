@@ -1,8 +1,9 @@
 """When a unit may no longer take part: the guards refuse what it sends again and again.
 
 After each refusal the unit takes the job's parameters anew. A fault that is over by then costs it nothing more. A unit that is refused
-again before it has contributed cleanly for some cycles is quarantined at last, unless it is the only one: as long as the guards accept
-nothing from others, the job itself may be the cause. Pure. See docs/decisions/0153-guards.md.
+again before it has contributed cleanly for some cycles is quarantined at last. As long as the guards accept nothing from others, the job
+itself may be the cause: then they learn anew first, and only a unit that they still refuse is quarantined, so that the failure shows.
+Pure. See docs/decisions/0153-guards.md.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from diloco.algorithm.guards import FORGET_AFTER
+
 REFUSALS: Final = 3
-"""So many refusals quarantine a unit."""
+"""So many refusals quarantine a unit while contributions of others are accepted."""
+REFUSALS_ALONE: Final = 3 * FORGET_AFTER
+"""So many do so in any case."""
 CLEAN_CYCLES: Final = 4
 """After so many accepted contributions per fragment without a refusal between them, earlier ones are forgotten. A defect may be in one
 fragment alone, so what counts is whole cycles."""
@@ -27,6 +32,10 @@ class Record:
     """Accepted contributions since the last refusal."""
     others_accepted: bool = False
     """Whether a contribution of another unit was accepted since the first refusal."""
+
+    @property
+    def hopeless(self) -> bool:
+        return self.refusals >= (REFUSALS if self.others_accepted else REFUSALS_ALONE)
 
 
 class Quarantine:
@@ -51,4 +60,4 @@ class Quarantine:
             record.clean = 0
         for unit, record in self._records.items():
             record.others_accepted = record.others_accepted or any(other != unit for other in accepted)
-        return {unit for unit in refused if self._records[unit].refusals >= REFUSALS and self._records[unit].others_accepted}
+        return {unit for unit in refused if self._records[unit].hopeless}

@@ -51,8 +51,6 @@ class End:
     """The node on which it began; "" where that is unknown."""
 
 
-_SUSPECT_HOST = frozenset({UnitReason.REFUSED_QUARANTINED})
-"""Refusals of which a defective accelerator is a likely cause: the next attempt should start elsewhere."""
 _REFUSALS = {
     Exit.REFUSED_LAYOUT: (
         EndKind.PERMANENT,
@@ -108,7 +106,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
             return End(EndKind.COMPLETE, "", "", at)
         if end.exit_code in _REFUSALS:
             kind, reason, message = _REFUSALS[Exit(end.exit_code)]
-            return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at, reason in _SUSPECT_HOST)
+            return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at)
         if end.reason == "OOMKilled":
             message = f"exit {end.exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
             return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, message, at)

@@ -71,6 +71,15 @@ def test_a_loss_far_above_all_that_was_seen_is_refused() -> None:
     assert refused(guard, one("a", loss=27.4), one("b")) == set()
 
 
+def test_before_there_is_a_history_enough_peers_replace_it() -> None:
+    guard = a_guard()
+    peers = [one("a"), one("b")]
+    assert refused(guard, *peers, one("sick", tokens=1000 * 10**4 + 10)) == {"sick"}
+    assert refused(guard, *peers, one("sick", loss=27.6)) == {"sick"}
+    assert refused(guard, *peers, one("new", tokens=1000 * 10**4, loss=27.4)) == set()
+    assert refused(guard, one("a"), one("sick", loss=27.6, tokens=10**12)) == set(), "of two, either may be wrong"
+
+
 def test_the_message_says_what_was_seen_and_the_limit() -> None:
     guard = after(one("a"), one("b"))
     given = [one("a", norm=1e30), one("b", tokens=10**12), one("c", loss=1e6)]

@@ -1,6 +1,7 @@
 """A unit whose contributions are refused again and again is quarantined; a job without another unit is not stopped."""
 
-from diloco.algorithm.quarantine import CLEAN_CYCLES, REFUSALS, Quarantine
+from diloco.algorithm.guards import FORGET_AFTER
+from diloco.algorithm.quarantine import CLEAN_CYCLES, REFUSALS, REFUSALS_ALONE, Quarantine
 
 P = 4
 
@@ -27,17 +28,17 @@ def test_refusals_are_forgotten_after_clean_cycles() -> None:
             quarantine.judged([], ["a", "well"])
 
 
-def test_the_only_unit_is_not_quarantined() -> None:
+def test_the_only_unit_is_not_quarantined_before_the_guards_have_learnt_anew() -> None:
     quarantine = Quarantine(P)
-    for _ in range(100):
+    for _ in range(2 * FORGET_AFTER):
         assert quarantine.judged(["alone"], []) == set()
     assert quarantine.judged(["alone"], ["other"]) == {"alone"}
 
 
-def test_units_that_are_all_refused_are_not_quarantined() -> None:
+def test_units_that_are_refused_for_ever_fail_at_last() -> None:
     quarantine = Quarantine(P)
-    for _ in range(100):
-        assert quarantine.judged(["a", "b"], []) == set()
+    outcomes = [quarantine.judged(["a", "b"], []) for _ in range(REFUSALS_ALONE)]
+    assert outcomes == [set()] * (REFUSALS_ALONE - 1) + [{"a", "b"}]
 
 
 def test_the_first_refusal_of_the_next_attempt_quarantines_it_until_it_has_proved_itself() -> None:
