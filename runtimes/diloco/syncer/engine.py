@@ -25,12 +25,14 @@ from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.event_writer import EventWriter
 from diloco.syncer.exchange import Exchanges
+from diloco.syncer.fences import FenceWriter
 from diloco.syncer.history import History
 from diloco.syncer.membership import Membership
 from diloco.syncer.peer import (
     WITHOUT_SLOT,
     ByeReceived,
     EvaluationReceived,
+    FencesWritten,
     HelloReceived,
     MergeComputed,
     Peer,
@@ -89,10 +91,11 @@ class Engine:
         self._peers = Peers()
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window)
         self.work = WorkOfSessions(state.ledger, training.fragments)
-        self._events: asyncio.Queue[StreamEvent | MergeComputed | None] = asyncio.Queue()
+        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | None] = asyncio.Queue()
         self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self._events.put_nowait)
+        self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         self._membership = Membership(
-            config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation
+            config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
         )
         self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
@@ -115,9 +118,9 @@ class Engine:
         """Queue `event`."""
         self._events.put_nowait(event)
 
-    def expected_bytes(self, chunk: Chunk) -> int:
-        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that a learner may not send."""
-        return self.exchanges.expected_bytes(chunk)
+    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
+        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send."""
+        return self.exchanges.expected_bytes(peer, chunk)
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         """Take a complete PUSH. Called by the stream's reader, which reads on afterwards: so one answer of a stream at a time is decoded,
@@ -187,11 +190,14 @@ class Engine:
                 event = None
             if isinstance(event, MergeComputed):
                 self.exchanges.merged(event, self._clock())
+            elif isinstance(event, FencesWritten):
+                self._membership.admit(self._clock())
             elif event is not None:
                 await self._take(event)
             self._membership.expire(self._clock())
             self._advance()
         self._disconnect()
+        await self._fences.idle()
         return await self._conclude()
 
     def _over(self) -> bool:
@@ -202,7 +208,7 @@ class Engine:
         """When to end after the last step: once no learner is connected that still may evaluate and say Bye."""
         if self._finished_at is None:
             return None
-        if self._peers.joined():
+        if self._peers.joined() or self._peers.joining():
             return self._finished_at + self._config.timeouts.farewell
         away = self._sessions.wake_at() is not None
         return self._finished_at + (self._config.timeouts.linger if away or self._began_finished else 0.0)
@@ -257,8 +263,9 @@ class Engine:
         peer = event.peer
         now = self._clock()
         if isinstance(event, HelloReceived):
-            await self._membership.join(peer, event.hello, now)
-            peer.join_decided.set()
+            self._membership.join(peer, event.hello, now)
+            if peer.joining is None:
+                peer.join_decided.set()
         elif isinstance(event, StreamLost):
             self._membership.stream_lost(peer, event.why, now)
         elif peer.session is not None:
@@ -320,7 +327,7 @@ class Engine:
     def _evaluation_received(self, session: UnitSession, event: EvaluationReceived) -> None:
         core = self.exchanges.core
         evaluation = event.evaluation
-        if core is not None and self._history.evaluated(core, session.unit, evaluation.held_out_loss, evaluation.tokens):
+        if core is not None and self._history.evaluated(core, session.unit, evaluation):
             self._changes.notify()
 
     # --- what the core decides ----------------------------------------------------------------------------------------

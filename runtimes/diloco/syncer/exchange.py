@@ -100,11 +100,16 @@ class Exchanges:
 
     # --- what learners send -------------------------------------------------------------------------------------------
 
-    def expected_bytes(self, chunk: Chunk) -> int:
-        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that a learner may not send."""
+    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
+        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send.
+
+        A seed is a whole model in memory: only the one learner that was asked for it may send it.
+        """
         if chunk.fragment >= len(self.fragments):
             raise FramingError(f"there is no fragment {chunk.fragment} in this job")
         size = self.fragments[chunk.fragment].size
+        if chunk.kind == Chunk.SEED and self.seeding.stream != peer.stream:
+            raise FramingError("this learner sends a seed, and was not asked for one")
         if chunk.kind == Chunk.SEED and chunk.coding == Chunk.FLOAT32:
             return payload_bytes(Coding.FLOAT32, size)
         if chunk.kind == Chunk.PUSH and chunk.coding in Coding:
@@ -156,9 +161,6 @@ class Exchanges:
     async def seed(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> bool | Rejected:
         """Take a fragment of the seed. True: the job has parameters now, and every joined learner takes part."""
         core = self._core()
-        if core.seeded or self.seeding.stream != peer.stream:
-            _log.info("unit %s sends a seed that is not needed any more", session.unit)
-            return False
         values = self.seeding.take(peer.stream, core.fragments, transfer.header.fragment, transfer.payload)
         if values is None:
             return False

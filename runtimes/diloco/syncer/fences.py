@@ -5,12 +5,16 @@ See docs/decisions/0070-sessions-and-fences.md.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from diloco.syncer.snapshots import fsync_directory
+
+_log = logging.getLogger(__name__)
 
 FILE = "fences.json"
 
@@ -46,3 +50,43 @@ def save_fences(directory: Path, job_uid: str, fences: Mapping[str, int]) -> Non
         os.fsync(file.fileno())
     temporary.replace(directory / FILE)
     fsync_directory(directory)
+
+
+class FenceWriter:
+    """Writes the fences in the background, in a thread: leases and reports do not wait for the disk. Fences that come while a write runs
+    are written together."""
+
+    def __init__(self, directory: Path, job_uid: str, fences: Mapping[str, int], written: Callable[[], None]) -> None:
+        """`fences`: those that are durable. `written` is called after each write."""
+        self._directory = directory
+        self._job_uid = job_uid
+        self._settled = dict(fences)
+        self._wanted = dict(fences)
+        self._written = written
+        self._task: asyncio.Task[None] | None = None
+
+    def settled(self, unit: str, attempt: int) -> bool:
+        """Whether the attempt's fence is durable, or its write has failed and was reported."""
+        return self._settled.get(unit, 0) >= attempt
+
+    def write(self, fences: Mapping[str, int]) -> None:
+        """Make these fences durable."""
+        self._wanted = dict(fences)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._write_wanted(), name="fences")
+
+    async def idle(self) -> None:
+        """Wait until nothing is being written."""
+        if self._task is not None:
+            await self._task
+
+    async def _write_wanted(self) -> None:
+        while self._wanted != self._settled:
+            fences = self._wanted
+            try:
+                await asyncio.to_thread(save_fences, self._directory, self._job_uid, fences)
+            except OSError as error:
+                # Not the learner's fault: training goes on, and the next snapshot holds the fences as well.
+                _log.error("the fences could not be written to %s: %s", self._directory, error.strerror or error)
+            self._settled = fences
+            self._written()

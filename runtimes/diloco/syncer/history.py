@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 
 from diloco.algorithm.core import Core
 from diloco.data.ledger import Ledger
+from diloco.protocol.diloco_pb2 import Evaluation
 from diloco.syncer.event_writer import EventWriter
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.reports import held_out_loss
 from diloco.syncer.scalars import HELD_OUT_LOSS, step_scalars
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.unit_stats import UnitStatsTable, usable_loss
 
 _log = logging.getLogger(__name__)
+
+MOST_TOKENS = 1 << 50
+"""Upper bound of the tokens of one evaluation. More is not a fact, and would make the mean that of one unit."""
 
 
 class History:
@@ -49,10 +52,11 @@ class History:
         if self._writer.due(core.t):
             self._writer.offer(core.t, step_scalars(core, self._ledger, self._unit_stats, loss, now))
 
-    def evaluated(self, core: Core, unit: str, loss: float, tokens: int) -> bool:
-        """A unit reports the held-out loss of the final parameters, a mean over `tokens`. False: it cannot be used."""
-        if not core.done or not math.isfinite(loss) or not tokens:
-            _log.warning("unit %s reports a held-out loss of %s over %d tokens: not used", unit, loss, tokens)
+    def evaluated(self, core: Core, unit: str, evaluation: Evaluation) -> bool:
+        """A unit reports the held-out loss of the final parameters. False: it cannot be used."""
+        loss, tokens, t = evaluation.held_out_loss, evaluation.tokens, evaluation.t
+        if not core.done or t != core.t or not usable_loss(loss) or not 0 < tokens <= MOST_TOKENS:
+            _log.warning("unit %s reports a held-out loss of %s over %d tokens at outer step %d: not used", unit, loss, tokens, t)
             return False
         self.evaluations[unit] = (loss, tokens)
         if (mean := held_out_loss(self.evaluations)) is not None:

@@ -5,7 +5,6 @@ Only the engine's task uses it. See docs/decisions/0070-sessions-and-fences.md.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from diloco.algorithm.events import Distrusted
@@ -16,8 +15,8 @@ from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.exchange import Exchanges
-from diloco.syncer.fences import save_fences
-from diloco.syncer.peer import Peer, Peers
+from diloco.syncer.fences import FenceWriter
+from diloco.syncer.peer import Joining, Peer, Peers
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
 from diloco.syncer.unit_stats import Phase, UnitStatsTable
 from diloco.syncer.work import Work
@@ -38,8 +37,9 @@ class Membership:
         unit_stats: UnitStatsTable,
         changes: Changes,
         incarnation: bytes,
+        fences: FenceWriter,
     ) -> None:
-        """`incarnation`: random, names this process and its restored state."""
+        """`incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to do."""
         self._config = config
         self._sessions = sessions
         self._peers = peers
@@ -48,11 +48,12 @@ class Membership:
         self._unit_stats = unit_stats
         self._changes = changes
         self._incarnation = incarnation
+        self._fences = fences
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
-    async def join(self, peer: Peer, hello: Hello, now: float) -> None:
-        """Answer a Hello: welcome the learner, or refuse it."""
+    def join(self, peer: Peer, hello: Hello, now: float) -> None:
+        """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable."""
         request = JoinRequest(hello.job_uid, hello.unit, hello.attempt, hello.session)
         rejected = self._sessions.reject(request)
         if rejected is None and (wrong := self._wrong_layout(hello)):
@@ -62,8 +63,6 @@ class Membership:
             return
         accepted = self._sessions.join(request, peer.stream)
         assert isinstance(accepted, Accepted)
-        if accepted.fenced:
-            await self._save_fences()
         if accepted.displaced is not None:
             self._displace(accepted, now)
         resumed = accepted.known and hello.incarnation == self._incarnation
@@ -73,14 +72,30 @@ class Membership:
             self._work.end(accepted.released)
         session = self._sessions.session(hello.unit)
         assert session is not None
+        peer.joining = Joining(session, hello, resumed)
+        if accepted.fenced:
+            self._fences.write(self._sessions.fences)
+        self.admit(now)
+
+    def admit(self, now: float) -> None:
+        """Let those in whose fences are durable by now."""
+        for peer, joining in self._peers.joining():
+            if self._fences.settled(joining.session.unit, joining.session.attempt):
+                peer.joining = None
+                self._begin_session(peer, joining, now)
+                peer.join_decided.set()
+
+    def _begin_session(self, peer: Peer, joining: Joining, now: float) -> None:
+        session, hello = joining.session, joining.hello
         peer.session = session
         self._work.begin(session)
         self._unit_stats.of(session.unit).joined(session.attempt, now)
         self._changes.notify()
-        _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, ", resumed" if resumed else "")
-        self._admit(peer, session, hello, now, resumed=resumed)
+        resumed = ", resumed" if joining.resumed else ""
+        _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, resumed)
+        self._welcome_learner(peer, session, hello, now, resumed=joining.resumed)
 
-    def _admit(self, peer: Peer, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
+    def _welcome_learner(self, peer: Peer, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
         """Send Welcome, parameters and leases to a learner that has joined."""
         exchanges = self._exchanges
         if exchanges.seeded:
@@ -143,7 +158,7 @@ class Membership:
             self._exchanges.seeding.stop()
         if former is None:
             return
-        former.session = None
+        former.session = former.joining = None
         if accepted.known:
             former.retry_reason = "the same session has opened another stream"
             former.outgoing.close(at_once=True)
@@ -156,13 +171,6 @@ class Membership:
         restarted = self._sessions.restart(unit)
         assert restarted is not None
         self._work.end(restarted[0])
-
-    async def _save_fences(self) -> None:
-        try:
-            await asyncio.to_thread(save_fences, self._config.state_dir, self._config.job.uid, self._sessions.fences)
-        except OSError as error:
-            # Not the learner's fault: training goes on, and the next snapshot holds the fences as well.
-            _log.error("the fences could not be written to %s: %s", self._config.state_dir, error.strerror or error)
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
@@ -220,7 +228,8 @@ class Membership:
         """The stream is over. Without Bye, the session stays open for the reconnect window."""
         self._peers.remove(peer)
         peer.outgoing.close(at_once=True)
-        session, peer.session = peer.session, None
+        session = peer.session or (peer.joining.session if peer.joining is not None else None)
+        peer.session = peer.joining = None
         if session is None or not self._sessions.stream_lost(session.unit, peer.stream, now):
             return
         _log.warning("lost unit %s: %s", session.unit, why)
@@ -258,4 +267,5 @@ class Membership:
             exchanges.seeding.ask(peer.stream, session.holder)
             peer.outgoing.urgent(self._welcome(resumed=True, seed_wanted=True))
             return
-        exchanges.core = None
+        if not self._peers.joining():
+            exchanges.core = None

@@ -17,6 +17,16 @@ QUEUED_MESSAGES = 8
 """Messages of one stream that may wait for the engine. With more, its reader waits, and flow control slows the learner down."""
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """An accepted Hello."""
+
+    session: UnitSession
+    hello: Hello
+    resumed: bool
+    """It goes on with the session that this syncer process knows."""
+
+
 class Peer:
     """A stream from its opening to its end. Only the engine changes it, except `progress`, which the stream's reader overwrites."""
 
@@ -25,6 +35,8 @@ class Peer:
         self.outgoing = Outgoing()
         self.session: UnitSession | None = None
         """None: not joined yet, refused, displaced, or left."""
+        self.joining: Joining | None = None
+        """The learner is accepted and will be welcomed once its fence is durable."""
         self.join_decided = asyncio.Event()
         self.slots = asyncio.Semaphore(QUEUED_MESSAGES)
         self.progress: Progress | None = None
@@ -60,6 +72,10 @@ class Peers:
     def joined(self) -> list[tuple[Peer, UnitSession]]:
         """The joined learners, the longest-lived stream first."""
         return [(peer, peer.session) for peer in self._peers.values() if peer.session is not None]
+
+    def joining(self) -> list[tuple[Peer, Joining]]:
+        """The learners that will be welcomed once their fences are durable."""
+        return [(peer, peer.joining) for peer in self._peers.values() if peer.joining is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,11 @@ class ProtocolViolation:
 
     peer: Peer
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FencesWritten:
+    """The fences are durable, or could not be written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator
 
@@ -81,7 +82,7 @@ class Service:
             await self._changes.wait(mark, interval)
 
     async def _read(self, requests: AsyncIterator[FromLearner | Piece], peer: Peer, shown: str) -> None:
-        assembler = Assembler(self._engine.expected_bytes)
+        assembler = Assembler(functools.partial(self._engine.expected_bytes, peer))
         greeted = False
         try:
             async for message in requests:

@@ -11,8 +11,15 @@ from typing import Any
 
 RATE_WINDOW = 15.0
 """Window in which throughput is measured, seconds."""
+MOST_LOSS = 1e9
+"""Upper bound of a loss, and lower bound of its opposite. No mean over tokens comes near it, and sums of such losses stay finite."""
 LOSS_ALPHA = 0.05
 """Weight of the newest step's loss in a unit's moving average: about its last 40 steps."""
+
+
+def usable_loss(loss: float) -> bool:
+    """Whether a reported loss can be a mean over tokens: neither NaN nor absurd."""
+    return abs(loss) <= MOST_LOSS
 
 
 class Phase(enum.IntEnum):
@@ -92,7 +99,7 @@ class UnitStats:
         self.local_step = max(self.local_step, local_step)
         if math.isfinite(step_seconds) and step_seconds > 0:
             self.step_seconds = step_seconds
-        if math.isfinite(loss):
+        if usable_loss(loss):
             self.loss = loss if self.loss is None else self.loss + LOSS_ALPHA * (loss - self.loss)
         self.rate.add(now, tokens_done)
         if self.phase is Phase.JOINING:

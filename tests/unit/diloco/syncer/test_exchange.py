@@ -12,7 +12,7 @@ from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
 from diloco.learner import connection
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import Chunk, Evaluation, FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
@@ -418,6 +418,41 @@ def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> N
             raw.say(FromLearner(chunk=header))
         until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
         assert (syncer.unit("raw-0") or UnitReport()).contributions == 0
+
+
+def test_a_seed_that_was_not_asked_for_is_refused_at_its_first_chunk(tmp_path: Path) -> None:
+    """It is a whole model in memory."""
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, unit="first") as first:
+        assert first.hello().hear("welcome").welcome.seed_wanted
+        for when in ("before the job has parameters", "afterwards"):
+            with RawLearner(syncer, unit="other") as other:
+                other.hello().hear("welcome")
+                header = Chunk(kind=Chunk.SEED, fragment=0, coding=Chunk.FLOAT32, total=4 * other.fragments[0].size, data=b"abcd")
+                refused = other.say(FromLearner(chunk=header)).hear("refused").refused
+                assert (refused.code, refused.message) == (Refused.PROTOCOL, "this learner sends a seed, and was not asked for one"), when
+            if when != "afterwards":
+                first.seed()
+                until(lambda: syncer.report().seeded, "the seed")
+
+
+def test_a_held_out_loss_that_cannot_be_one_is_not_used(tmp_path: Path) -> None:
+    place = place_for(tmp_path, steps=2, fragments=1)
+    with LocalSyncer(place) as syncer, RawLearner(syncer, fragments=1) as raw:
+        seeded(raw)
+        raw.say(FromLearner(evaluation=Evaluation(held_out_loss=9.0, tokens=10, t=2)))  # before the parameters are final
+        walk(raw, syncer, 1, 2)
+        raw.transfer(*push(raw, 0, raw.hear("pull").pull.t))
+        raw.hear("done")
+        for loss, tokens, t in [
+            (float("nan"), 10, 2), (float("inf"), 10, 2), (1e308, 10, 2), (-1e308, 10, 2), (9.0, 0, 2), (9.0, 2**64 - 1, 2), (9.0, 10, 1)
+        ]:  # fmt: skip
+            raw.say(FromLearner(evaluation=Evaluation(held_out_loss=loss, tokens=tokens, t=t)))
+            raw.want(1).hear("work")  # messages keep their order
+            assert not syncer.report().HasField("held_out_loss")
+        raw.say(FromLearner(evaluation=Evaluation(held_out_loss=0.25, tokens=10, t=2))).leave()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    assert place.result is not None
+    assert place.result.held_out_loss == 0.25
 
 
 def test_more_work_than_was_leased_cannot_be_committed(tmp_path: Path) -> None:

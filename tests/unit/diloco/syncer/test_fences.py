@@ -1,6 +1,16 @@
+"""The fences on the volume: they outlive the process, never fall, and hold up no one but the attempt that they are written for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
+from builders.raw_learner import RawLearner
+from diloco.syncer import fences
+from diloco.syncer.config import Timeouts
 from diloco.syncer.fences import FILE, FencesError, load_fences, save_fences
 
 
@@ -16,3 +26,107 @@ def test_damaged_fences_are_not_taken_for_none(tmp_path: Path, content: str) -> 
     (tmp_path / FILE).write_text(content)
     with pytest.raises(FencesError, match=FILE):
         load_fences(tmp_path, "j")
+
+
+class SlowDisk:
+    """Writes of fences that wait until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._free = threading.Event()
+        self._write = fences.save_fences
+        monkeypatch.setattr(fences, "save_fences", self._save)
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def _save(self, directory: Path, job_uid: str, wanted: Mapping[str, int]) -> None:
+        assert self._free.wait(WAIT_TIMEOUT)
+        self._write(directory, job_uid, wanted)
+
+
+def place_for(path: Path) -> Place:
+    return Place(path, job_file(training(100_000)))
+
+
+def welcomed(syncer: LocalSyncer, unit: str) -> bool:
+    return syncer.unit(unit) is not None
+
+
+def test_attempt_is_welcomed_once_its_fence_is_durable_and_nobody_else_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="old") as old, RawLearner(syncer, unit="new", attempt=2) as new:
+        old.hello().hear("welcome")
+        disk = SlowDisk(monkeypatch)
+        new.hello()
+        until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._peers.joining())), "the new attempt to wait for its fence")
+        old.seed().want(5).hear("work")
+        until(lambda: syncer.report().seeded, "the seed")
+        assert (welcomed(syncer, "old"), welcomed(syncer, "new")) == (True, False)
+        assert load_fences(place.state, place.job.uid) == {"old": 1}
+        disk.let_go()
+        new.hear("welcome")
+        assert load_fences(place.state, place.job.uid) == {"old": 1, "new": 2}
+
+
+def test_connection_that_breaks_while_its_fence_is_written_is_resumed_and_still_waits_for_the_fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place, Timeouts(reconnect_window=WAIT_TIMEOUT)) as syncer, RawLearner(syncer, unit="u") as again:
+        disk = SlowDisk(monkeypatch)
+        waiting = syncer.syncer.engine._peers.joining
+        with RawLearner(syncer, unit="u") as first:
+            first.hello()
+            until(lambda: syncer.call(lambda: bool(waiting())), "the first to wait for its fence")
+        until(lambda: not syncer.call(waiting), "the break to be noticed")
+        again.hello()
+        until(lambda: syncer.call(lambda: bool(waiting())), "the second stream to wait for the fence")
+        disk.let_go()
+        assert again.hear("welcome").welcome.seed_wanted
+
+
+def test_model_is_not_forgotten_while_a_learner_waits_for_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="new") as new:
+        with RawLearner(syncer, unit="seeder") as seeder:
+            assert seeder.hello().hear("welcome").welcome.seed_wanted
+            disk = SlowDisk(monkeypatch)
+            new.hello()
+            until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._peers.joining())), "the new one to wait for its fence")
+        until(lambda: syncer.call(lambda: not syncer.syncer.engine._peers.joined()), "the seeder's end to be noticed")
+        disk.let_go()
+        assert new.hear("welcome").welcome.seed_wanted
+        new.seed()
+        until(lambda: syncer.report().seeded, "the seed")
+
+
+def test_disk_that_refuses_the_fences_keeps_no_learner_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = place_for(tmp_path)
+    (place.state / f".{FILE}.tmp").mkdir(parents=True)  # in the way of the temporary file
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u") as raw:
+        raw.hello().hear("welcome")
+    assert "the fences could not be written" in caplog.text
+
+
+def test_snapshot_with_an_older_attempt_does_not_lower_a_durable_fence(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as raw:
+        raw.hello().hear("welcome")
+        raw.seed()
+        until(lambda: syncer.report().snapshot_t == 0, "a snapshot with attempt 2")
+    save_fences(place.state, place.job.uid, {"u": 3})  # attempt 3 joined after the last snapshot
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as old:
+        assert "attempt 2 of unit u is fenced: attempt 3 has joined since" in old.hello().hear("refused").refused.message
+
+
+def test_snapshot_with_a_newer_attempt_than_the_file_raises_the_fence(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as raw:
+        raw.hello().hear("welcome")
+        raw.seed()
+        until(lambda: syncer.report().snapshot_t == 0, "a snapshot with attempt 2")
+    save_fences(place.state, place.job.uid, {"u": 1})
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=1) as old:
+        assert "attempt 1 of unit u is fenced" in old.hello().hear("refused").refused.message
