@@ -1,0 +1,276 @@
+"""What one step boundary does, as a function of the counters and of what came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from diloco.contract import Exit
+from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.store import Ready
+from diloco.learner.unit_plan import Adoption, Read, UnitPlan, UnitState, Work, new_unit, plan_boundary
+from hypothesis import given
+from hypothesis import strategies as st
+
+SIZES = [10, 20, 30]
+FRAGMENTS = range(len(SIZES))
+NOTHING = UnitPlan(step=0)
+
+
+def received(fragment: int, t: int) -> Received:
+    return Received(fragment, t, Ready((), ()))
+
+
+def welcomed(generation: int, t: int = 4, *, seed: bool = False, asked: int = 0) -> Welcomed:
+    return Welcomed(generation, t, 100, seed, asked)
+
+
+def pull(fragment: int, t: int, generation: int = 1) -> PullWanted:
+    return PullWanted(generation, fragment, t)
+
+
+def boundary(state: UnitState, *events: InboxEvent, most: int = 1000) -> tuple[UnitPlan, UnitState]:
+    return plan_boundary(state, events, SIZES, most)
+
+
+def trained(steps: int = 3) -> UnitState:
+    """A unit of generation 1 that has adopted everything at outer step 4, and has trained `steps` batches of 2 samples and 8 tokens."""
+    _, state = boundary(new_unit(len(SIZES), 100), welcomed(1), *(received(index, 4) for index in FRAGMENTS))
+    for _ in range(steps):
+        state = state.take_batch(2).count(8)
+    return state
+
+
+# --- joining ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_fragments_that_the_model_lacks_are_adopted_at_once_however_large() -> None:
+    plan, state = boundary(new_unit(3, 100), welcomed(1, t=9), received(1, 9), received(0, 7), most=1)
+    assert (plan.adoptions, state.missing) == ((Adoption(1, 9), Adoption(0, 7)), {2})
+    plan, state = boundary(state, received(2, 8), most=1)
+    assert (plan.adoptions, state.missing, state.t) == ((Adoption(2, 8),), set(), 9)
+
+
+def test_a_unit_that_seeds_lacks_nothing() -> None:
+    plan, state = boundary(new_unit(3, 100), welcomed(1, t=0, seed=True))
+    assert (plan.seed, plan.adoptions, state.missing) == (True, (), set())
+    assert not boundary(state)[0].seed, "once"
+
+
+# --- counting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_counts_for_every_fragment_and_an_adoption_resets_its_own() -> None:
+    _, state = boundary(trained(3), received(1, 6))
+    state = state.take_batch(2).count(8)
+    assert (state.fragment_steps, state.fragment_tokens) == ((4, 1, 4), (32, 8, 32))
+    assert (state.step, state.samples_done, state.tokens_done, state.steps_done, state.in_hand) == (4, 8, 32, 4, None)
+
+
+def test_a_step_without_a_batch_counts_no_samples() -> None:
+    state = trained(3).count(8)
+    assert (state.samples_done, state.tokens_done, state.steps_done) == (6, 32, 4)
+
+
+def test_a_batch_in_hand_from_before_a_new_generation_counts_no_samples_in_it() -> None:
+    _, state = boundary(trained(3).take_batch(2), welcomed(2))
+    state = state.count(8)
+    assert (state.samples_done, state.tokens_done, state.steps_done) == (0, 8, 1)
+    assert state.take_batch(2).count(8).samples_done == 2
+
+
+def test_a_batch_in_hand_outlives_a_welcome_that_resumes() -> None:
+    _, state = boundary(trained(3).take_batch(2), welcomed(1))
+    assert state.count(8).samples_done == 8
+
+
+def test_a_new_generation_begins_at_zero_and_keeps_the_steps_of_the_process() -> None:
+    plan, state = boundary(trained(3), welcomed(2, t=1))
+    assert (state.samples_done, state.tokens_done, state.steps_done, state.fragment_steps, state.fragment_tokens) == (
+        0,
+        0,
+        0,
+        (0,) * 3,
+        (0,) * 3,
+    )
+    assert (state.generation, state.t, state.step, plan.step) == (2, 1, 3, 3)
+
+
+# --- pulls --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_is_answered_with_the_counters_of_its_fragment() -> None:
+    _, state = boundary(trained(2), received(1, 6))
+    plan, state = boundary(state.count(8), pull(1, 7), pull(0, 8))
+    assert plan.reads == (Read(1, 7, steps=1, tokens=8), Read(0, 8, steps=3, tokens=24))
+    assert boundary(state)[0] == replace(NOTHING, step=3)
+
+
+def test_a_fragment_that_was_just_adopted_is_read_after_the_next_step() -> None:
+    plan, state = boundary(trained(), received(0, 6), pull(0, 7))
+    assert (plan.reads, plan.adoptions) == ((), (Adoption(0, 6),))
+    assert not boundary(state)[0].reads, "a boundary without a step in between, as while it waits for work"
+    assert boundary(state.count(8))[0].reads == (Read(0, 7, steps=1, tokens=8),)
+
+
+def test_of_several_pulls_of_a_fragment_the_newest_is_answered() -> None:
+    plan, _ = boundary(trained(), pull(0, 5), pull(1, 6), pull(0, 7))
+    assert [(read.fragment, read.t) for read in plan.reads] == [(1, 6), (0, 7)]
+
+
+def test_a_pull_is_dropped_when_its_exchange_is_over() -> None:
+    plan, state = boundary(trained(), pull(0, 5), received(0, 5))
+    assert (plan.reads, plan.adoptions) == ((), (Adoption(0, 5),))
+    assert not boundary(state.count(8))[0].reads
+
+
+def test_pulls_of_another_generation_are_dropped() -> None:
+    plan, state = boundary(trained(), pull(0, 5), welcomed(2), pull(1, 6, generation=1))
+    assert not plan.reads
+    assert not boundary(state.count(8))[0].reads
+    assert boundary(state.count(8), pull(1, 7, generation=2))[0].reads == (Read(1, 7, steps=1, tokens=8),)
+
+
+def test_values_are_read_before_they_are_overwritten() -> None:
+    # The base of the pull is the version before; what arrives belongs to an older exchange.
+    plan, _ = boundary(trained(), pull(0, 7), received(0, 6))
+    assert (plan.reads, plan.adoptions) == ((Read(0, 7, steps=3, tokens=24),), (Adoption(0, 6),))
+
+
+# --- adoptions ----------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_versions_the_newest_is_adopted() -> None:
+    plan, state = boundary(trained(), received(0, 5), received(1, 6), received(0, 7))
+    assert plan.adoptions == (Adoption(0, 7), Adoption(1, 6))
+    assert state.t == 7
+
+
+def test_the_newest_is_the_one_that_came_last_also_from_a_syncer_that_went_back() -> None:
+    plan, state = boundary(trained(), received(0, 9), welcomed(2, t=2), received(0, 2))
+    assert (plan.adoptions, state.t) == ((Adoption(0, 2),), 2)
+
+
+def test_what_does_not_fit_into_a_boundary_waits_in_the_order_of_arrival() -> None:
+    plan, state = boundary(trained(), received(2, 5), pull(0, 6), received(1, 7), most=40)
+    assert ([x.fragment for x in plan.adoptions], [x.fragment for x in plan.reads]) == ([2], [0])
+    assert state.fragment_steps == (3, 3, 0)
+    plan, state = boundary(state.count(8), pull(2, 8), most=40)
+    assert (plan.adoptions, plan.reads) == ((Adoption(1, 7),), ())
+    assert boundary(state, most=40)[0].reads == (Read(2, 8, steps=1, tokens=8),)
+
+
+def test_a_version_that_waits_is_replaced_by_a_newer_one_and_keeps_its_turn() -> None:
+    _, state = boundary(trained(), received(0, 5), received(1, 6), received(2, 7), most=10)
+    plan, _ = boundary(state, received(1, 9), most=20)
+    assert plan.adoptions == (Adoption(1, 9),)
+
+
+# --- work, the end ------------------------------------------------------------------------------------------------------
+
+
+def test_leases_are_added_in_order() -> None:
+    plan, _ = boundary(trained(), Leased(0, 4), Leased(8, 9))
+    assert plan.work == Work(leases=((0, 4), (8, 9)))
+
+
+def test_a_new_generation_forgets_the_leases_before_it_and_not_those_after() -> None:
+    plan, _ = boundary(trained(), Leased(0, 4), welcomed(2, asked=64), Leased(8, 9))
+    assert plan.work == Work(restart=True, asked=64, leases=((8, 9),))
+
+
+def test_a_welcome_that_resumes_keeps_leases_and_asks_again() -> None:
+    plan, _ = boundary(trained(), Leased(0, 4), welcomed(1), Leased(8, 9))
+    assert plan.work == Work(asked=0, leases=((0, 4), (8, 9)))
+
+
+def test_at_the_end_nothing_but_the_final_parameters_is_taken_and_once() -> None:
+    plan, state = boundary(trained(), received(0, 9), pull(1, 9), Finished(10))
+    assert (plan.finish, plan.reads, plan.adoptions, state.done, state.t) == (True, (), (), True, 10)
+    assert boundary(state)[0] == replace(NOTHING, step=3)
+
+
+def test_a_refusal_is_handed_on() -> None:
+    refusal = RefusedForGood(Exit.REFUSED_FENCED, "says the test")
+    assert boundary(trained(), pull(0, 5), refusal)[0].refused == refusal
+
+
+# --- any order of events ------------------------------------------------------------------------------------------------
+
+versions = st.integers(0, 20)
+fragments = st.sampled_from(FRAGMENTS)
+events = st.one_of(
+    st.builds(received, fragments, versions),
+    st.builds(pull, fragments, versions, st.integers(1, 3)),
+    st.builds(welcomed, st.integers(1, 3), versions, seed=st.booleans(), asked=st.integers(0, 9)),
+    st.builds(lambda start, length: Leased(start, start + length), st.integers(0, 99), st.integers(1, 9)),
+)
+boundaries = st.lists(st.tuples(st.booleans(), st.lists(events, max_size=6)), max_size=12)
+
+
+def run(story: Sequence[tuple[bool, Sequence[InboxEvent]]], most: int) -> list[tuple[UnitState, UnitPlan, UnitState]]:
+    """(before, plan, after) of each boundary; some follow a step."""
+    state, lived = new_unit(len(SIZES), 100), []
+    for stepped, came in story:
+        before = state.take_batch(2).count(8) if stepped else state
+        plan, state = plan_boundary(before, came, SIZES, most)
+        lived.append((before, plan, state))
+    return lived
+
+
+@given(boundaries, st.sampled_from([1, 25, 1000]))
+def test_a_boundary_moves_no_more_than_it_may(story: list[tuple[bool, list[InboxEvent]]], most: int) -> None:
+    for before, plan, _ in run(story, most):
+        moves = [*plan.reads, *plan.adoptions]
+        assert before.missing or len(moves) <= 1 or sum(SIZES[move.fragment] for move in moves) <= most
+
+
+@given(boundaries, st.sampled_from([1, 25, 1000]))
+def test_what_was_read_was_trained_and_belongs_to_the_present_generation(story: list[tuple[bool, list[InboxEvent]]], most: int) -> None:
+    asked: dict[tuple[int, int], int] = {}
+    for (_, came), (_, plan, after) in zip(story, run(story, most), strict=True):
+        asked |= {(event.fragment, event.t): event.generation for event in came if isinstance(event, PullWanted)}
+        assert all(read.steps > 0 for read in plan.reads)
+        assert all(read.steps <= after.steps_done for read in plan.reads)
+        assert all((read.fragment, read.t) in asked for read in plan.reads)
+
+
+@given(boundaries, st.sampled_from([1, 25, 1000]))
+def test_every_fragment_ends_with_the_version_that_came_last(story: list[tuple[bool, list[InboxEvent]]], most: int) -> None:
+    last = {event.fragment: event.t for _, came in story for event in came if isinstance(event, Received)}
+    # Boundaries without further events: one for each fragment that may wait.
+    lived = run([*story, *((False, []) for _ in SIZES)], most)
+    adopted = {adoption.fragment: adoption.version for _, plan, _ in lived for adoption in plan.adoptions}
+    assert adopted == last
+    assert not any(isinstance(waiting, Adoption) for waiting in lived[-1][2].waiting)
+
+
+@given(boundaries, st.sampled_from([1, 25, 1000]))
+def test_nothing_waits_without_end(story: list[tuple[bool, list[InboxEvent]]], most: int) -> None:
+    lived = run([*story, *((True, []) for _ in range(2 * len(SIZES)))], most)
+    assert not lived[-1][2].waiting
+    assert all(len(after.waiting) <= 2 * len(SIZES) for _, _, after in lived)
+
+
+@given(boundaries)
+def test_counters_count_the_steps_since_the_generation_and_the_adoption_began(story: list[tuple[bool, list[InboxEvent]]]) -> None:
+    generation, done, since = 0, 0, [0] * len(SIZES)
+    for (stepped, came), (_, plan, after) in zip(story, run(story, 1000), strict=True):
+        done += stepped
+        since = [steps + stepped for steps in since]
+        for event in came:
+            if isinstance(event, Welcomed) and event.generation != generation:
+                generation, done, since = event.generation, 0, [0] * len(SIZES)
+        for adoption in plan.adoptions:
+            since[adoption.fragment] = 0
+        assert (after.generation, after.steps_done, after.tokens_done) == (generation, done, 8 * done)
+        assert list(after.fragment_steps) == since
+        assert list(after.fragment_tokens) == [8 * steps for steps in since]
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_plan_is_the_same_however_often_it_is_made(most: int) -> None:
+    state = trained()
+    came = [received(0, 9), pull(1, 9), Leased(0, 4)]
+    assert plan_boundary(state, came, SIZES, most) == plan_boundary(state, came, SIZES, most)
