@@ -23,7 +23,9 @@ from builders.certificates import JobCertificates
 from diloco import contract
 from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.session import Leave, Session
+from diloco.learner.connection import Connection
+from diloco.learner.leave import Leave
+from diloco.learner.session import Session
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
@@ -267,6 +269,12 @@ class LocalLearner:
                     session._drain(signal.SIGTERM, None)
             if session.done:
                 session.evaluate(0.5, 100)
+
+
+def connection_of(session: Session) -> Connection:
+    """The connection of a session that has joined a job."""
+    assert isinstance(session._connection, Connection)
+    return session._connection
 
 
 # --- real processes -----------------------------------------------------------------------------------------------------

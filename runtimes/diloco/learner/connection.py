@@ -258,6 +258,8 @@ class Connection:
             case "welcome":
                 self._welcomed(message, outbox)
             case "pull":
+                if message.pull.fragment >= len(self._fragments):
+                    raise FramingError(f"the syncer pulls fragment {message.pull.fragment} of {len(self._fragments)}")
                 outbox.clock(message.pull.t)
                 self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t))
             case "work":

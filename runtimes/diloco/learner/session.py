@@ -19,7 +19,6 @@ import math
 import os
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +36,10 @@ from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox, Received
+from diloco.learner.leave import leave, log_to_stderr
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore, Ready
+from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.unit_plan import Adoption, Read, UnitPlan, Work, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.channel import Keepalive
@@ -54,15 +55,6 @@ _WAIT_LOG_INTERVAL = 5.0
 """While it waits, the training thread logs that this often, seconds."""
 _MOST_AT_ONCE = 16 << 20
 """Elements that one step boundary moves at most, unless a single fragment is larger: 64 MiB, for whose copy a processor needs 10 ms."""
-
-
-class Leave(SystemExit):
-    """This process must end with `status`. A SystemExit: if the program does not catch it, the process ends with that status."""
-
-    def __init__(self, status: Exit, message: str = "") -> None:
-        super().__init__(int(status))
-        self.status = status
-        self.message = message
 
 
 class Session:
@@ -86,7 +78,7 @@ class Session:
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
         `Exit` when the syncer refuses this learner for good, and with `Exit.DRAINED` when SIGTERM comes while it waits.
         """
-        _log_to_stderr()
+        log_to_stderr()
         try:
             config = read_learner_config(environment)
             if config.hosts > 1:
@@ -95,30 +87,42 @@ class Session:
                     "no driver yet that shares the parameters with the others. Use a pool whose units have one host."
                 )
         except ContractError as error:
-            raise _leave(Exit.BAD_CONTRACT, str(error)) from error
+            raise leave(Exit.BAD_CONTRACT, str(error)) from error
         try:
             config.tls.examine(config.identity)
         except WrongIdentity as error:
-            raise _leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
+            raise leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
         except TlsError as error:
             _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
         try:
             layout = Layout(store.specs())
             fragments = make_fragments(layout, config.job.training.fragments)
         except LayoutError as error:
-            raise _leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
-        session = cls(store, config, layout, fragments, framework, keepalive, on_adopt)
+            raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
+        training = config.job.training
+        inbox = Inbox(training.overlap_steps)
+        connection = Connection(
+            config.syncer,
+            config.tls,
+            config.host_name,
+            _hello(config, layout, framework),
+            fragments,
+            store,
+            inbox,
+            keepalive,
+            training.overlap_steps,
+        )
+        session = cls(store, fragments, config, inbox, connection, on_adopt)
         session._wait_for_parameters()
         return session
 
     def __init__(
         self,
         store: ParameterStore,
-        config: LearnerConfig,
-        layout: Layout,
         fragments: Sequence[Fragment],
-        framework: str,
-        keepalive: Keepalive,
+        config: LearnerConfig,
+        inbox: Inbox,
+        connection: SyncerLink,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """Use `join`."""
@@ -128,27 +132,8 @@ class Session:
         self._on_adopt = on_adopt
         self._coding = coding_for(config.job.training.compression)
         self._unit = config.unit
-        self._inbox = Inbox(config.job.training.overlap_steps)
-        hello = Hello(
-            job_uid=config.job.uid,
-            unit=config.unit,
-            attempt=config.attempt,
-            session=secrets.token_bytes(16),
-            framework=framework,
-            tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
-            fingerprint=layout.fingerprint,
-        )
-        self._connection = Connection(
-            config.syncer,
-            config.tls,
-            config.host_name,
-            hello,
-            fragments,
-            store,
-            self._inbox,
-            keepalive,
-            config.job.training.overlap_steps,
-        )
+        self._inbox = inbox
+        self._connection = connection
         self._timer = StepTimer(config.relative_speed)
         self._work = LeasedWork()
         self._state = new_unit(len(fragments), config.job.training.steps)
@@ -203,7 +188,7 @@ class Session:
             return
         self._end(Bye(drained=not self.done, samples_done=self._state.samples_done, tokens_done=self._state.tokens_done))
         if self._draining and not self.done:
-            raise _leave(
+            raise leave(
                 Exit.DRAINED,
                 f"unit {self._unit} drained after {plural(self.step_count, 'step')} of this process; its uncommitted work is free again",
             )
@@ -311,7 +296,7 @@ class Session:
             self._finish()
         if plan.refused is not None:
             self._end(None)
-            raise _leave(plan.refused.status, plan.refused.message)
+            raise leave(plan.refused.status, plan.refused.message)
 
     def _take_work(self, work: Work) -> None:
         if work.restart:
@@ -391,18 +376,13 @@ class Session:
             self._work.asked = asked
 
 
-def _leave(status: Exit, message: str) -> Leave:
-    sys.stderr.write(f"diloco: {message}\n")
-    sys.stderr.flush()
-    return Leave(status, message)
-
-
-def _log_to_stderr() -> None:
-    """Log to stderr, which is a pod's log, unless the program has set up logging."""
-    package = logging.getLogger("diloco")
-    if logging.getLogger().handlers or package.handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
+def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:
+    return Hello(
+        job_uid=config.job.uid,
+        unit=config.unit,
+        attempt=config.attempt,
+        session=secrets.token_bytes(16),
+        framework=framework,
+        tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
+        fingerprint=layout.fingerprint,
+    )

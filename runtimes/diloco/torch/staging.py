@@ -99,11 +99,9 @@ class StagedTensors:
         return np.asarray(flat.numpy())
 
     def release(self) -> None:
-        """Gives the memory back once the transfer into it is over: only then may the next one begin."""
+        """Never waits: while the transfer is under way the memory is not reused, but left to torch, which frees it afterwards."""
         held, self._held = self._held, None
-        if held is not None:
-            for event in self._finished:
-                event.synchronize()
+        if held is not None and all(event.query() for event in self._finished):  # type: ignore[no-untyped-call]
             self._buffers.give(*held)
 
     def _is_canonical(self) -> bool:

@@ -7,7 +7,8 @@ from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import read_learner_config
-from diloco.learner.session import Leave, Session
+from diloco.learner.leave import Leave
+from diloco.learner.session import Session
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, job_file, training, until, weights
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, connection_of, job_file, training, until, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
 from diloco.contract import Exit
 from diloco.learner import connection
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.inbox import Finished, Leased, PullWanted, Received, RefusedForGood, Welcomed
-from diloco.learner.session import Leave, Session
+from diloco.learner.leave import Leave
+from diloco.learner.session import Session
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol import rpc
@@ -94,7 +95,7 @@ class Learner:
 
     def is_over(self) -> None:
         """Wait for the end of the connection's thread, which so opens no stream any more."""
-        thread = self.session._connection._thread
+        thread = connection_of(self.session)._thread
         thread.join(WAIT_TIMEOUT)
         assert not thread.is_alive()
 
@@ -626,7 +627,7 @@ def test_closing_while_a_stream_is_being_opened_ends_that_stream(
     opened = rpc.exchange
 
     def exchange(channel: grpc.Channel) -> rpc.Call:
-        learner.session._connection._closing.set()
+        connection_of(learner.session)._closing.set()
         return opened(channel)
 
     monkeypatch.setattr(rpc, "exchange", exchange)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
 from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
@@ -191,7 +191,7 @@ def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners:
         learners.append(learner)
         until(lambda: learner.steps > 10, "training")
         assert learner.session is not None
-        link = learner.session._connection
+        link = connection_of(learner.session)
         leased = link._leased
         call = link._call
         assert call is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from builders.certificates import JobCertificates
-from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, training, until
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, training, until
 from builders.exchange import job_file as a_job
 from builders.raw_learner import RawLearner
 from diloco.contract import Exit, learner_identity
@@ -143,6 +143,6 @@ def state(syncer: LocalSyncer) -> int:
 def cut(learner: LocalLearner) -> None:
     """As a broken connection."""
     assert learner.session is not None
-    call = learner.session._connection._call
+    call = connection_of(learner.session)._call
     assert call is not None
     call.cancel()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, free_port, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, free_port, job_file, training, until, weights
 from builders.raw_learner import RawLearner
 from diloco.contract import Exit
 from diloco.syncer import snapshots
@@ -76,7 +76,7 @@ def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) 
     committed = sum(end - start for start, end in ledger.committed())
     assert place.result is not None
     assert (place.result.step, place.result.tokens) == (400, 8 * committed)
-    assert [learner.session and learner.session._connection._generation for learner in units] == [2, 2]
+    assert [learner.session and connection_of(learner.session)._generation for learner in units] == [2, 2]
 
 
 def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path, learners: list[LocalLearner]) -> None:

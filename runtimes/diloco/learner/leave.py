@@ -1,0 +1,35 @@
+"""How a training program that must end does so."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from diloco.contract import Exit
+
+
+class Leave(SystemExit):
+    """This process must end with `status`. A SystemExit: if the program does not catch it, the process ends with that status."""
+
+    def __init__(self, status: Exit, message: str = "") -> None:
+        super().__init__(int(status))
+        self.status = status
+        self.message = message
+
+
+def leave(status: Exit, message: str) -> Leave:
+    """To be raised. The message is on stderr, the pod's log, already."""
+    sys.stderr.write(f"diloco: {message}\n")
+    sys.stderr.flush()
+    return Leave(status, message)
+
+
+def log_to_stderr() -> None:
+    """Log to stderr unless the program has set up logging."""
+    package = logging.getLogger("diloco")
+    if logging.getLogger().handlers or package.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)

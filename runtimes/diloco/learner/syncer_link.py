@@ -1,0 +1,49 @@
+"""What a session asks of its connection to the syncer: `diloco.learner.connection.Connection` in a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from diloco.learner.store import Float32Array, Staged
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
+
+
+class SyncerLink(Protocol):
+    """Called from the training thread. Only `close` waits. What comes from the syncer goes into the session's inbox."""
+
+    def start(self) -> None:
+        """Begin to connect."""
+        ...
+
+    def progress(self, generation: int, progress: Progress) -> None:
+        """Report a local step."""
+        ...
+
+    def want(self, generation: int, samples: int) -> bool:
+        """Ask for samples. False: not asked."""
+        ...
+
+    def set_initial_request(self, samples: int) -> None:
+        """How many samples to ask for when a generation begins."""
+        ...
+
+    def push(self, generation: int, header: Chunk, staged: Staged) -> None:
+        """Answer a pull."""
+        ...
+
+    def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
+        """Send the job's first parameters: per fragment, float32 [size]."""
+        ...
+
+    def received(self) -> list[Float32Array] | None:
+        """The last received values of every fragment; None unless all have come."""
+        ...
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Report the held-out loss."""
+        ...
+
+    def close(self, bye: Bye | None) -> None:
+        """End the connection, with `bye` after its delivery."""
+        ...

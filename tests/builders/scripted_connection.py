@@ -1,0 +1,137 @@
+"""A session without a network: the test says what comes from the syncer, and sees what the session says to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from builders.exchange import job_file, training
+from diloco.algorithm.fragments import make_fragments, pack
+from diloco.algorithm.layout import Layout
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.config import LearnerConfig
+from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
+from diloco.learner.session import Session
+from diloco.learner.step_timer import StepTimer
+from diloco.learner.store import Float32Array, Staged
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
+from diloco.protocol.tls import TlsFiles
+
+BATCH = 2
+TOKENS = 16
+"""Of every step."""
+
+
+@dataclass
+class ScriptedConnection:
+    """A `SyncerLink` that keeps what it is given. A push is as far as the values that were staged."""
+
+    values: dict[int, Float32Array] = field(default_factory=dict)
+    """What the last `Received` of each fragment brought."""
+    reported: list[tuple[int, Progress]] = field(default_factory=list)
+    pushed: list[tuple[int, Chunk, Staged]] = field(default_factory=list)
+    seeded: list[tuple[int, list[Float32Array]]] = field(default_factory=list)
+    wanted: list[tuple[int, int]] = field(default_factory=list)
+    has_stream: bool = True
+    initial_request: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    closed: list[Bye | None] = field(default_factory=list)
+    started: bool = False
+
+    def start(self) -> None:
+        self.started = True
+
+    def progress(self, generation: int, progress: Progress) -> None:
+        self.reported.append((generation, progress))
+
+    def want(self, generation: int, samples: int) -> bool:
+        if self.has_stream:
+            self.wanted.append((generation, samples))
+        return self.has_stream
+
+    def set_initial_request(self, samples: int) -> None:
+        self.initial_request = samples
+
+    def push(self, generation: int, header: Chunk, staged: Staged) -> None:
+        self.pushed.append((generation, header, staged))
+
+    def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
+        self.seeded.append((generation, list(values)))
+
+    def received(self) -> list[Float32Array] | None:
+        return [self.values[index] for index in sorted(self.values)] if len(self.values) == 2 else None
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+
+    def close(self, bye: Bye | None) -> None:
+        self.closed.append(bye)
+
+
+class ScriptedSession:
+    """A session of a model of two fragments, each of one tensor, and its training loop, step by step."""
+
+    def __init__(self, on_adopt: Callable[[Sequence[str]], None] | None = None, arrays: dict[str, Float32Array] | None = None) -> None:
+        self.arrays = arrays if arrays is not None else {"a": np.zeros(3, np.float32), "b": np.zeros((1, 2), np.float32)}
+        self.store = ArrayStore(self.arrays)
+        job = job_file(training(1000))
+        self.fragments = make_fragments(Layout(self.store.specs()), job.training.fragments)
+        self.connection = ScriptedConnection()
+        self.inbox = Inbox(job.training.overlap_steps)
+        config = LearnerConfig(
+            job=job, unit="u", attempt=1, host=0, hosts=1, syncer="nowhere:1", tls=TlsFiles(Path("nowhere")), relative_speed=1.0
+        )
+        self.session = Session(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
+        ticks = itertools.count()
+        self.session._timer = StepTimer(1.0, lambda: float(next(ticks)))
+        self._batches: Iterator[list[int]] = self.session.batches(lambda numbers: numbers.tolist(), BATCH)
+
+    def comes(self, *events: InboxEvent) -> None:
+        """What the syncer sent, for the next boundary."""
+        for event in events:
+            self.inbox.put(event)
+
+    def welcome(self, generation: int = 1, t: int = 4, *, seed_wanted: bool = False, asked: int = 0) -> Welcomed:
+        return Welcomed(generation, t, 1000, seed_wanted, asked)
+
+    def broadcast(self, fragment: int, t: int, value: float) -> Received:
+        """Version `t` of a fragment, `value` everywhere."""
+        names = [tensor.name for tensor in self.fragments[fragment].tensors]
+        values = np.full(self.fragments[fragment].size, value, np.float32)
+        self.connection.values[fragment] = values
+        return Received(fragment, t, self.store.prepare(names, values))
+
+    def join(self, value: float = 5.0) -> ScriptedSession:
+        """Generation 1 at outer step 4, `value` everywhere, 100 samples leased."""
+        self.comes(self.welcome(), self.broadcast(0, 4, value), self.broadcast(1, 4, value), Leased(0, 100))
+        self.session._wait_for_parameters()
+        return self
+
+    def batch(self) -> list[int]:
+        return next(self._batches)
+
+    def step(self) -> None:
+        """One optimizer step: every parameter grows by 1."""
+        for array in self.arrays.values():
+            array += 1
+        self.session.step(tokens=TOKENS)
+
+    def train(self, steps: int = 1) -> list[int]:
+        """Batch and step, `steps` times; the sequence numbers."""
+        numbers = []
+        for _ in range(steps):
+            numbers += self.batch()
+            self.step()
+        return numbers
+
+    def of(self, fragment: int) -> set[float]:
+        """The different values of a fragment's parameters."""
+        return set(pack(self.fragments[fragment], self.arrays).tolist())
+
+    @property
+    def progress(self) -> Progress:
+        """The newest."""
+        return self.connection.reported[-1][1]

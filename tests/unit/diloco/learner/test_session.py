@@ -1,0 +1,233 @@
+"""A session with a scripted connection: what it does at step boundaries, and what it tells the syncer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
+from diloco.contract import Exit
+from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood
+from diloco.learner.leave import Leave
+from diloco.protocol.diloco_pb2 import Chunk
+
+
+def pull(fragment: int, t: int, generation: int = 1) -> PullWanted:
+    return PullWanted(generation, fragment, t)
+
+
+# --- joining ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_joins_once_it_has_all_parameters_and_tells_the_program_which_came() -> None:
+    told: list[str] = []
+    learner = ScriptedSession(told.extend)
+    learner.join()
+    assert learner.connection.started
+    assert (learner.of(0), learner.of(1), sorted(told)) == ({5.0}, {5.0}, ["a", "b"])
+    assert (learner.session.t, learner.session.steps, learner.session.step_count) == (4, 1000, 0)
+
+
+def test_a_seed_is_the_models_values_and_stays_as_it_is_while_the_program_trains_on() -> None:
+    learner = ScriptedSession()
+    learner.comes(learner.welcome(t=0, seed_wanted=True), Leased(0, 100))
+    learner.session._wait_for_parameters()
+    learner.train(2)
+    [(generation, values)] = learner.connection.seeded
+    assert generation == 1
+    assert [set(value.tolist()) for value in values] == [{0.0}, {0.0}]
+
+
+def test_asked_again_it_seeds_what_the_syncer_sent_last() -> None:
+    learner = ScriptedSession().join(5.0)
+    learner.train(2)
+    learner.comes(learner.welcome(2, t=0, seed_wanted=True))
+    learner.step()
+    [(generation, values)] = learner.connection.seeded
+    assert (generation, [set(value.tolist()) for value in values]) == (2, [{5.0}, {5.0}])
+
+
+# --- reads and adoptions ------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_is_answered_with_the_values_after_the_step_whatever_is_trained_later() -> None:
+    learner = ScriptedSession().join(5.0)
+    learner.train(2)
+    learner.comes(pull(0, 7))
+    learner.train(3)
+    [(generation, header, staged)] = learner.connection.pushed
+    assert (generation, header.kind, header.fragment, header.t) == (1, Chunk.PUSH, 0, 7)
+    assert (header.steps, header.tokens) == (3, 3 * TOKENS)
+    assert (header.samples_done, header.tokens_done, header.steps_done) == (3 * BATCH, 3 * TOKENS, 3)
+    assert set(staged.wait().tolist()) == {8.0}
+
+
+def test_what_waits_in_the_inbox_is_adopted_as_the_newest_of_each_fragment() -> None:
+    told: list[list[str]] = []
+    learner = ScriptedSession(lambda names: told.append(list(names))).join(5.0)
+    told.clear()
+    learner.comes(learner.broadcast(0, 5, 50.0), learner.broadcast(1, 6, 60.0), learner.broadcast(0, 7, 70.0))
+    learner.train()
+    assert (learner.of(0), learner.of(1), learner.session.t) == ({70.0}, {60.0}, 7)
+    assert told == [["b"], ["a"]] or told == [["a"], ["b"]], "each is written once"
+    learner.train()
+    assert list(learner.progress.steps) == [1, 1]
+
+
+def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco.learner.session._MOST_AT_ONCE", 3)
+    learner = ScriptedSession().join(5.0)
+    learner.comes(learner.broadcast(0, 5, 50.0), learner.broadcast(1, 6, 60.0))
+    learner.train()
+    assert (learner.of(0), learner.of(1)) == ({50.0}, {6.0})
+    learner.comes(learner.broadcast(1, 8, 80.0))
+    learner.train()
+    assert (learner.of(0), learner.of(1)) == ({51.0}, {80.0})
+
+
+def test_a_pull_beside_an_adoption_waits_for_the_next_step() -> None:
+    learner = ScriptedSession().join(5.0)
+    learner.comes(learner.broadcast(0, 5, 50.0), pull(0, 6))
+    learner.train()
+    assert not learner.connection.pushed
+    learner.train()
+    [(_, header, staged)] = learner.connection.pushed
+    assert (header.t, header.steps, set(staged.wait().tolist())) == (6, 1, {51.0})
+
+
+# --- a new generation ---------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_in_hand_from_before_a_new_welcome_counts_for_nothing() -> None:
+    learner = ScriptedSession().join()
+    learner.train(2)
+    learner.batch()
+    learner.comes(learner.welcome(2, t=1))
+    learner.session.evaluate(1.0, 10)  # takes the welcome while the batch is in hand
+    learner.step()
+    generation, progress = learner.connection.reported[-1]
+    assert (generation, progress.samples_done, progress.tokens_done) == (2, 0, TOKENS)
+
+
+def test_all_counters_of_a_new_generation_begin_at_zero_and_the_local_step_goes_on() -> None:
+    learner = ScriptedSession().join()
+    learner.train(3)
+    learner.comes(learner.welcome(2, t=1), Leased(50, 100))
+    learner.train()
+    learner.comes(pull(0, 3, generation=2))
+    assert learner.train() == [50, 51]
+    generation, progress = learner.connection.reported[-1]
+    assert (generation, progress.samples_done, progress.tokens_done, progress.local_step, progress.t) == (2, BATCH, TOKENS, 5, 1)
+    assert (list(progress.steps), list(progress.tokens)) == ([1, 1], [TOKENS, TOKENS])
+    _, header, _ = learner.connection.pushed[-1]
+    assert (header.samples_done, header.tokens_done, header.steps_done, header.steps) == (BATCH, TOKENS, 1, 1)
+
+
+def test_a_welcome_that_resumes_changes_no_counter() -> None:
+    learner = ScriptedSession().join()
+    learner.train(3)
+    learner.comes(learner.welcome(1, t=9))
+    learner.train()
+    learner.train()
+    assert (learner.progress.samples_done, learner.progress.tokens_done, list(learner.progress.steps)) == (5 * BATCH, 5 * TOKENS, [5, 5])
+
+
+def test_a_pull_of_the_generation_before_is_not_answered() -> None:
+    learner = ScriptedSession().join()
+    learner.train()
+    learner.comes(learner.welcome(2, t=1), pull(0, 5, generation=1), Leased(0, 10))
+    learner.train(2)
+    assert not learner.connection.pushed
+
+
+# --- work ---------------------------------------------------------------------------------------------------------------
+
+
+def test_work_that_could_not_be_asked_for_is_asked_for_at_the_next_step() -> None:
+    learner = ScriptedSession().join()
+    learner.connection.has_stream = False
+    learner.train(40)
+    assert not learner.connection.wanted
+    learner.connection.has_stream = True
+    learner.train()
+    [(generation, samples)] = learner.connection.wanted
+    assert (generation, samples) == (1, learner.connection.initial_request - (100 - 41 * BATCH))
+
+
+def test_what_a_new_generation_has_asked_for_already_is_not_asked_for_again() -> None:
+    learner = ScriptedSession().join()
+    learner.train()
+    asked = learner.connection.initial_request
+    learner.comes(learner.welcome(2, t=1, asked=asked), Leased(0, 4))
+    learner.train()
+    assert (learner.session._work.asked, learner.session._work.remaining) == (asked - 4, 4)
+    assert not learner.connection.wanted
+
+
+# --- misuse, the end ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_without_a_step_for_the_one_before_is_refused() -> None:
+    learner = ScriptedSession().join()
+    learner.batch()
+    with pytest.raises(RuntimeError, match=r"call step\(\) once after each batch"):
+        learner.batch()
+
+
+def test_tokens_and_batches_must_be_numbers_that_can_be() -> None:
+    learner = ScriptedSession().join()
+    with pytest.raises(ValueError, match="tokens must not be negative, not -1"):
+        learner.session.step(tokens=-1)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
+        next(learner.session.batches(lambda numbers: numbers, 0))
+    assert learner.session.step_count == 0
+
+
+def test_the_end_brings_the_final_values_and_no_answers_any_more() -> None:
+    told: list[str] = []
+    learner = ScriptedSession(told.extend).join(5.0)
+    learner.train()
+    told.clear()
+    learner.comes(pull(0, 9), learner.broadcast(1, 9, 9.0), Finished(10))
+    learner.train()
+    assert (learner.of(0), learner.of(1), learner.session.done, learner.session.t) == ({5.0}, {9.0}, True, 10)
+    assert (sorted(told), learner.connection.pushed) == (["a", "b"], [])
+    with pytest.raises(StopIteration):
+        learner.batch()
+    learner.session.evaluate(0.5, 40)
+    learner.session.close()
+    learner.session.close()
+    assert [(one.held_out_loss, one.t) for one in learner.connection.evaluations] == [(0.5, 10)]
+    [bye] = learner.connection.closed
+    assert bye is not None
+    assert (bye.drained, bye.samples_done, bye.tokens_done) == (False, 2 * BATCH, 2 * TOKENS)
+
+
+def test_a_drained_unit_says_what_it_has_done_and_leaves() -> None:
+    learner = ScriptedSession().join()
+    learner.train(2)
+    learner.session._drain(15, None)
+    with pytest.raises(StopIteration):
+        learner.batch()
+    with pytest.raises(Leave) as left:
+        learner.session.close()
+    [bye] = learner.connection.closed
+    assert bye is not None
+    assert (left.value.status, bye.drained, bye.samples_done) == (Exit.DRAINED, True, 2 * BATCH)
+
+
+def test_a_refusal_ends_the_program_without_bye() -> None:
+    learner = ScriptedSession().join()
+    learner.train()
+    learner.comes(RefusedForGood(Exit.REFUSED_FENCED, "says the test"))
+    with pytest.raises(Leave) as left:
+        learner.train()
+    assert (left.value.status, learner.connection.closed) == (Exit.REFUSED_FENCED, [None])
+
+
+def test_a_loss_that_is_not_given_is_no_number() -> None:
+    learner = ScriptedSession().join()
+    learner.train()
+    assert np.isnan(learner.progress.loss)
+    learner.batch()
+    learner.session.step(tokens=1, loss=0.25)
+    assert learner.progress.loss == 0.25
