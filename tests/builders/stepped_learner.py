@@ -1,0 +1,124 @@
+"""A learner whose training loop goes step by step in the test's thread, over a real connection to a scripted syncer."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import numpy as np
+from builders.exchange import WAIT_TIMEOUT, Place, connection_of, until, weights
+from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.leave import Leave
+from diloco.learner.session import Session
+from diloco.learner.step_timer import StepTimer
+from diloco.learner.work import AHEAD_BATCHES
+from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import FromLearner, Progress
+
+BATCH = 2
+TOKENS = 16
+"""Of every step."""
+AHEAD = AHEAD_BATCHES * BATCH
+
+
+class Learner:
+    """A session and its training loop, step by step in the test's thread."""
+
+    def __init__(self, place: Place, syncer: ScriptedSyncer) -> None:
+        self.arrays = weights(-1.0)
+        store = ArrayStore(self.arrays, embeddings=["w0"])
+        environment = place.of_learner(syncer.address, "u")
+        self.entered: list[Session] = []
+        """The session, from before it has the job's parameters."""
+        entered = self.entered
+
+        class Recorded(Session):
+            def _wait_for_parameters(self) -> None:
+                entered.append(self)
+                super()._wait_for_parameters()
+
+        def join() -> None:
+            try:
+                self._joined.set_result(Recorded.join(store, framework="numpy", environment=environment, keepalive=Keepalive()))
+            except Leave as leave:
+                self._joined.set_exception(leave)
+
+        self._joined: Future[Session] = Future()
+        threading.Thread(target=join, daemon=True).start()
+        self._session: Session | None = None
+        self._batches: Iterator[list[int]] | None = None
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            self._session = self._joined.result(WAIT_TIMEOUT)
+            # Steps of some seconds each: the amount of work to ask for does not depend on the machine.
+            ticks = itertools.count()
+            self._session._timer = StepTimer(1.0, lambda: float(next(ticks)))
+            self._batches = self._session.batches(lambda numbers: numbers.tolist(), BATCH)
+        return self._session
+
+    def batch(self) -> list[int]:
+        """The sequence numbers of the next batch."""
+        assert self.session
+        assert self._batches is not None
+        return next(self._batches)
+
+    def step(self) -> None:
+        """One optimizer step: every parameter grows by 1."""
+        for array in self.arrays.values():
+            array += 1
+        self.session.step(tokens=TOKENS)
+
+    def train(self, steps: int = 1) -> list[int]:
+        """Batch and step, `steps` times; the sequence numbers of the batches."""
+        numbers = []
+        for _ in range(steps):
+            numbers += self.batch()
+            self.step()
+        return numbers
+
+    def wait_for(self, kind: type[object], count: int = 1) -> None:
+        """Wait until `count` events of this kind wait for the next step."""
+        inbox = self.session._inbox
+        until(lambda: sum(isinstance(event, kind) for event in list(inbox._events)) >= count, f"{count} {kind.__name__}")
+
+    def is_over(self) -> None:
+        """Wait for the end of the connection's thread, which so opens no stream any more."""
+        thread = connection_of(self.session)._thread
+        thread.join(WAIT_TIMEOUT)
+        assert not thread.is_alive()
+
+    def end(self) -> None:
+        """Let the session go, whatever became of the test."""
+        for session in self.entered:
+            session._draining = True
+            session._connection.close(None)
+
+
+def values(learner: Learner) -> set[float]:
+    """The different values that the model's parameters have."""
+    return {float(value) for array in learner.arrays.values() for value in np.unique(array)}
+
+
+def of_fragment(learner: Learner, syncer: ScriptedSyncer, index: int) -> set[float]:
+    return {float(value) for tensor in syncer.fragments[index].tensors for value in np.unique(learner.arrays[tensor.name])}
+
+
+def progress(stream: ScriptedStream) -> Progress:
+    return stream.hear("progress").progress
+
+
+def newest_progress(stream: ScriptedStream, local_step: int) -> Progress:
+    """The progress of this local step; the ones before may have been replaced by it."""
+    while (found := progress(stream)).local_step < local_step:
+        pass
+    assert found.local_step == local_step
+    return found
+
+
+def kinds(messages: list[FromLearner]) -> list[str | None]:
+    return [message.WhichOneof("message") for message in messages]

@@ -1,0 +1,114 @@
+"""What a learner sends and takes between two steps, over a real connection."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders.exchange import weights
+from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
+from builders.stepped_learner import BATCH, TOKENS, Learner, newest_progress, of_fragment, values
+from diloco.learner.inbox import PullWanted, Received, Welcomed
+from diloco.protocol.diloco_pb2 import Chunk, ToLearner
+
+# --- between two steps --------------------------------------------------------------------------------------------------
+
+
+def test_a_broadcast_is_adopted_after_a_step_and_resets_the_counters_of_its_fragment_only(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
+) -> None:
+    learner.train()
+    stream.update(1, 6, base=4, delta=2.0)
+    learner.wait_for(Received)
+    assert values(learner) == {6.0}, "nothing changes during a step"
+    learner.train()
+    # Fragment 0 has grown by 1 twice; fragment 1 is version 6: 5 + 2, without what was trained meanwhile.
+    assert (of_fragment(learner, syncer, 0), of_fragment(learner, syncer, 1)) == ({7.0}, {7.0})
+    learner.train()
+    found = newest_progress(stream, 3)
+    assert (list(found.steps), list(found.tokens)) == ([3, 1], [3 * TOKENS, TOKENS])
+    assert (found.t, found.samples_done, found.tokens_done) == (6, 3 * BATCH, 3 * TOKENS)
+
+
+def test_an_answer_holds_the_values_after_the_step_and_the_counters_that_belong_to_them(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
+) -> None:
+    learner.train(2)
+    stream.pull(0, 7)
+    learner.wait_for(PullWanted)
+    learner.train()
+    push = stream.hear_transfer()
+    header = push.header
+    assert (header.kind, header.fragment, header.t, header.base) == (Chunk.PUSH, 0, 7, 4)
+    assert (header.steps, header.tokens) == (3, 3 * TOKENS)
+    assert (header.samples_done, header.tokens_done, header.steps_done) == (3 * BATCH, 3 * TOKENS, 3)
+    # 8 against the base of 5, in bfloat16: the upper half of a float32
+    assert set((np.frombuffer(push.payload, np.uint16).astype(np.uint32) << 16).view(np.float32).tolist()) == {3.0}
+
+
+def test_a_fragment_that_was_just_adopted_is_not_sent_before_it_was_trained(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
+) -> None:
+    learner.train()
+    stream.update(0, 6, base=4, delta=2.0).pull(0, 7)
+    learner.wait_for(PullWanted)
+    learner.train(2)
+    header = stream.hear_transfer().header
+    assert (header.t, header.base, header.steps) == (7, 6, 1)
+
+
+# --- broadcasts that do not fit -----------------------------------------------------------------------------------------
+
+
+def test_a_delta_against_a_version_that_it_does_not_hold_is_not_adopted_and_the_stream_begins_anew(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.train()
+    stream.update(0, 6, base=3, delta=100.0)
+    again = syncer.accept()
+    assert list(again.hello.versions) == [4, 4]
+    assert any("came as a delta against version 3; this learner holds 4" in str(record.exc_info) for record in caplog.records)
+    again.welcome(resumed=True, t=6).broadcast(0, 6, weights(7.0))
+    learner.wait_for(Received)
+    learner.train()
+    assert (of_fragment(learner, syncer, 0), of_fragment(learner, syncer, 1)) == ({7.0}, {7.0})
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        Chunk(kind=Chunk.PUSH, fragment=0, t=5, coding=Chunk.FLOAT32),
+        Chunk(kind=Chunk.BROADCAST, fragment=2, t=5, coding=Chunk.FLOAT32),
+        Chunk(kind=Chunk.BROADCAST, fragment=0, t=5, coding=Chunk.FLOAT32, total=4),
+    ],
+    ids=["not a broadcast", "no such fragment", "another size"],
+)
+def test_a_chunk_that_does_not_fit_the_model_ends_the_stream_only(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, header: Chunk
+) -> None:
+    learner.train()
+    stream.send(ToLearner(chunk=header))
+    syncer.accept().welcome(resumed=True, t=4)
+    learner.wait_for(Welcomed)
+    assert learner.train() == [2, 3]
+    assert values(learner) == {7.0}
+
+
+def test_a_pull_of_a_fragment_that_the_model_does_not_have_ends_the_stream_only(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.train()
+    stream.pull(2, 5)
+    syncer.accept().welcome(resumed=True, t=4)
+    learner.wait_for(Welcomed)
+    assert learner.train() == [2, 3]
+    assert any("the syncer pulls fragment 2 of 2" in str(record.exc_info) for record in caplog.records)
+
+
+def test_a_syncer_that_cuts_the_model_otherwise_is_not_joined(learner: Learner, syncer: ScriptedSyncer) -> None:
+    odd = syncer.accept()
+    odd.fragments = odd.fragments[:1]
+    odd.welcome()
+    again = syncer.accept()
+    assert again.hello.incarnation == b""
+    again.welcome(t=4).broadcast_all(4, weights(5.0))
+    assert learner.session.t == 4
