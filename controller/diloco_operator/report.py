@@ -45,6 +45,8 @@ class UnitReport:
     local_step: int = 0
     step_seconds: float = 0.0
     recover_seconds: float = 0.0
+    steps_per_sync: int = 0
+    """Local steps since it had adopted the fragment, at its last contribution that was merged; 0: none yet."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

@@ -38,6 +38,7 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         tokens_per_second=1234567890.1,
         weight=0.1234,
         staleness=10**9,
+        steps_per_sync=10**9,
         tokens=10**18,
         steps=10**15,
         refused={f"{number}" * 32: 10**9 for number in range(refused)},

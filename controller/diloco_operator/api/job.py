@@ -349,6 +349,12 @@ class UnitStatus(_Api):
     staleness: int = Field(
         0, ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."
     )
+    steps_per_sync: int | None = Field(
+        None,
+        ge=1,
+        description="Local steps since it had adopted the fragment, at its last contribution that was merged; about training.syncInterval "
+        "where the units are equally fast, at most about 1.5 times that; absent: none yet.",
+    )
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
     steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
     refused: dict[str, int] = Field(

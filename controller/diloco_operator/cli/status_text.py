@@ -98,7 +98,7 @@ def _condition(condition: Condition, now: float) -> tuple[str, ...]:
 
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
     """A table; `wide` adds totals of each unit."""
-    more = ("TOKENS", "STEPS", "REFUSED", "RECOVERED IN") if wide else ()
+    more = ("TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED IN") if wide else ()
     header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE", *more, "WHY")
     return table(header, (_unit(unit, now, wide=wide) for unit in units))
 
@@ -110,7 +110,7 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
     if wide:
         refused = ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times)
         recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
-        more = (str(unit.tokens), str(unit.steps), refused or "-", recovered)
+        more = (str(unit.tokens), str(unit.steps), str(unit.steps_per_sync or "-"), refused or "-", recovered)
     since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
     row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
     return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))

@@ -71,6 +71,7 @@ class Coordinator:
         self._contributions = dict(contributions or {})
         self._guard = guard
         self._quarantine = Quarantine(training.fragments)
+        self._steps_per_sync: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         self._open: OrderedDict[int, Exchange] = OrderedDict()
         self._ordered: OrderedDict[int, Exchange] = OrderedDict()
@@ -131,6 +132,11 @@ class Coordinator:
         last = self.contributions_of(unit).last
         member = self._members.get(unit)
         return self._t - (last or (member.joined_t if member else 0))
+
+    def steps_per_sync(self, unit: str) -> int:
+        """Local steps since the unit had adopted the fragment, at its last contribution that was merged: its real H. 0: none since this
+        process began."""
+        return self._steps_per_sync.get(unit, 0)
 
     def live(self, unit: str, now: float) -> bool:
         """Whether the unit is joined and has reported lately."""
@@ -201,7 +207,7 @@ class Coordinator:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
         member = self._members[unit]
         measured = Measured(unit, norm, offer.steps, offer.tokens, member.loss)
-        exchange.contributions[unit] = Contribution(weight(offer.tokens, offer.steps), offer.marks, measured, member)
+        exchange.contributions[unit] = Contribution(weight(offer.tokens, offer.steps), offer.steps, offer.marks, measured, member)
         exchange.answered(unit, self.training.quorum, now)
         return None
 
@@ -227,6 +233,7 @@ class Coordinator:
         units = tuple(sorted(given))
         weights = {unit: given[unit].weight for unit in units}
         self._credit(t, weights)
+        self._steps_per_sync |= {unit: given[unit].steps for unit in units}
         return Merged(t, p, units, weights, {unit: given[unit].marks for unit in units})
 
     # --- decisions ----------------------------------------------------------------------------------------------------

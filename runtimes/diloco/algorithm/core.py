@@ -95,6 +95,10 @@ class Core:
         """Outer steps since the unit's last contribution; without one, since it joined."""
         return self.coordinator.staleness(unit)
 
+    def steps_per_sync(self, unit: str) -> int:
+        """As `Coordinator.steps_per_sync`."""
+        return self.coordinator.steps_per_sync(unit)
+
     def live(self, unit: str, now: float) -> bool:
         """Whether the unit is joined and has reported lately."""
         return self.coordinator.live(unit, now)

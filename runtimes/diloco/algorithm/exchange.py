@@ -19,6 +19,8 @@ class Contribution:
 
     weight: float
     """tokens^2 / steps, see `weights.weight`."""
+    steps: int
+    """Local steps since the learner had adopted the fragment."""
     marks: Marks
     measured: Measured
     """For the guards."""

@@ -134,6 +134,7 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         tokens_per_second=one.rate.value(now) if one.phase is Phase.CONTRIBUTING else 0.0,
         weight=contributed.share if contributed else 0.0,
         staleness=core.staleness(one.unit) if core else 0,
+        steps_per_sync=core.steps_per_sync(one.unit) if core else 0,
         contributions=contributed.contributions if contributed else 0,
         seconds_since_heard=now - one.heard_at if one.heard_at is not None else 0.0,
         refused=one.refused,

@@ -12,7 +12,7 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has processes, or had them a moment ago."""
-UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness")
+UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness", "stepsPerSync")
 """Fields of status.units[] that come from the syncer's report and change with every outer step. Each is also a field of the wire's
 UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.job.UnitStatus`: tests/unit/diloco_operator/test_unit_figures.py."""
 
@@ -43,6 +43,7 @@ class UnitStatusRecord(NamedTuple):
     tokens_per_second: float = 0.0
     weight: float = 0.0
     staleness: int = 0
+    steps_per_sync: int = 0
     tokens: int = 0
     steps: int = 0
     refused: Mapping[str, int] = _NONE
@@ -88,6 +89,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         tokens_per_second=get("tokensPerSecond", 0.0),
         weight=get("weight", 0.0),
         staleness=get("staleness", 0),
+        steps_per_sync=get("stepsPerSync", 0),
         tokens=get("tokens", 0),
         steps=get("steps", 0),
         refused=get("refused") or _NONE,
@@ -119,6 +121,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         if moment is not None:
             found[key] = format_timestamp(moment)
     # Absent otherwise, so that a new version need not write every job's status.
+    if record.steps_per_sync:
+        found["stepsPerSync"] = record.steps_per_sync
     if record.unschedulable:
         found["unschedulable"] = record.unschedulable
     if record.failed_attempt:

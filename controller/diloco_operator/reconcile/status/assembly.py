@@ -39,6 +39,7 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
         "tokensPerSecond": round(seen.tokens_per_second, 1) if present else 0.0,
         "weight": round(seen.weight, 4) if present else 0.0,
         "staleness": seen.staleness,
+        **({"stepsPerSync": seen.steps_per_sync} if seen.steps_per_sync else {}),
     }
 
 

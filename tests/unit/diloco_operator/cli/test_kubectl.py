@@ -315,10 +315,10 @@ def test_status_for_programs_has_the_names_of_the_api() -> None:
 
 
 def test_wide_units_tell_what_they_have_done() -> None:
-    status = a_view(unit(tokens=1000, steps=40, recoverSeconds=3.25, refused={"Stale": 2, "Late": 0})).status
+    status = a_view(unit(tokens=1000, steps=40, stepsPerSync=24, recoverSeconds=3.25, refused={"Stale": 2, "Late": 0})).status
     header, row = units_lines(status.units, NOW, wide=True)
-    assert header.split()[9:14] == ["TOKENS", "STEPS", "REFUSED", "RECOVERED", "IN"]
-    assert row.split()[9:] == ["1000", "40", "Stale=2", "3.2s"]
+    assert header.split()[9:14] == ["TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED"]
+    assert row.split()[9:] == ["1000", "40", "24", "Stale=2", "3.2s"]
 
 
 # --- drain ------------------------------------------------------------------------------------------------------------
