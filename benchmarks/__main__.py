@@ -53,6 +53,7 @@ SIZES: Mapping[str, Benchmark] = {
     "wire": Benchmark("benchmarks.sizes.wire", ("wire",)),
     "engine": Benchmark("benchmarks.sizes.engine", ("engine",)),
     "exchange-overhead-sizes": Benchmark("benchmarks.sizes.exchange_overhead", ("exchange-overhead-64MiB", "exchange-overhead-1GiB")),
+    "loop-lag": Benchmark("benchmarks.sizes.loop_lag", ("loop-lag",)),
     "syncer-memory": Benchmark("benchmarks.sizes.syncer_memory", ("syncer-memory",)),
     "step-tax": Benchmark("benchmarks.sizes.step_tax", ("step-tax-torch", "step-tax-torch-axes", "step-tax-jax", "step-tax-jax-axes")),
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),

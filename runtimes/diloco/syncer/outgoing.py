@@ -138,11 +138,13 @@ class Outgoing:
             del self._pulls[p]
         queue = self._fragments.setdefault(p, [])
         delta = version.coding.delta and self._held.get(p) == version.base and all(one.delta for one in queue)
-        queued = _Queued(self._next_number(), version, delta)
-        if not delta or sum(one.bytes for one in (*queue, queued)) > version.whole.nbytes:
+        waiting = sum(one.bytes for one in queue) + memoryview(version.payload).nbytes
+        if not delta or waiting > version.whole.nbytes:
             queue.clear()
-            queued = replace(queued, delta=False)
-        queue.append(queued)
+            delta = False
+        # Not to keep alive what is not sent: a learner that is paused would hold back many versions of every fragment.
+        kept = replace(version, whole=memoryview(b"")) if delta else replace(version, payload=b"")
+        queue.append(_Queued(self._next_number(), kept, delta))
         self._held[p] = version.t
         self._wake.set()
 

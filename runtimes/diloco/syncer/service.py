@@ -30,6 +30,7 @@ from diloco.syncer.peer import (
     StreamLost,
     WorkRequested,
 )
+from diloco.syncer.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Service:
         self._engine = engine
         self._job_uid = job_uid
         self._changes = changes
+        self._turns = Turns()
 
     async def Exchange(self, requests: AsyncIterator[FromLearner | Piece], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """One learner's stream until its end."""
@@ -55,6 +57,8 @@ class Service:
         try:
             async for message in peer.outgoing.messages():
                 await context.write(message)
+                if isinstance(message, Piece):  # the next one is made and written in the stream's next turn
+                    await self._turns.next()
             why = "the stream has ended"
             if peer.retry_reason:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, peer.retry_reason)

@@ -1,5 +1,8 @@
+import weakref
 from collections.abc import AsyncIterator
+from typing import Any
 
+import numpy as np
 import pytest
 from builders.chunks import as_to_learner
 from diloco.algorithm.codec import Coding
@@ -77,6 +80,24 @@ async def test_versions_follow_each_other_as_deltas_once_the_learner_holds_one()
     assert await take(stream, 1) == ["whole 0@1"]
     outgoing.broadcast(version(2, base=1))
     assert await take(stream, 1) == ["delta 0@2"]
+
+
+async def test_a_delta_that_waits_keeps_no_whole_value_alive_and_a_whole_value_no_delta() -> None:
+    """Of a paused learner many versions wait."""
+    value, delta = np.zeros(8, np.float32), np.zeros(4, np.uint8)
+    alive: list[weakref.ref[Any]] = [weakref.ref(value), weakref.ref(delta)]
+    up_to_date, fresh = holding(0), Outgoing()
+    for outgoing in (up_to_date, fresh):
+        outgoing.broadcast(Version(0, 1, 0, Coding.INT4_DELTA, memoryview(delta), memoryview(value).cast("B")))
+    assert [one() is not None for one in alive] == [True, True]
+    del value
+    del fresh, outgoing
+    assert [one() is not None for one in alive] == [False, True]
+    fresh = Outgoing()
+    fresh.broadcast(Version(0, 1, 0, Coding.INT4_DELTA, memoryview(delta), VALUE))
+    del delta, up_to_date
+    assert [one() is not None for one in alive] == [False, False]
+    assert await sent(fresh) == ["whole 0@1"]
 
 
 async def test_deltas_wait_in_order_until_they_are_larger_than_one_whole_value() -> None:

@@ -1,0 +1,41 @@
+"""A syncer whose event loop is watched: `python -m benchmarks.sizes.watched_syncer LAGS`, in the environment of a syncer.
+
+LAGS gets one line for each tick of 5 ms: when it was due, seconds of CLOCK_MONOTONIC, and how late the loop came to it. A loop that is held
+up for long is late for several ticks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+from diloco.syncer.config import Timeouts, read_config
+from diloco.syncer.main import serve
+
+TICK = 0.005
+
+
+async def watch(path: Path) -> None:
+    """Until cancelled."""
+    due = time.monotonic()
+    with path.open("w", encoding="ascii", buffering=1) as lags:
+        while True:
+            due += TICK
+            if (left := due - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            lags.write(f"{due:.6f} {time.monotonic() - due:.6f}\n")
+
+
+async def run(lags: Path) -> int:
+    watching = asyncio.create_task(watch(lags))
+    try:
+        return await serve(read_config(os.environ, Timeouts()))
+    finally:
+        watching.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(run(Path(sys.argv[1]))))
