@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco import kernels
-from diloco.kernels import Mode, Status
+from diloco.kernels import Mode, Squares, Status
 
 Array = NDArray[np.float32]
 
@@ -117,12 +117,12 @@ def value_of(coding: Coding, data: Buffer, base: Array) -> Array:
     return _placed(coding, data, base.size, base, Mode.ADDED) if coding.delta else decode(coding, data, base.size)
 
 
-def outer_gradient(coding: Coding, data: Buffer, anchor: Array) -> Array:
+def outer_gradient(coding: Coding, data: Buffer, anchor: Array, squares: Squares | None = None) -> Array:
     """`anchor` less the value that a payload stands for, in a new array: the opposite of the delta, if it is one against `anchor`.
-    Raises as `decode`."""
+    `squares` gets the squares of its tensors on the way. Raises as `decode`."""
     if coding.delta:
-        return _placed(coding, data, anchor.size, None, Mode.NEGATED)
-    return _placed(coding, data, anchor.size, anchor, Mode.SUBTRACTED)
+        return _placed(coding, data, anchor.size, None, Mode.NEGATED, squares)
+    return _placed(coding, data, anchor.size, anchor, Mode.SUBTRACTED, squares)
 
 
 def rounding_error(coding: Coding, data: Buffer, x: Array) -> Array:
@@ -151,7 +151,7 @@ def _payload(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
     return payload if payload.ctypes.data % 4 == 0 else payload.copy()
 
 
-def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode) -> Array:
+def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, squares: Squares | None = None) -> Array:
     """Decode into a new array. See `Mode`."""
     payload = _payload(coding, data, n)
     if base is not None:
@@ -160,12 +160,12 @@ def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode
     match coding:
         case Coding.FLOAT32:
             assert base is not None
-            status = kernels.place_float32(payload.view(np.float32), base, out, mode)
+            status = kernels.place_float32(payload.view(np.float32), base, out, mode, squares)
         case Coding.BFLOAT16_DELTA:
-            status = kernels.place_bfloat16(payload.view(np.uint16), base, out, mode)
+            status = kernels.place_bfloat16(payload.view(np.uint16), base, out, mode, squares)
         case Coding.INT4_DELTA:
             scales, packed = _int4_parts(payload, n)
-            status = kernels.place_int4(scales, packed, base, out, mode)
+            status = kernels.place_int4(scales, packed, base, out, mode, squares)
     if status is Status.RESULT_NOT_FINITE and base is not None:
         raise NonFiniteError("base and payload are finite, what they give is not")
     if status is not Status.OK:

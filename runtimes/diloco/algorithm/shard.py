@@ -26,6 +26,7 @@ from diloco.algorithm.events import Close, Offer, Reason, Refusal
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
+from diloco.kernels import Squares
 from diloco.wording import plural
 
 Array = NDArray[np.float32]
@@ -155,8 +156,9 @@ class Shard:
         Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
-        delta = codec.outer_gradient(offer.coding, payload, anchor)
-        return Decoded(delta, norms(self.fragments[offer.fragment], delta), version)
+        squares = Squares([tensor.size for tensor in self.fragments[offer.fragment].tensors])
+        delta = codec.outer_gradient(offer.coding, payload, anchor, squares)
+        return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
 
     def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
         """Keep a contribution for the order that merges it.

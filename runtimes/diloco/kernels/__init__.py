@@ -50,9 +50,9 @@ _SIGNATURES: Final = {
     "finite": (_INT, (_POINTER, _SIZE)),
     "encode_bfloat16": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER)),
     "encode_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER)),
-    "place_float32": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT)),
-    "place_bfloat16": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT)),
-    "place_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _INT)),
+    "place_float32": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+    "place_bfloat16": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+    "place_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
     "squares": (ctypes.c_double, (_POINTER, _SIZE)),
     "combine": (ctypes.c_double, (_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER)),
     "nesterov": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _FLOAT, _FLOAT, _POINTER, _POINTER)),
@@ -118,21 +118,40 @@ def encode_int4(x: Floats, base: Floats | None, scales: Floats, packed: Bytes) -
     )
 
 
-def place_float32(x: Floats, base: Floats, out: Floats, mode: Mode) -> Status:
+class Squares:
+    """The sums of the squares of consecutive tensors in one array, in float64: filled by the `place` functions."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """`sizes`: values of each tensor. Raises ValueError for an empty one."""
+        if any(size < 1 for size in sizes):
+            raise ValueError(f"an empty tensor has no squares: {list(sizes)}")
+        self.ends = np.cumsum(sizes, dtype=np.uintp)
+        self.sums = np.zeros(len(sizes), np.float64)
+
+
+def place_float32(x: Floats, base: Floats, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
     """`base + x` or `base - x` into `out`, which may be `base`."""
     if mode not in (Mode.ADDED, Mode.SUBTRACTED):
         raise ValueError(f"float32 values are their own decoded form: nothing to do for {mode.name}")
     n = out.size
-    return Status(_loops["place_float32"](_at(x, np.float32, n), n, _at(base, np.float32, n), _at(out, np.float32, n, written=True), mode))
+    return Status(
+        _loops["place_float32"](
+            _at(x, np.float32, n), n, _at(base, np.float32, n), _at(out, np.float32, n, written=True), mode, *_sums(squares, n)
+        )
+    )
 
 
-def place_bfloat16(coded: NDArray[np.uint16], base: Floats | None, out: Floats, mode: Mode) -> Status:
+def place_bfloat16(coded: NDArray[np.uint16], base: Floats | None, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
     """Decode into `out`, which may be `base`. `base` is needed in the modes that name it."""
     n = out.size
-    return Status(_loops["place_bfloat16"](_at(coded, np.uint16, n), n, _base(base, mode, n), _at(out, np.float32, n, written=True), mode))
+    return Status(
+        _loops["place_bfloat16"](
+            _at(coded, np.uint16, n), n, _base(base, mode, n), _at(out, np.float32, n, written=True), mode, *_sums(squares, n)
+        )
+    )
 
 
-def place_int4(scales: Floats, packed: Bytes, base: Floats | None, out: Floats, mode: Mode) -> Status:
+def place_int4(scales: Floats, packed: Bytes, base: Floats | None, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
     """Decode into `out`, which may be `base`. `base` is needed in the modes that name it."""
     n = out.size
     return Status(
@@ -143,6 +162,7 @@ def place_int4(scales: Floats, packed: Bytes, base: Floats | None, out: Floats, 
             _base(base, mode, n),
             _at(out, np.float32, n, written=True),
             mode,
+            *_sums(squares, n),
         )
     )
 
@@ -177,6 +197,15 @@ def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, ra
             _at(out, np.float32, n, written=True),
         )
     )
+
+
+def _sums(squares: Squares | None, n: int) -> tuple[int | None, int | None]:
+    if squares is None:
+        return None, None
+    tensors = squares.ends.size
+    if not tensors or squares.ends[-1] != n:
+        raise ValueError(f"the tensors have {squares.ends[-1] if tensors else 0} values, the array {n}")
+    return _at(squares.ends, np.uintp, tensors), _at(squares.sums, np.float64, tensors, written=True)
 
 
 def _base(base: Floats | None, mode: Mode, n: int) -> int | None:

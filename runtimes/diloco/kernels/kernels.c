@@ -54,6 +54,46 @@ INLINE float placed(float v, float base, enum mode mode) {
 
 INLINE size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
+// --- norms -----------------------------------------------------------------------------------------------------------
+
+// Element i goes to lane i mod 16, with `before` elements before x[0]. Squares of float32 neither overflow nor vanish in double.
+INLINE void add_squares(const float *x, size_t n, size_t before, double lanes[LANES]) {
+  size_t i = 0;
+  for (; i < n && (before + i) % LANES; i++) lanes[(before + i) % LANES] += (double)x[i] * (double)x[i];
+  for (; i + LANES <= n; i += LANES)
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] += (double)x[i + (size_t)lane] * (double)x[i + (size_t)lane];
+  for (int lane = 0; i < n; i++, lane++) lanes[lane] += (double)x[i] * (double)x[i];
+}
+
+INLINE double total(const double lanes[LANES]) {
+  double sum = 0;
+  for (int lane = 0; lane < LANES; lane++) sum += lanes[lane];
+  return sum;
+}
+
+// The sums of squares of consecutive tensors, while an array is filled from its beginning to its end.
+struct squares {
+  const size_t *ends;  // of each tensor; the last is the array's
+  double *sums;        // of each tensor; NULL: not wanted
+  size_t tensor, start;
+  double lanes[LANES];
+};
+
+// x[from] to x[to - 1] have been filled.
+INLINE void note_squares(struct squares *s, const float *x, size_t from, size_t to) {
+  if (s->sums == NULL) return;
+  while (from < to) {
+    size_t end = least(to, s->ends[s->tensor]);
+    add_squares(x + from, end - from, from - s->start, s->lanes);
+    from = end;
+    if (end == s->ends[s->tensor]) {
+      s->sums[s->tensor++] = total(s->lanes);
+      s->start = end;
+      memset(s->lanes, 0, sizeof s->lanes);
+    }
+  }
+}
+
 // --- float32 ---------------------------------------------------------------------------------------------------------
 
 int LOOP(finite)(const float *x, size_t n) {
@@ -62,12 +102,16 @@ int LOOP(finite)(const float *x, size_t n) {
   return largest < INFINITE;
 }
 
-INLINE int place_float32(const float *x, size_t n, const float *base, float *out, enum mode mode) {
+INLINE int place_float32(const float *x, size_t n, const float *base, float *out, enum mode mode, struct squares *squares) {
   uint32_t in = 0, result = 0;
-  for (size_t i = 0; i < n; i++) {
-    in = larger(in, x[i]);
-    out[i] = placed(x[i], base[i], mode);
-    result = larger(result, out[i]);
+  for (size_t start = 0; start < n; start += PART) {
+    size_t end = start + least(PART, n - start);
+    for (size_t i = start; i < end; i++) {
+      in = larger(in, x[i]);
+      out[i] = placed(x[i], base[i], mode);
+      result = larger(result, out[i]);
+    }
+    note_squares(squares, out, start, end);
   }
   return in >= INFINITE ? INPUT_NOT_FINITE : result >= INFINITE ? RESULT_NOT_FINITE : OK;
 }
@@ -95,13 +139,17 @@ int LOOP(encode_bfloat16)(const float *x, const float *base, size_t n, uint16_t 
   return largest >= INFINITE ? INPUT_NOT_FINITE : largest >= 0x7f7f8000u ? RESULT_NOT_FINITE : OK;
 }
 
-INLINE int place_bfloat16(const uint16_t *coded, size_t n, const float *base, float *out, enum mode mode) {
+INLINE int place_bfloat16(const uint16_t *coded, size_t n, const float *base, float *out, enum mode mode, struct squares *squares) {
   uint32_t in = 0, result = 0;
-  for (size_t i = 0; i < n; i++) {
-    float v = float_of((uint32_t)coded[i] << 16);
-    in = larger(in, v);
-    out[i] = placed(v, mode == PLAIN || mode == NEGATED ? 0 : base[i], mode);
-    result = larger(result, out[i]);
+  for (size_t start = 0; start < n; start += PART) {
+    size_t end = start + least(PART, n - start);
+    for (size_t i = start; i < end; i++) {
+      float v = float_of((uint32_t)coded[i] << 16);
+      in = larger(in, v);
+      out[i] = placed(v, mode == PLAIN || mode == NEGATED ? 0 : base[i], mode);
+      result = larger(result, out[i]);
+    }
+    note_squares(squares, out, start, end);
   }
   return in >= INFINITE ? INPUT_NOT_FINITE : result >= INFINITE ? RESULT_NOT_FINITE : OK;
 }
@@ -159,7 +207,8 @@ INLINE uint32_t decode_block(float scale, const uint8_t *packed, const float *ba
   return result;
 }
 
-INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, const float *base, float *out, enum mode mode) {
+INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, const float *base, float *out, enum mode mode,
+                      struct squares *squares) {
   uint32_t result = 0;
   for (size_t start = 0; start < n; start += BLOCK) {
     float scale = scales[start / BLOCK];
@@ -180,54 +229,46 @@ INLINE int place_int4(const float *scales, const uint8_t *packed, size_t n, cons
       memcpy(out + start, values, count * sizeof(float));
     }
     result = largest > result ? largest : result;
+    note_squares(squares, out, start, start + count);
   }
   return result >= INFINITE ? RESULT_NOT_FINITE : OK;
 }
 
 // --- placing decoded values ------------------------------------------------------------------------------------------
-// `out` may be `base`. `base` is not read in the modes PLAIN and NEGATED.
+// `out` may be `base`. `base` is not read in the modes PLAIN and NEGATED. `sums`, unless it is NULL, gets the sum of the squares of
+// each of the tensors in `out`, which end at `ends`; none of them is empty.
 
-int LOOP(place_float32)(const float *x, size_t n, const float *base, float *out, int mode) {
-  return mode == ADDED ? place_float32(x, n, base, out, ADDED) : place_float32(x, n, base, out, SUBTRACTED);
+int LOOP(place_float32)(const float *x, size_t n, const float *base, float *out, int mode, const size_t *ends, double *sums) {
+  struct squares squares = {.ends = ends, .sums = sums};
+  return mode == ADDED ? place_float32(x, n, base, out, ADDED, &squares) : place_float32(x, n, base, out, SUBTRACTED, &squares);
 }
 
-int LOOP(place_bfloat16)(const uint16_t *coded, size_t n, const float *base, float *out, int mode) {
+int LOOP(place_bfloat16)(const uint16_t *coded, size_t n, const float *base, float *out, int mode, const size_t *ends, double *sums) {
+  struct squares squares = {.ends = ends, .sums = sums};
   switch (mode) {
-    case PLAIN: return place_bfloat16(coded, n, base, out, PLAIN);
-    case NEGATED: return place_bfloat16(coded, n, base, out, NEGATED);
-    case ADDED: return place_bfloat16(coded, n, base, out, ADDED);
-    default: return place_bfloat16(coded, n, base, out, SUBTRACTED);
+    case PLAIN: return place_bfloat16(coded, n, base, out, PLAIN, &squares);
+    case NEGATED: return place_bfloat16(coded, n, base, out, NEGATED, &squares);
+    case ADDED: return place_bfloat16(coded, n, base, out, ADDED, &squares);
+    default: return place_bfloat16(coded, n, base, out, SUBTRACTED, &squares);
   }
 }
 
-int LOOP(place_int4)(const float *scales, const uint8_t *packed, size_t n, const float *base, float *out, int mode) {
+int LOOP(place_int4)(const float *scales, const uint8_t *packed, size_t n, const float *base, float *out, int mode, const size_t *ends,
+                     double *sums) {
+  struct squares squares = {.ends = ends, .sums = sums};
   switch (mode) {
-    case PLAIN: return place_int4(scales, packed, n, base, out, PLAIN);
-    case NEGATED: return place_int4(scales, packed, n, base, out, NEGATED);
-    case ADDED: return place_int4(scales, packed, n, base, out, ADDED);
-    default: return place_int4(scales, packed, n, base, out, SUBTRACTED);
+    case PLAIN: return place_int4(scales, packed, n, base, out, PLAIN, &squares);
+    case NEGATED: return place_int4(scales, packed, n, base, out, NEGATED, &squares);
+    case ADDED: return place_int4(scales, packed, n, base, out, ADDED, &squares);
+    default: return place_int4(scales, packed, n, base, out, SUBTRACTED, &squares);
   }
 }
 
 // --- merge and outer step --------------------------------------------------------------------------------------------
 
-// Element i goes to lane i mod 16. Squares of float32 neither overflow nor vanish in double.
-INLINE void add_squares(const float *x, size_t n, double lanes[LANES]) {
-  size_t i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (int lane = 0; lane < LANES; lane++) lanes[lane] += (double)x[i + (size_t)lane] * (double)x[i + (size_t)lane];
-  for (int lane = 0; i < n; i++, lane++) lanes[lane] += (double)x[i] * (double)x[i];
-}
-
-INLINE double total(const double lanes[LANES]) {
-  double sum = 0;
-  for (int lane = 0; lane < LANES; lane++) sum += lanes[lane];
-  return sum;
-}
-
 double LOOP(squares)(const float *x, size_t n) {
   double lanes[LANES] = {0};
-  add_squares(x, n, lanes);
+  add_squares(x, n, 0, lanes);
   return total(lanes);
 }
 
@@ -253,7 +294,7 @@ double LOOP(combine)(const float *const *arrays, const float *factors, size_t m,
     }
     if (divisor != 1.0f)
       for (size_t i = 0; i < count; i++) o[i] /= divisor;
-    add_squares(o, count, lanes);
+    add_squares(o, count, 0, lanes);
   }
   return total(lanes);
 }

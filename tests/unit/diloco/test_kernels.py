@@ -90,3 +90,32 @@ def test_a_mode_that_needs_a_base_says_so() -> None:
         kernels.place_bfloat16(np.zeros(2, np.uint16), None, np.zeros(2, np.float32), Mode.ADDED)
     with pytest.raises(ValueError, match="PLAIN"):
         kernels.place_float32(np.zeros(2, np.float32), np.zeros(2, np.float32), np.zeros(2, np.float32), Mode.PLAIN)
+
+
+@pytest.mark.parametrize("level", ON_THIS_MACHINE)
+@pytest.mark.parametrize("sizes", [[1], [5000], [1, 15, 240, 256, 2049, 3, 4095], [2048, 2048, 7]])
+def test_squares_on_the_way_are_those_of_each_tensor_afterwards(level: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_loops", kernels._bound(level))
+    n = sum(sizes)
+    x, base = vectors(n, 2)
+    half = np.empty(n, np.uint16)
+    scales, packed = np.empty(-(-n // 256), np.float32), np.empty((n + 1) // 2, np.uint8)
+    assert kernels.encode_bfloat16(x, None, half) is kernels.encode_int4(x, None, scales, packed) is Status.OK
+    places: list[Callable[[Floats, kernels.Squares], Status]] = [
+        lambda out, found: kernels.place_float32(x, base, out, Mode.SUBTRACTED, found),
+        lambda out, found: kernels.place_bfloat16(half, None, out, Mode.NEGATED, found),
+        lambda out, found: kernels.place_int4(scales, packed, base, out, Mode.ADDED, found),
+    ]
+    for place in places:
+        out, found = np.empty(n, np.float32), kernels.Squares(sizes)
+        assert place(out, found) is Status.OK
+        parts = np.split(out, np.cumsum(sizes)[:-1])
+        assert found.sums.tolist() == [kernels.squares(part) for part in parts]
+
+
+def test_squares_are_of_the_whole_array() -> None:
+    x = np.zeros(8, np.float32)
+    with pytest.raises(ValueError, match="have 7 values, the array 8"):
+        kernels.place_float32(x, x, x.copy(), Mode.ADDED, kernels.Squares([3, 4]))
+    with pytest.raises(ValueError, match="empty"):
+        kernels.Squares([8, 0])
