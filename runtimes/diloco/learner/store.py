@@ -38,7 +38,8 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """New values of some tensors, with the type and order of elements that the framework keeps: for one `apply` or several."""
+    """New values of some tensors, with the type and order of elements that the framework keeps: for one `apply`, after which the program
+    may use up their memory."""
 
     names: tuple[str, ...]
     native: tuple[Any, ...] = field(repr=False)

@@ -191,3 +191,10 @@ def test_arrays_spread_over_devices_keep_their_placement() -> None:
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_bit_of_a_staged_leaf_is_kept() -> None:
+    # -0.0, the smallest subnormal, infinity, and a NaN with a payload
+    bits = np.array([0x80000000, 1, 0x7F800000, 0x7FC12345], np.uint32)
+    staged = TreeStore({"w": jnp.asarray(bits.view(np.float32))}).stage(["w"])
+    np.testing.assert_array_equal(staged.wait().view(np.uint32), bits)

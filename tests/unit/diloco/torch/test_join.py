@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import diloco.torch
 import numpy as np
 import pytest
 import torch
-from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training
+from builders.exchange import LocalLearner, LocalSyncer, Place, connection_of, job_file, training
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.leave import Leave
+from diloco.learner.session import Session
 from torch import nn
 
 
@@ -80,3 +85,29 @@ def test_a_program_is_told_which_parameters_were_overwritten(tmp_path: Path) -> 
     assert session.done
     assert len(told) > joined + 2, "in the course of the training, and at its end"
     assert all(torch.equal(average[name], parameter) for name, parameter in net.named_parameters())
+
+
+@pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
+def test_bfloat16_parameters_that_nothing_trains_leave_the_jobs_values_as_they_are(tmp_path: Path, compression: str) -> None:
+    place = Place(tmp_path, job_file(training(60, compression=compression)))
+    chance = np.random.default_rng(1)
+    seed = {name: chance.standard_normal(shape, np.float32) for name, shape in (("bias", (2,)), ("weight", (2, 3)))}
+    net = nn.Linear(3, 2, dtype=torch.bfloat16)
+    with LocalSyncer(place) as syncer:
+        seeder = Session.join(ArrayStore(seed), framework="numpy", environment=place.of_learner(syncer.address, "a"))
+        seeder._drain(signal.SIGTERM, None)
+        with pytest.raises(Leave):
+            seeder.close()
+        session = diloco.torch.join(net, optimizer=adam(net.parameters()), environment=place.of_learner(syncer.address, "b"))
+        with session:
+            for _ in session.batches(lambda numbers: numbers, 2):
+                threading.Event().wait(0.005)  # a step
+                session.step(tokens=2)
+        unit = syncer.unit("b")
+    assert unit is not None
+    assert unit.contributions > 10
+    held = connection_of(session).received()
+    assert held is not None
+    # Two fragments, each of one tensor. None of the values is one of bfloat16's.
+    assert {value.tobytes() for value in held} == {value.tobytes() for value in seed.values()}
+    assert not any(torch.equal(net.get_parameter(name).float(), torch.from_numpy(value)) for name, value in seed.items())

@@ -102,6 +102,41 @@ def test_a_stacked_parameter_is_exchanged_layer_by_layer() -> None:
     np.testing.assert_array_equal(store.read(["block.1.w"])["block.1.w"], np.ones((2, 3)))
 
 
+def test_parameters_in_any_order_of_memory_are_staged_and_overwritten() -> None:
+    module = nn.ParameterDict(
+        {
+            "last": nn.Parameter(torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)),
+            "turned": nn.Parameter(torch.arange(6.0).reshape(2, 3).T),
+            "part": nn.Parameter(torch.arange(12.0).reshape(3, 4)[:, ::2]),
+        }
+    )
+    strides = {name: parameter.stride() for name, parameter in module.items()}
+    store = ModuleStore(module)
+    before = {name: parameter.detach().numpy().copy() for name, parameter in module.items()}
+    for name, value in store.read(list(before)).items():
+        np.testing.assert_array_equal(value, before[name])
+    store.write({name: value + 1 for name, value in before.items()})
+    for name, parameter in module.items():
+        np.testing.assert_array_equal(parameter.detach().numpy(), before[name] + 1)
+        assert parameter.stride() == strides[name]
+
+
+def test_float32_parameters_are_handed_over_in_the_memory_that_they_were_staged_in() -> None:
+    store = ModuleStore(nn.Linear(2, 3))
+    first = store.stage(["weight", "bias"])
+    values = first.wait()
+    first.release()
+    assert np.shares_memory(store.stage(["bias", "weight"]).wait(), values)
+    with pytest.raises(RuntimeError, match="after release"):
+        first.wait()
+
+
+def test_the_parameters_of_tensors_are_named_as_in_the_module() -> None:
+    module = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2, 3)), "b": nn.Parameter(torch.zeros(3))})
+    store = ModuleStore(module, canonical={"w": Canonical("block.{layer}.w", stacked=True), "b": "bias"})
+    assert store.parameter_names(["block.1.w", "bias", "block.0.w"]) == ["w", "b"]
+
+
 def test_parameters_that_cannot_be_merged_are_refused_by_name() -> None:
     whole = nn.ParameterDict({"count": nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)})
     with pytest.raises(TypeError, match=r"'count' is torch\.int64"):
