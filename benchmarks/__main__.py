@@ -38,6 +38,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "strangers-memory": Benchmark("benchmarks.strangers_memory", ("strangers-memory",)),
     "allotment-stall": Benchmark("benchmarks.allotment_stall", ("allotment-stall",)),
     "competing-classes": Benchmark("benchmarks.competing_classes", ("competing-classes",)),
+    "ledger-exact": Benchmark("benchmarks.ledger_exact", ("ledger-exact",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
     "poison": Benchmark("benchmarks.poison", ("poison",)),
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
