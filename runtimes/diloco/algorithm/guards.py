@@ -48,8 +48,6 @@ RECENT: Final = 64
 """Merges whose losses are recent."""
 MOST_TOKENS_PER_STEP: Final = 1 << 32
 """No learner takes so many tokens in one local step; the largest batches known have some 10^8."""
-MOST_INTERVALS: Final = 1000
-"""No learner trains for so many sync intervals without adopting the fragment."""
 FORGET_AFTER: Final = 16
 """After so many merges in a row of which nothing was accepted, the job has changed, and its levels are learnt anew."""
 
@@ -147,8 +145,6 @@ class Guard:
         if tokens > MOST_TOKENS_PER_STEP * steps:
             claim = f"{plural(tokens, 'token')} in {plural(steps, 'step')}"
             return f"it claims {claim}; more than {MOST_TOKENS_PER_STEP} tokens in a step cannot be"
-        if steps > (most := MOST_INTERVALS * self._interval):
-            return f"it claims {steps} steps since it adopted the fragment; more than {most} ({MOST_INTERVALS} sync intervals) cannot be"
         if steps > reported + self._interval:
             return f"it claims {steps} steps since it adopted the fragment, and the learner has reported {reported} in all"
         return ""

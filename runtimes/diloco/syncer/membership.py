@@ -208,8 +208,8 @@ class Membership:
         peer = next((peer for peer, joined in self._peers.joined() if joined.holder == session.holder), None)
         if order.quarantined:
             message = (
-                f"attempt {session.attempt} of unit {session.unit} is quarantined, because its contributions were refused again and again "
-                f"although it took the job's parameters after each refusal; the last time: {order.refusal.message}"
+                f"attempt {session.attempt} of unit {session.unit} is quarantined: its contributions were refused again and again, "
+                f"although it took the job's parameters each time. The last one: {order.refusal.message}"
             )
             self._sessions.quarantine(session.unit, session.attempt, message)
             if peer is not None:

@@ -211,7 +211,6 @@ def test_a_job_that_has_changed_is_not_stopped() -> None:
     ("steps", "tokens", "reported", "why"),
     [
         (10, 2**64 - 1, 10, "more than 4294967296 tokens in a step cannot be"),
-        (24_001, 100, 10**9, "(1000 sync intervals) cannot be"),
         (50, 100, 20, "the learner has reported 20 in all"),
     ],
 )
@@ -221,7 +220,8 @@ def test_what_cannot_be_a_fact_is_named(steps: int, tokens: int, reported: int, 
 
 def test_the_largest_batches_and_late_reports_are_possible() -> None:
     guard = a_guard()
-    assert guard.impossible(24_000, MOST_TOKENS_PER_STEP, 24_000) == ""
+    assert guard.impossible(1, MOST_TOKENS_PER_STEP, 1) == ""
+    assert guard.impossible(10**6, 100, 10**6) == "", "a lone unit that was cut off for long must get its work in"
     assert guard.impossible(44, 100, 20) == ""  # reports may be a sync interval behind
 
 
