@@ -1,0 +1,47 @@
+"""[idle-drift] Parameters of a job that nobody trains, after 200 merges of each fragment: how many elements are other bits. None.
+
+One unit of float32 parameters seeds the job with values that no shorter type holds; one of bfloat16 and one of float16 take part. All step,
+report tokens, answer every pull and adopt every broadcast over loopback, and train nothing. Once for each compression. A model of a short
+type adopts rounded values: taken against anything but these, its contribution is a step of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from builders.idle_job import FRAGMENTS, run_idle_job
+
+from benchmarks.figure import Figure
+
+COMPRESSIONS = ("None", "BFloat16", "Int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    merges: int
+    """Of each fragment; not every unit answers in time for each."""
+    least: int
+    """Merges of each fragment that every unit must have been in; with fewer, nothing was measured."""
+
+
+FULL = Size(merges=500, least=200)
+SMOKE = Size(merges=20, least=1)
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    drifted: dict[str, int] = {}
+    fewest = size.merges
+    for compression in COMPRESSIONS:
+        with tempfile.TemporaryDirectory() as directory:
+            began, ended, taken = run_idle_job(Path(directory), (torch.bfloat16, torch.float16), compression, size.merges)
+        fewest = min(fewest, taken // FRAGMENTS)
+        drifted[compression] = sum(int((began[name].view(np.uint32) != ended[name].view(np.uint32)).sum()) for name in began)
+    value = sum(drifted.values())
+    details = {"drifted": drifted, "merges": fewest}
+    yield Figure("idle-drift", value, "elements", 0, not value and fewest >= size.least, len(COMPRESSIONS), details)
