@@ -117,17 +117,17 @@ def value_of(coding: Coding, data: Buffer, base: Array) -> Array:
     return _placed(coding, data, base.size, base, Mode.ADDED) if coding.delta else decode(coding, data, base.size)
 
 
-def outer_gradient(coding: Coding, data: Buffer, anchor: Array, squares: Squares | None = None) -> Array:
-    """`anchor` less the value that a payload stands for, in a new array: the opposite of the delta, if it is one against `anchor`.
-    `squares` gets the squares of its tensors on the way. Raises as `decode`."""
+def outer_gradient(coding: Coding, data: Buffer, anchor: Array, out: Array | None = None, squares: Squares | None = None) -> Array:
+    """`anchor` less the value that a payload stands for, in `out` or a new array: the opposite of the delta, if it is one against
+    `anchor`. `squares` gets the squares of its tensors on the way. Raises as `decode`."""
     if coding.delta:
-        return _placed(coding, data, anchor.size, None, Mode.NEGATED, squares)
-    return _placed(coding, data, anchor.size, anchor, Mode.SUBTRACTED, squares)
+        return _placed(coding, data, anchor.size, None, Mode.NEGATED, out, squares)
+    return _placed(coding, data, anchor.size, anchor, Mode.SUBTRACTED, out, squares)
 
 
-def rounding_error(coding: Coding, data: Buffer, x: Array) -> Array:
-    """What a payload of `x` lacks to be `x`, in a new array. Raises as `decode`."""
-    return _placed(coding, data, x.size, x, Mode.SUBTRACTED)
+def leave_rounding_error(coding: Coding, data: Buffer, x: Array) -> None:
+    """Leave in `x`, of which `data` is a payload, what the payload lacks to be `x`. Raises as `decode`."""
+    _placed(coding, data, x.size, x, Mode.SUBTRACTED, x)
 
 
 _BAD_PAYLOAD: Final = "the payload holds NaN or infinity"
@@ -151,12 +151,15 @@ def _payload(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
     return payload if payload.ctypes.data % 4 == 0 else payload.copy()
 
 
-def _placed(coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, squares: Squares | None = None) -> Array:
-    """Decode into a new array. See `Mode`."""
+def _placed(
+    coding: Coding, data: Buffer, n: int, base: Array | None, mode: Mode, out: Array | None = None, squares: Squares | None = None
+) -> Array:
+    """Decode into `out`, which may be `base`, or a new array. See `Mode`."""
     payload = _payload(coding, data, n)
     if base is not None:
         base = np.ascontiguousarray(base)
-    out = np.empty(n, np.float32)
+    if out is None:
+        out = np.empty(n, np.float32)
     match coding:
         case Coding.FLOAT32:
             assert base is not None

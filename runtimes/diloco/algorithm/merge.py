@@ -50,8 +50,9 @@ def merge(
     weights: Sequence[float],
     method: MergeMethod,
     embeddings: MergeMethod,
+    out: Array | None = None,
 ) -> Array:
-    """The merged outer gradient of a fragment, float32 [size]; one contribution alone is returned as it is, not copied.
+    """The merged outer gradient of a fragment, float32 [size], in `out` or a new array; one contribution alone is returned as it is.
 
     `deltas`: per contribution, float32 [size]. `norms`: per contribution, what `norms()` says of its delta. `weights`: per contribution,
     positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest is averaged.
@@ -65,13 +66,13 @@ def merge(
         raise ValueError(f"weights must be positive and finite: {list(weights)}")
     if len(deltas) == 1:
         return deltas[0]
-    merged = np.empty(fragment.size, np.float32)
+    merged = np.empty(fragment.size, np.float32) if out is None else out
     for i, (tensor, where) in enumerate(fragment.slices()):
-        parts, out = [d[where] for d in deltas], merged[where]
+        parts, into = [d[where] for d in deltas], merged[where]
         if len(tensor.shape) < 2 or (embeddings if tensor.embedding else method) == "Average":
-            weighted_average(parts, weights, out)
+            weighted_average(parts, weights, into)
         else:
-            rda(parts, [x[i] for x in norms], weights, out)
+            rda(parts, [x[i] for x in norms], weights, into)
     return merged
 
 

@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Buffer, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +27,15 @@ from diloco.algorithm.events import Close, Offer, Reason, Refusal
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
+from diloco.algorithm.spare import SpareArrays
 from diloco.kernels import Squares
 from diloco.wording import plural
 
 Array = NDArray[np.float32]
+
+
+_EXCHANGES_IN_FLIGHT: Final = 2
+"""Contributions for which memory is kept, by units of the last merge: tau + 1 exchanges may be open, and rarely more than two are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class Shard:
         self._residual: list[Array | None] = []
         self._accepted: defaultdict[int, dict[str, Decoded]] = defaultdict(dict)
         """By outer step of the exchange and by unit: contributions that wait for their order."""
+        self._spare = SpareArrays(max(fragment.size for fragment in self.fragments))
+        """Memory of contributions: it goes back here when they are merged."""
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -157,7 +165,7 @@ class Shard:
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
         squares = Squares([tensor.size for tensor in self.fragments[offer.fragment].tensors])
-        delta = codec.outer_gradient(offer.coding, payload, anchor, squares)
+        delta = codec.outer_gradient(offer.coding, payload, anchor, self._spare.take(anchor.size), squares)
         return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
 
     def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
@@ -193,9 +201,11 @@ class Shard:
             )
         given = [self._accepted[close.t][unit] for unit in close.units]
         how = self._merge
-        delta = merge(self.fragments[p], [d.delta for d in given], [d.norms for d in given], close.weights, how.method, how.embeddings)
+        deltas, room = [d.delta for d in given], self._spare.take(self.fragments[p].size)
+        delta = merge(self.fragments[p], deltas, [d.norms for d in given], close.weights, how.method, how.embeddings, room)
         onto = self._residual[p] if self.coding.delta else self.value(p)
         stepped = nesterov(delta, self._momentum[p], onto, self._optimizer.learning_rate, self._optimizer.momentum)
+        self._spare.give(room)
         if stepped is None or (coded := self._code(p, stepped[0])) is None:
             return None
         payload, value, residual = coded
@@ -204,7 +214,11 @@ class Shard:
 
     def install(self, close: Close, update: Update | None) -> None:
         """Put the result of `compute` in place, and forget the contributions. Instant."""
-        self._accepted.pop(close.t, None)
+        given = self._accepted.pop(close.t, {})
+        self._spare.keep(_EXCHANGES_IN_FLIGHT * len(close.units))
+        for unit in close.units:
+            if unit in given:
+                self._spare.give(given[unit].delta)
         if update is not None:
             p = update.fragment
             self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
@@ -221,7 +235,8 @@ class Shard:
             if self.coding is not Coding.INT4_DELTA:
                 return payload, value, None
             # Levels are coarse: without the residual, updates below half a level would be lost each time.
-            return payload, value, _frozen(codec.rounding_error(self.coding, payload, stepped))
+            codec.leave_rounding_error(self.coding, payload, stepped)
+            return payload, value, _frozen(stepped)
         except codec.NonFiniteError:
             return None
 
