@@ -137,7 +137,7 @@ class Shard:
         self._residual = list(residual)
 
     def seed(self, values: Sequence[Array]) -> Refusal | None:
-        """Take the job's first parameters: one float32 [size] per fragment, by index. They are copied.
+        """Take the job's first parameters: one float32 [size] per fragment, by index. The caller gives them away.
 
         Refused if there are parameters already (STALE), for a wrong number or shape (BAD_SIZE), for NaN or infinity (NON_FINITE).
         """
@@ -151,7 +151,7 @@ class Shard:
             if not codec.finite(value):
                 names = ", ".join(x.name for x, where in fragment.slices() if not codec.finite(value[where]))
                 return Refusal(Reason.NON_FINITE, f"the seed holds NaN or infinity in {names}")
-        self._values = [_frozen(np.array(value, np.float32)) for value in values]
+        self._values = [_frozen(np.ascontiguousarray(value, np.float32)) for value in values]
         self._momentum = [_frozen(np.zeros(fragment.size, np.float32)) for fragment in self.fragments]
         self._residual = [None] * len(self.fragments)
         return None
