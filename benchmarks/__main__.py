@@ -45,6 +45,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
+    "bytes-per-step": Benchmark("benchmarks.bytes_per_step", ("bytes-per-step-None", "bytes-per-step-BFloat16", "bytes-per-step-Int4")),
+    "pause": Benchmark("benchmarks.pause", ("pause-memory", "pause-writes")),
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
     "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),
 }
@@ -58,6 +60,10 @@ SIZES: Mapping[str, Benchmark] = {
     "loop-lag": Benchmark("benchmarks.sizes.loop_lag", ("loop-lag",)),
     "syncer-memory": Benchmark("benchmarks.sizes.syncer_memory", ("syncer-memory",)),
     "step-tax": Benchmark("benchmarks.sizes.step_tax", ("step-tax-torch", "step-tax-torch-axes", "step-tax-jax", "step-tax-jax-axes")),
+    "link-heal": Benchmark("benchmarks.sizes.link_heal", ("link-heal-join", "link-heal-outage")),
+    "uplink-overload": Benchmark(
+        "benchmarks.sizes.uplink_overload", ("uplink-overload-1.05", "uplink-overload-1.2", "uplink-overload-2.0")
+    ),
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
 }
 """`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""

@@ -20,7 +20,7 @@ from diloco.algorithm.codec import Coding, encode
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, ToLearner, Welcome
-from diloco.protocol.framing import CHUNK_BYTES, Transfer
+from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.changes import Changes
 from diloco.syncer.engine import Engine
@@ -30,6 +30,7 @@ from diloco.syncer.service import Service
 from diloco.syncer.sessions import UnitSession
 
 JOB_UID = "bench"
+MIB = 1 << 20
 BARE = "/bench.Wire/Exchange"
 
 
@@ -82,7 +83,7 @@ def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
 
 async def serve(tls: TlsFiles, address: str, messages: int, size: int) -> None:
     server = grpc.aio.server(options=server_options(Keepalive()))
-    engine = AnsweringEngine(messages * CHUNK_BYTES // 4)
+    engine = AnsweringEngine(messages * MIB // 4)
     rpc.serve(Service(cast("Engine", engine), JOB_UID, Changes()), server)
     server.add_generic_rpc_handlers((bare(messages, size),))
     server.add_secure_port(address, server_credentials(tls))

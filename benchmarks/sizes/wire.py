@@ -29,7 +29,7 @@ from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox, Received, Welcomed
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import Chunk, Hello, Tensor
-from diloco.protocol.framing import CHUNK_BYTES, split
+from diloco.protocol.framing import split
 from diloco.protocol.pieces import to_wire
 from diloco.protocol.tls import TlsFiles
 
@@ -39,6 +39,7 @@ from benchmarks.offspring import die_with_parent
 from benchmarks.wire_syncer import BARE, JOB_UID
 
 LIMIT = 0.8
+MIB = 1 << 20
 UNIT = "u-0"
 TIMEOUT = 60.0
 JOB = JobFile(name="bench", namespace="default", uid=JOB_UID, training=Training(steps=1, fragments=1, sync_interval=1, overlap_steps=0))
@@ -48,7 +49,7 @@ class Learner:
     """A real connection, and a model of one fragment."""
 
     def __init__(self, address: str, tls: TlsFiles, mebibytes: int) -> None:
-        self._store = ArrayStore({"w": np.ones((mebibytes * CHUNK_BYTES // 4 // 256, 256), np.float32)})
+        self._store = ArrayStore({"w": np.ones((mebibytes * MIB // 4 // 256, 256), np.float32)})
         layout = Layout(self._store.specs())
         self.fragments: tuple[Fragment, ...] = make_fragments(layout, 1)
         self._inbox = Inbox(0)
@@ -114,7 +115,7 @@ def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    (first, *_) = split(Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, steps=1, tokens=1), bytes(mebibytes * CHUNK_BYTES))
+    (first, *_) = split(Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, steps=1, tokens=1), bytes(mebibytes * MIB))
     size = len(to_wire(first))
     command = ["-m", "benchmarks.wire_syncer", str(certificates.syncer().folder), address, str(mebibytes), str(size)]
     process = subprocess.Popen([sys.executable, *command], cwd=ROOT, preexec_fn=die_with_parent)

@@ -143,6 +143,12 @@ class Connection:
         with self._lock:
             return [self._bases[i][1] for i in range(len(self._fragments))] if len(self._bases) == len(self._fragments) else None
 
+    @property
+    def queued_pushes(self) -> int:
+        """Pushes that wait or are under way."""
+        with self._lock:
+            return self._outbox.pushes if self._outbox is not None else 0
+
     def evaluated(self, evaluation: Evaluation) -> None:
         """Report the held-out loss. Dropped if there is no stream."""
         with self._lock:

@@ -1,12 +1,15 @@
-"""The gRPC options of both ends in one place, because their time-outs depend on each other."""
+"""The gRPC options of both ends in one place, because their time-outs depend on each other.
+
+See docs/decisions/0150-bad-links.md.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diloco.protocol.framing import CHUNK_BYTES
+from diloco.protocol.framing import MOST_CHUNK_BYTES
 
-MAX_MESSAGE_BYTES = 64 * CHUNK_BYTES
+MAX_MESSAGE_BYTES = 16 * MOST_CHUNK_BYTES
 """Bound of one message. Chunks stay far below; Hello and Welcome carry the whole layout (some 100 bytes per tensor)."""
 CONNECT_TIMEOUT_MS = 5000
 """How long one attempt to connect may take (gRPC calls it the minimum reconnect back-off)."""
@@ -25,7 +28,11 @@ class Keepalive:
 
 
 def options(keepalive: Keepalive) -> list[tuple[str, int]]:
-    """Options for a channel or a server. Both ends ping, so both ends allow the other's pings."""
+    """Options for a channel or a server. Both ends ping, so both ends allow the other's pings.
+
+    Without the probe of gRPC a stream's window holds one message. The probe takes the queue of a narrow link for the length of the link,
+    and has 4 MiB under way, which then come seconds too late; on a fast link it costs half of the speed.
+    """
     every = int(keepalive.every * 1000)
     return [
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -33,6 +40,7 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", every),
         ("grpc.keepalive_timeout_ms", int(keepalive.timeout * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", min(every, 1000)),

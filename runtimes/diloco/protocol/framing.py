@@ -15,8 +15,11 @@ from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.pieces import Piece
 from diloco.wording import plural
 
-CHUNK_BYTES = 1 << 20
+LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 64 << 10, 4 << 20
 """Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
+CHUNKS = 8
+"""Chunks of one payload, between these sizes. About so much of a payload is under way at a time, as `channel` keeps gRPC's windows small:
+what is behind it on the link, or shall be cancelled, waits for an eighth of the payload or two. And it takes no more round trips."""
 
 OPEN_TRANSFERS = 2
 """Transfers of one stream that may be under way at a time: a peer cannot make this process reserve memory for the whole model."""
@@ -34,10 +37,11 @@ class Transfer:
     payload: memoryview
 
 
-def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int = CHUNK_BYTES) -> Iterator[Piece]:
-    """`payload` as chunks of at most `size` bytes that carry `header`'s other fields; an empty payload is one empty chunk. Nothing is
-    copied: `payload` must not change until all are sent."""
+def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | None = None) -> Iterator[Piece]:
+    """`payload` as chunks of at most `size` bytes (None: see CHUNKS) that carry `header`'s other fields; an empty payload is one empty
+    chunk. Nothing is copied: `payload` must not change until all are sent."""
     view = memoryview(payload).cast("B")
+    size = size or min(max(-(-len(view) // CHUNKS), LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
     for offset in range(0, max(1, len(view)), size):
         of_piece = Chunk()
         of_piece.CopyFrom(header)

@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from builders.chunks import piece_of
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.protocol.framing import OPEN_TRANSFERS, Assembler, FramingError, cancellation, is_last, split
+from diloco.protocol.framing import (
+    LEAST_CHUNK_BYTES,
+    MOST_CHUNK_BYTES,
+    OPEN_TRANSFERS,
+    Assembler,
+    FramingError,
+    cancellation,
+    is_last,
+    split,
+)
 from diloco.protocol.pieces import Piece
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,3 +141,11 @@ def test_a_peer_cannot_open_more_transfers_than_the_limit() -> None:
 def test_the_last_chunk_is_known_by_its_end() -> None:
     assert [is_last(chunk) for chunk in split(push(), b"aabbc", 2)] == [False, False, True]
     assert [is_last(chunk) for chunk in split(push(), b"", 2)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("size", "chunk"),
+    [(1, 1), (LEAST_CHUNK_BYTES + 1, LEAST_CHUNK_BYTES), (8 << 20, 1 << 20), (100 << 20, MOST_CHUNK_BYTES)],
+)
+def test_a_chunk_is_an_eighth_of_the_payload_within_limits(size: int, chunk: int) -> None:
+    assert len(next(split(push(), bytes(size))).data) == chunk

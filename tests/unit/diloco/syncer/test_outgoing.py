@@ -7,13 +7,13 @@ import pytest
 from builders.chunks import as_to_learner
 from diloco.algorithm.codec import Coding
 from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
-from diloco.protocol.framing import CHUNK_BYTES
+from diloco.protocol.framing import LEAST_CHUNK_BYTES
 from diloco.protocol.pieces import Piece
 from diloco.syncer.outgoing import Outgoing, Version
 
 TAU = 2
 VALUE = memoryview(bytes(16))
-TWO_CHUNKS = memoryview(bytes(2 * CHUNK_BYTES))
+TWO_CHUNKS = memoryview(bytes(2 * LEAST_CHUNK_BYTES))
 
 
 def version(t: int, base: int, fragment: int = 0, delta: bytes = b"dddd", value: memoryview = VALUE) -> Version:
@@ -232,7 +232,7 @@ async def test_a_pull_whose_exchange_is_over_is_not_sent() -> None:
 
 async def test_work_overtakes_a_large_fragment_between_two_chunks() -> None:
     outgoing = Outgoing()
-    outgoing.broadcast(whole(1, value=memoryview(bytes(3 * CHUNK_BYTES))))
+    outgoing.broadcast(whole(1, value=memoryview(bytes(3 * LEAST_CHUNK_BYTES))))
     stream = outgoing.messages()
     await take(stream, 1)
     outgoing.urgent(ToLearner(work=Work(end=5)))

@@ -1,0 +1,99 @@
+"""A real syncer and real learners, some of them behind a narrow link."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import grpc
+from diloco import contract
+from diloco.algorithm.codec import coding_for, payload_bytes
+from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+
+from benchmarks.exchange_rig import ExchangeRig, Workload
+from benchmarks.fixed_step_learner import shapes
+
+INTERVAL = 0.1
+"""Seconds between two reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLine:
+    """One step of a learner."""
+
+    ended: float
+    """Seconds of the monotonic clock."""
+    queued: int
+    """Pushes that waited or were under way after it."""
+    written: int
+    """How often a fragment was overwritten in it."""
+
+
+class LinkRig(ExchangeRig):
+    """Fragments P = H = 24, as usual, so that there is a pull at every outer step."""
+
+    def __init__(self, directory: Path, workload: Workload, training: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(directory, workload, training)
+        self._folder = directory
+
+    def start_link_learner(self, unit: str, address: str) -> subprocess.Popen[bytes]:
+        """A learner that finds the syncer at `address`."""
+        workload = self.workload
+        command = ["-m", "benchmarks.link_learner", str(self._lines(unit)), str(self.pause_file(unit))]
+        return self._start(
+            unit,
+            [*command, "--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds)],
+            {
+                contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
+                contract.ENV_UNIT: unit,
+                contract.ENV_ATTEMPT: "1",
+                contract.ENV_SYNCER_ADDRESS: address,
+            },
+        )
+
+    def pause_file(self, unit: str) -> Path:
+        """While it exists, the unit's program takes no step."""
+        return self._folder / f"{unit}.pause"
+
+    def lines(self, unit: str) -> list[StepLine]:
+        """The unit's steps so far."""
+        path = self._lines(unit)
+        whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
+        fields = [line.split() for line in whole if line.endswith("\n")]
+        return [StepLine(float(ended), int(queued), int(written)) for ended, queued, written in fields]
+
+    def reports(self) -> Iterator[Report]:
+        """The syncer's reports. Raises RuntimeError with the logs when they end, or too many come."""
+        with self.certificates.channel(self.address, self.certificates.operator()) as channel:
+            try:
+                yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=INTERVAL), wait_for_ready=True)
+            except grpc.RpcError as error:
+                raise RuntimeError(f"the syncer's reports ended\n{self.logs()}") from error
+
+    def report(self, reports: Iterator[Report], condition: Callable[[Report], bool], steps: int) -> Report:
+        """The first report that fulfils `condition`. Raises RuntimeError with the logs if none comes in the time of so many outer steps."""
+        for _ in range(int(self.workload.timeout(steps) / INTERVAL)):
+            if condition(report := next(reports)):
+                return report
+        raise RuntimeError(f"the syncer does not report what is waited for, at outer step {report.t}\n{self.logs()}")
+
+    def payload(self) -> int:
+        """Bytes of the largest fragment in the job's coding."""
+        layout = Layout(TensorSpec(name, shape) for name, shape in shapes(self.workload.mebibytes).items())
+        training = self.job.training
+        return max(payload_bytes(coding_for(training.compression), f.size) for f in make_fragments(layout, training.fragments))
+
+    def _lines(self, unit: str) -> Path:
+        return self._folder / f"{unit}.lines"
+
+
+def unit_of(report: Report, unit: str) -> UnitReport:
+    """The report of one unit; an empty one if the syncer does not know it yet."""
+    return next((one for one in report.units if one.unit == unit), UnitReport())
