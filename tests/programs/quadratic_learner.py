@@ -11,6 +11,7 @@ QUADRATIC_LAYOUT       "other": a model of other shapes, which a running job mus
 QUADRATIC_NAN_AT_STEP  from this local step on the parameters are NaN
 QUADRATIC_CRASH_AT_STEP  raise at this local step
 QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT  only in this unit and its first attempt
+QUADRATIC_TOKENS       "varied": sample n has 1 + n % 31 tokens, and not 16 each, so that a sum tells which samples are in it
 QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers"} a step to this file
 """
 
@@ -66,10 +67,16 @@ def main() -> None:
                 for weight in model.weights.values():
                     weight.fill(np.nan)
             time.sleep(max(0.0, deadline - time.monotonic()))
-            session.step(tokens=len(numbers) * TOKENS_PER_SAMPLE, loss=loss)
+            session.step(tokens=_tokens(numbers), loss=loss)
             _trace(session, numbers)
         if session.done:
             session.evaluate(model.loss(), tokens=1000)
+
+
+def _tokens(numbers: NDArray[np.int64]) -> int:
+    if os.environ.get("QUADRATIC_TOKENS") == "varied":
+        return int((1 + numbers % 31).sum())
+    return len(numbers) * TOKENS_PER_SAMPLE
 
 
 def _misbehave_at(kind: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -11,12 +12,11 @@ import pytest
 from builders.exchange import Place, Processes, job_file, traced, training, unit_in, until
 from diloco.contract import Exit
 from diloco.protocol.diloco_pb2 import Report, UnitReport
+from diloco.syncer.snapshots import SnapshotStore, check_snapshot
 
 pytestmark = pytest.mark.slow
 
 LONG = 1_000_000
-TOKENS_PER_SAMPLE = 16
-"""As in tests/programs/quadratic_learner.py."""
 
 
 @pytest.fixture
@@ -60,24 +60,32 @@ def test_a_killed_learner_delays_no_other_and_its_successor_takes_over(processes
     until(lambda: following in {n for line in traced(trace) for n in line["numbers"]}, "its open work to be trained")
 
 
-def test_a_killed_syncer_goes_on_from_its_snapshot_and_the_job_completes(processes: Processes) -> None:
-    shorten(processes, 240)
+def test_killed_syncer_goes_on_from_its_snapshot_and_tokens_are_those_that_the_programs_counted(
+    processes: Processes, tmp_path: Path
+) -> None:
+    shorten(processes, 400)
+    learner = functools.partial(processes.learner, QUADRATIC_TRACE=str(tmp_path / "trace"), QUADRATIC_TOKENS="varied")
     first = processes.syncer()
-    learners = [processes.learner(unit) for unit in ("a-0", "b-0")]
+    stays, dies = (learner(unit) for unit in ("a-0", "b-0"))
     processes.report(lambda r: r.snapshot_t >= 40 and contributing("a-0", "b-0")(r), "a snapshot and two contributing units")
     first.signal(signal.SIGKILL)
     first.wait()
-    assert [learner.process.poll() for learner in learners] == [None, None]
+    assert [one.process.poll() for one in (stays, dies)] == [None, None]
     second = processes.syncer()
-    assert [learner.wait() for learner in learners] == [Exit.COMPLETE, Exit.COMPLETE]
+    processes.report(contributing("a-0", "b-0"), "both contribute again")
+    dies.signal(signal.SIGKILL)
+    successor = learner("b-0", attempt=2)
+    assert [one.wait() for one in (stays, successor)] == [Exit.COMPLETE, Exit.COMPLETE]
     assert second.wait() == Exit.COMPLETE
     result = processes.place.result
     assert result is not None
-    assert (result.step, result.held_out_loss is not None) == (240, True)
-    # counted once: whole batches of 4 samples, and the sum of the units
-    assert result.tokens == sum(unit.tokens for unit in result.units)
-    assert result.tokens % (4 * TOKENS_PER_SAMPLE) == 0
-    assert result.tokens <= TOKENS_PER_SAMPLE * 4 * sum(unit.steps for unit in result.units)
+    assert (result.step, result.held_out_loss is not None) == (400, True)
+    newest = SnapshotStore(processes.place.state / "snapshots", keep=2).paths()[0]
+    committed = {n for start, end in check_snapshot(newest)["meta"]["ledger"]["committed"] for n in range(start, end)}
+    drawn = {n for line in traced(tmp_path / "trace") for n in line["numbers"]}
+    assert committed < drawn, "of the last steps, some fragments have merged nothing"
+    # The programs count 1 + n % 31 tokens for sample n. What they reported in batches adds up to the samples of the ledger, once each.
+    assert result.tokens == sum(1 + n % 31 for n in committed) == sum(unit.tokens for unit in result.units)
 
 
 def test_a_frozen_learner_is_noticed_and_comes_back_when_it_thaws(processes: Processes) -> None:
