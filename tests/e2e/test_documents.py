@@ -69,7 +69,7 @@ def a_checkout(folder: Path) -> Path:
     """What the commands need of this repository, with this one's programs."""
     checkout = folder / "checkout"
     checkout.mkdir()
-    for name in ("Makefile", "pyproject.toml", "uv.lock", "README.md"):
+    for name in ("Makefile", "pyproject.toml", "uv.lock", "hatch_build.py", "README.md"):
         shutil.copy2(ROOT / name, checkout)
     for name in ("examples", "helm", "crds", "hack"):
         shutil.copytree(ROOT / name, checkout / name)
