@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -169,7 +170,9 @@ def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_do
         shown = reader.type("docs/guide.md#logs-also-after-the-end")
         assert "crash as requested at this step" in next(said for command, said in shown.items() if " -p " in command)
         reader.type(f"{guide}/2")
-        assert "unit v5p-0 contributes again after " in reader.shell.type("kubectl diloco drain bytes-lm v5p-0 --timeout 2m")
+        drained = reader.shell.type("kubectl diloco drain bytes-lm v5p-0 --timeout 2m").splitlines()
+        assert drained[0] == "pod/bytes-lm-v5p-0-a1-0 evicted"
+        assert re.fullmatch(r"unit v5p-0 contributes again after .*; failures on its restart budget: 0", drained[-1])
         reader.shell.type("kubectl patch storageclass diloco-local --patch '{\"allowVolumeExpansion\": true}'")
         reader.type("docs/guide.md#a-full-volume")
         shown = reader.type("docs/stopping.md#suspend-and-resume")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from builders.local_jobs import a_fleet, a_quadratic_job
 from safetensors.numpy import load_file
 
 pytestmark = pytest.mark.timeout(420)
+CRASHED = "RuntimeError: crash as requested at this step\n"
 
 
 def contribute(count: int) -> Any:
@@ -44,8 +45,88 @@ def is_true(how: str) -> Any:
     return lambda job: bool(job) and any(c["type"] == how and c["status"] == "True" for c in job["status"]["conditions"])
 
 
-async def goes_on_fails_and_is_retried(plane: ControlPlane, cluster: KubeCluster, diloco: Callable[..., Awaitable[str]]) -> int:
-    """The complete job `quad` goes on with more steps, fails, is retried in vain, then with a better template. Its steps at the end."""
+@dataclass(frozen=True)
+class JobAtWork:
+    """The job `quad` and what acts on it. Each function below is a part of its life, and begins where the one before ends."""
+
+    plane: ControlPlane
+    cluster: KubeCluster
+    folder: Path
+
+    async def diloco(self, *args: str) -> str:
+        """What `kubectl diloco ARGS` prints."""
+        return (await asyncio.to_thread(self.plane.kubectl, "diloco", *args)).stdout
+
+
+async def trains_on_after_a_crash(job: JobAtWork) -> None:
+    crash = {"QUADRATIC_CRASH_AT_STEP": 30, "QUADRATIC_CRASH_UNIT": "v5p-1"}
+    await job.cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20, **crash}))
+    await job.cluster.job("quad", lambda obj: contribute(3)(obj) and attempts(obj) == {"v5p-0": 1, "v5p-1": 2, "h100-0": 1})
+    assert (await job.diloco("logs", "quad", "v5p-1", "-p")).endswith(CRASHED)
+    shown = await job.diloco("status", "quad")
+    assert "\n  Training (QuorumContributing): 3 of 3 learners contribute\n" in shown
+    assert listed(job.plane) == ["quad", "Training", "QuorumContributing", "3", "3"]
+    assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
+
+    said = await job.diloco("export", "quad", "-o", str(job.folder / "running.safetensors"))
+    assert f"{job.folder}/running.safetensors: " in said
+    assert "of job quad, sha256 " in said
+
+
+async def is_suspended_exported_and_resumed(job: JobAtWork) -> None:
+    plane, cluster, folder = job.plane, job.cluster, job.folder
+    said = await job.diloco("suspend", "quad", "--wait", "--timeout", "2m")
+    assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
+    parked = (await cluster.job("quad", contribute(0)))["status"]["progress"]["step"]
+    assert listed(plane) == ["quad", "Suspended", "Suspended", "0", "0"]
+    assert of_job(plane, "pods") == ["pod/quad-v5p-1-a1-0"], "what ended by itself stays, and nothing else"
+
+    (folder / "parked").mkdir()
+    said = await job.diloco("export", "quad", "-o", str(folder / "parked"))
+    assert f"outer step {parked} of job quad" in said
+    assert load_file(folder / "parked" / "model.safetensors").keys() == load_file(folder / "running.safetensors").keys()
+    unknown = await asyncio.to_thread(plane.kubectl, "diloco", "export", "quad", "--step", "7", check=False)
+    assert unknown.returncode == 1
+    assert "there is no snapshot of outer step 7 in " in unknown.stderr
+    assert f"outer steps {parked}, " in unknown.stderr
+    assert unfinished(folder) == []
+    left = plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/component=export")["items"]
+    assert [pod for pod in left if "deletionTimestamp" not in pod["metadata"]] == []
+
+    said = await job.diloco("resume", "quad", "--wait", "--timeout", "2m")
+    assert said.splitlines()[-1].startswith("dilocojob.diloco.dev/quad trains: ")
+    resumed = (await cluster.job("quad", contribute(3)))["status"]
+    assert resumed["progress"]["step"] >= parked
+    line = r"^  newest snapshot: outer step (\d+), in claim quad-syncer, snapshots/snapshot-\d+-t\1 \(safetensors\); "
+    newest = re.search(line, await job.diloco("status", "quad"), re.MULTILINE)
+    assert newest is not None
+    assert int(newest[1]) >= resumed["model"]["step"], "the job trains on meanwhile"
+
+
+async def completes(job: JobAtWork) -> None:
+    """The pods stay, and so do their logs."""
+    plane, cluster = job.plane, job.cluster
+    steps = (await cluster.job("quad"))["status"]["progress"]["step"] + 100
+    await cluster.change("quad", {"training": {"steps": steps}})
+    await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
+    assert listed(plane)[:3] == ["quad", "Complete", "StepsReached"]
+    ended = {unit: f"pod/quad-{unit}-a{attempt}-0" for unit, attempt in attempts(await cluster.job("quad")).items()}
+    for pod in (*ended.values(), "pod/quad-syncer"):
+        await cluster.kubectl("wait", pod, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    assert of_job(plane, "pods") == sorted([*ended.values(), "pod/quad-v5p-1-a1-0", "pod/quad-syncer"])
+    ledger = "samples of sequence numbers 0 to"
+    assert ledger in await cluster.kubectl("logs", "quad-syncer")
+    assert ledger in await job.diloco("logs", "quad", "syncer", "-f")
+    assert await job.diloco("logs", "quad", "v5p-0") == await cluster.kubectl("logs", ended["v5p-0"])
+    assert (await job.diloco("logs", "quad", "v5p-1", "-p")).endswith(CRASHED)
+
+    said = await job.diloco("export", "quad", "-n", "default", "-o", str(job.folder / "complete.safetensors"))
+    assert f"outer step {steps} of job quad, sha256 " in said
+
+
+async def goes_on_fails_and_is_retried(job: JobAtWork) -> int:
+    """The complete job goes on with more steps, fails, is retried in vain, then with a better template. Its steps at the end."""
+    plane, cluster, diloco = job.plane, job.cluster, job.diloco
 
     def patched(**spec: Any) -> str:
         return plane.kubectl("patch", "dlj/quad", "--type=merge", "-p", json.dumps({"spec": spec})).stdout
@@ -91,102 +172,40 @@ async def goes_on_fails_and_is_retried(plane: ControlPlane, cluster: KubeCluster
     return steps
 
 
-async def test_a_unit_is_drained_and_a_job_suspended_resumed_read_to_its_end_and_retried(tmp_path: Path) -> None:
+async def leaves_its_model_when_it_is_deleted(job: JobAtWork, steps: int) -> None:
+    """Without another word the model goes with the job. It is kept, and then in the way of a job of its name only."""
+    plane, cluster = job.plane, job.cluster
+    model = (await cluster.job("quad"))["status"]["model"]
+    assert model["path"].endswith(f"-t{steps}")
+    where = f"The model is in claim quad-syncer, {model['path']} (safetensors); the claim"
+    assert f"{where} is deleted with the job (syncer.storage.retain: Delete)\n" in await job.diloco("status", "quad")
+    assert "\n  the model as one file: kubectl diloco export quad -n default -o" in await job.diloco("status", "quad")
+    await cluster.change("quad", {"syncer": {"storage": {"retain": "Keep"}}})
+    await cluster.kubectl("wait", "dlj/quad", "--for=jsonpath={.status.model.retain}=Keep", "--timeout=60s")
+    assert f"{where} stays when the job is deleted (syncer.storage.retain: Keep)\n" in await job.diloco("status", "quad")
+    await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
+    objects = ("pods", "configmaps", "secrets", "services")
+    plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the job but its claim to be gone")
+    kept = plane.kubectl("get", "pvc", "-l", "diloco.dev/retain=Keep", "-o", "name").stdout
+    assert kept.split() == ["persistentvolumeclaim/quad-syncer"]
+    assert list((cluster.nodes.folder / "state" / "volumes").glob(f"**/{model['path']}/tensors.safetensors"))
+
+    await cluster.apply(a_quadratic_job())
+    second = await cluster.job("quad", lambda obj: "keeps the model of an earlier job" in str((obj or {}).get("status")))
+    assert (of_job(plane, "pods"), "model" in second["status"]) == ([], False)
+    await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
+    plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the second job to be gone")
+    assert of_job(plane, "pvc") == ["persistentvolumeclaim/quad-syncer"]
+
+
+async def test_a_job_is_read_suspended_resumed_completed_retried_and_deleted(tmp_path: Path) -> None:
     with start(tmp_path / "plane", node_grace="50s") as plane:
         install_chart(plane, progressInterval="500ms")
-
-        async def diloco(*args: str) -> str:
-            return (await asyncio.to_thread(plane.kubectl, "diloco", *args)).stdout
-
         async with kube_cluster(plane, tmp_path, a_fleet(tpus=2, gpus=1)) as cluster:
             with operator(plane, tmp_path):
-                crash = {"QUADRATIC_CRASH_AT_STEP": 30, "QUADRATIC_CRASH_UNIT": "v5p-1"}
-                await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20, **crash}))
-                await cluster.job("quad", lambda job: contribute(3)(job) and attempts(job)["v5p-1"] == 2)
-                said = await diloco("logs", "quad", "v5p-1", "-p")
-                assert said.endswith("RuntimeError: crash as requested at this step\n")
-
-                said = await diloco("drain", "quad", "v5p-0", "--timeout", "2m")
-                assert said.startswith("pod/quad-v5p-0-a1-0 evicted\n")
-                assert said.splitlines()[-1].startswith("unit v5p-0 contributes again after ")
-                assert said.endswith("failures on its restart budget: 0\n")
-                drained = await cluster.job("quad", contribute(3))
-                assert attempts(drained) == {"v5p-0": 2, "v5p-1": 2, "h100-0": 1}
-                shown = await diloco("status", "quad")
-                assert "\n  Training (QuorumContributing): 3 of 3 learners contribute\n" in shown
-                assert listed(plane) == ["quad", "Training", "QuorumContributing", "3", "3"]
-                assert [line.split()[:2] for line in shown.splitlines() if line.startswith("v5p-0 ")] == [["v5p-0", "Training"]]
-
-                said = await diloco("export", "quad", "-o", str(tmp_path / "running.safetensors"))
-                assert f"{tmp_path}/running.safetensors: " in said
-                assert "of job quad, sha256 " in said
-
-                said = await diloco("suspend", "quad", "--wait", "--timeout", "2m")
-                assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
-                parked = await cluster.job("quad", contribute(0))
-                assert listed(plane) == ["quad", "Suspended", "Suspended", "0", "0"]
-                assert of_job(plane, "pods") == ["pod/quad-v5p-1-a1-0"], "what ended by itself stays, and nothing else"
-
-                (tmp_path / "parked").mkdir()
-                said = await diloco("export", "quad", "-o", str(tmp_path / "parked"))
-                assert f"outer step {parked['status']['progress']['step']} of job quad" in said
-                assert load_file(tmp_path / "parked" / "model.safetensors").keys() == load_file(tmp_path / "running.safetensors").keys()
-                unknown = await asyncio.to_thread(plane.kubectl, "diloco", "export", "quad", "--step", "7", check=False)
-                assert unknown.returncode == 1
-                assert "there is no snapshot of outer step 7 in " in unknown.stderr
-                assert f"outer steps {parked['status']['progress']['step']}, " in unknown.stderr
-                assert unfinished(tmp_path) == []
-                left = plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/component=export")["items"]
-                assert [pod for pod in left if "deletionTimestamp" not in pod["metadata"]] == []
-
-                said = await diloco("resume", "quad", "--wait", "--timeout", "2m")
-                assert said.splitlines()[-1].startswith("dilocojob.diloco.dev/quad trains: ")
-                resumed = await cluster.job("quad", contribute(3))
-                assert resumed["status"]["progress"]["step"] >= parked["status"]["progress"]["step"]
-
-                line = r"^  newest snapshot: outer step (\d+), in claim quad-syncer, snapshots/snapshot-\d+-t\1 \(safetensors\); "
-                newest = re.search(line, await diloco("status", "quad"), re.MULTILINE)
-                assert newest is not None
-                assert int(newest[1]) >= resumed["status"]["model"]["step"], "the job trains on meanwhile"
-
-                more = resumed["status"]["progress"]["step"] + 100
-                await cluster.change("quad", {"training": {"steps": more}})
-                await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
-                assert listed(plane)[:3] == ["quad", "Complete", "StepsReached"]
-                ended = {unit: f"pod/quad-{unit}-a{attempt}-0" for unit, attempt in attempts(await cluster.job("quad")).items()}
-                for pod in (*ended.values(), "pod/quad-syncer"):
-                    await cluster.kubectl("wait", pod, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-                assert of_job(plane, "pods") == sorted([*ended.values(), "pod/quad-v5p-1-a1-0", "pod/quad-syncer"])
-                ledger = "samples of sequence numbers 0 to"
-                assert ledger in await cluster.kubectl("logs", "quad-syncer")
-                assert ledger in await diloco("logs", "quad", "syncer", "-f")
-                assert await diloco("logs", "quad", "v5p-0") == await cluster.kubectl("logs", ended["v5p-0"])
-                assert (await diloco("logs", "quad", "v5p-1", "-p")).endswith("RuntimeError: crash as requested at this step\n")
-
-                said = await diloco("export", "quad", "-n", "default", "-o", str(tmp_path / "complete.safetensors"))
-                assert f"outer step {more} of job quad, sha256 " in said
-
-                more = await goes_on_fails_and_is_retried(plane, cluster, diloco)
-
-                # Without another word the model goes with the job. It is kept, and then in nobody's way but that of a job of its name.
-                model = (await cluster.job("quad"))["status"]["model"]
-                assert model["path"].endswith(f"-t{more}")
-                where = f"The model is in claim quad-syncer, {model['path']} (safetensors); the claim"
-                assert f"{where} is deleted with the job (syncer.storage.retain: Delete)\n" in await diloco("status", "quad")
-                assert "\n  the model as one file: kubectl diloco export quad -n default -o" in await diloco("status", "quad")
-                await cluster.change("quad", {"syncer": {"storage": {"retain": "Keep"}}})
-                await cluster.kubectl("wait", "dlj/quad", "--for=jsonpath={.status.model.retain}=Keep", "--timeout=60s")
-                assert f"{where} stays when the job is deleted (syncer.storage.retain: Keep)\n" in await diloco("status", "quad")
-                await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
-                objects = ("pods", "configmaps", "secrets", "services")
-                plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the job but its claim to be gone")
-                kept = plane.kubectl("get", "pvc", "-l", "diloco.dev/retain=Keep", "-o", "name").stdout
-                assert kept.split() == ["persistentvolumeclaim/quad-syncer"]
-                assert list((cluster.nodes.folder / "state" / "volumes").glob(f"**/{model['path']}/tensors.safetensors"))
-
-                await cluster.apply(a_quadratic_job())
-                second = await cluster.job("quad", lambda job: "keeps the model of an earlier job" in str((job or {}).get("status")))
-                assert (of_job(plane, "pods"), "model" in second["status"]) == ([], False)
-                await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
-                plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the second job to be gone")
-                assert of_job(plane, "pvc") == ["persistentvolumeclaim/quad-syncer"]
+                job = JobAtWork(plane, cluster, tmp_path)
+                await trains_on_after_a_crash(job)
+                await is_suspended_exported_and_resumed(job)
+                await completes(job)
+                steps = await goes_on_fails_and_is_retried(job)
+                await leaves_its_model_when_it_is_deleted(job, steps)

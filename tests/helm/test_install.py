@@ -223,11 +223,11 @@ def test_notes_follow_the_values(plane: ControlPlane, space: str) -> None:
     assert "crds.enabled is false" in said
     assert f"the service account {RELEASE} needs the rights" in said
     assert f"It works on jobs in namespace {space} only." in said
-    assert f"kubectl --namespace {space} apply -f job.yaml" in said
+    assert f"kubectl --namespace {space} apply -f examples/cpu.yaml" in said
     assert "jobNamespaces" not in said.split("NOTES:")[1]
     said = install(plane, space, "--dry-run=client", "--set", "watchNamespaces={team-a,team-b},networkPolicy.enabled=true")
     assert "It works on jobs in the namespaces team-a, team-b only." in said
-    assert "kubectl --namespace team-a apply -f job.yaml" in said
+    assert "kubectl --namespace team-a apply -f examples/cpu.yaml" in said
     assert "jobNamespaces" not in said.split("NOTES:")[1]
     said = install(plane, space, "--dry-run=client", "--set", "watchAnyNamespace=true,networkPolicy.enabled=true")
     assert "It works on jobs in all namespaces, and may read every Secret of the cluster" in said

@@ -15,7 +15,7 @@ from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, synce
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.drain import describe
 from diloco_operator.cli.unit_pods import UnitPod
-from diloco_operator.kube.client import ApiError, BadRequest, NotFound
+from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 
 SYNCER = "syncer"
@@ -27,16 +27,7 @@ type Write = Callable[[bytes], None]
 
 
 class PodLogs(Protocol):
-    def pod_logs(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        container: str = "",
-        follow: bool = False,
-        previous: bool = False,
-        tail_lines: int | None = None,
-    ) -> AsyncIterator[bytes]: ...
+    def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +117,7 @@ async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *
     lines = LineSplitter()
     prefix = source.prefix.encode()
     try:
-        pieces = client.pod_logs(
-            namespace, source.pod, container=source.container, follow=follow, previous=source.previous, tail_lines=tail
-        )
-        async for piece in pieces:
+        async for piece in client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail)):
             if not prefix:
                 write(piece)
                 continue

@@ -111,6 +111,20 @@ class Unavailable(ApiError):
     """503 or no connection: it is unknown whether the request took effect. Try again."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """Which part of a pod's log is wanted, and how."""
+
+    container: str = ""
+    """Empty if there is only one."""
+    follow: bool = False
+    """Continue with new output until the container ends."""
+    previous: bool = False
+    """Of the run before the container's last restart."""
+    tail_lines: int | None = None
+    """Only so many lines at the end."""
+
+
 class PatchType(enum.StrEnum):
     MERGE = "application/merge-patch+json"
     APPLY = "application/apply-patch+yaml"

@@ -15,6 +15,7 @@ from typing import Any
 from diloco_operator.kube.client import (
     BadRequest,
     EventType,
+    LogRequest,
     Obj,
     ObjList,
     PatchType,
@@ -131,27 +132,15 @@ class RestClient:
             if lines.rest.strip():
                 raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} ended inside an event")
 
-    async def pod_logs(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        container: str = "",
-        follow: bool = False,
-        previous: bool = False,
-        tail_lines: int | None = None,
-    ) -> AsyncIterator[bytes]:
-        """A container's log, in pieces as they come. `follow`: continue with new output until the container ends. `previous`: of the run
-        before the container's last restart.
-
-        `container`: "" if there is only one. `tail_lines`: only so many lines at the end. Raises `BadRequest` before the container starts,
-        and where there is no such run.
-        """
-        flags = {"follow": follow, "previous": previous}
-        query: dict[str, str | int] = {"container": container, **{name: "true" for name, holds in flags.items() if holds}}
-        wanted = {key: value for key, value in query.items() if value} | ({} if tail_lines is None else {"tailLines": tail_lines})
+    async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
+        """A container's log, in pieces as they come. Raises `BadRequest` before the container starts, and where there is no such run."""
+        flags = {"follow": wanted.follow, "previous": wanted.previous}
+        query: dict[str, str | int] = {"container": wanted.container} if wanted.container else {}
+        query |= {name: "true" for name, holds in flags.items() if holds}
+        if wanted.tail_lines is not None:
+            query["tailLines"] = wanted.tail_lines
         path = object_path(PODS, namespace, name, "log")
-        async with self._transport.answer("GET", path, query=wanted, timeout=None if follow else REQUESTS.answer) as response:
+        async with self._transport.answer("GET", path, query=query, timeout=None if wanted.follow else REQUESTS.answer) as response:
             async for piece in response.content.iter_any():
                 yield piece
 

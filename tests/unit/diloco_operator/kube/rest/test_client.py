@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from builders.http_server import Scripted, serving, status, stream
-from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, LogRequest, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.rest import ConfigError, RestClient, load_config
 from diloco_operator.kube.rest import client as client_module
 from diloco_operator.timeouts import REQUESTS
@@ -199,7 +199,7 @@ async def test_logs_come_in_pieces_and_say_what_was_asked(tmp_path: Path) -> Non
         return await stream(request, b"one\n", then=go_on)
 
     async with serving(answer) as server, RestClient.connect(load_config(server.kubeconfig(tmp_path))) as client:
-        logs = client.pod_logs("ns", "a", container="learner", follow=True, tail_lines=0)
+        logs = client.pod_logs("ns", "a", LogRequest("learner", follow=True, tail_lines=0))
         assert await anext(logs) == b"one\n"
         go_on.set()
         assert [piece async for piece in logs] == []
