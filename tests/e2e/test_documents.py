@@ -72,7 +72,8 @@ def a_checkout(folder: Path) -> Path:
     checkout.mkdir()
     for name in ("Makefile", "pyproject.toml", "uv.lock", "hatch_build.py", "README.md"):
         shutil.copy2(ROOT / name, checkout)
-    for name in ("examples", "helm", "crds", "hack"):
+    # The kernels: what `make` compiles into a checkout must be there, or it would set this one up.
+    for name in ("examples", "helm", "crds", "hack", "runtimes/diloco/kernels"):
         shutil.copytree(ROOT / name, checkout / name)
     # The environment counts as complete, or `make` would install this checkout into it.
     (checkout / ".venv").mkdir()
