@@ -278,6 +278,18 @@ def test_last_step_is_no_alarm_while_the_final_snapshot_is_written() -> None:
     assert [event for plan in stage.plans for event in plan.events if event.type == "Warning"] == []
 
 
+def test_held_out_loss_is_of_the_final_parameters_only() -> None:
+    stage = trained()
+    stage.all_contribute(done=True, t=100, held_out_loss=2.25)
+    stage.settle()
+    assert stage.status["progress"]["heldOutLoss"] == 2.25
+    stage.advance(10)
+    stage.all_contribute(t=101)  # more steps came before the job was complete: a new syncer goes on
+    stage.settle()
+    assert stage.status["progress"]["step"] == 101
+    assert "heldOutLoss" not in stage.status["progress"]
+
+
 def test_state_of_a_job_that_ended_under_an_earlier_release_is_added_once() -> None:
     stage = trained(1)
     stage.learner_exits("v5p-0", 1, 65)
