@@ -1,5 +1,8 @@
 """Memory of large arrays that is used again. The kernel clears every page that it gives to a process, which takes as long as decoding into
-it; so the arrays of one merge are those of the next."""
+it; so the arrays of one merge are those of the next.
+
+See docs/decisions/0147-compiled-loops.md.
+"""
 
 from __future__ import annotations
 
