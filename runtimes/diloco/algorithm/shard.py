@@ -169,7 +169,8 @@ class Shard:
         return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
 
     def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
-        """Keep a contribution for the order that merges it.
+        """Keep a contribution for the order that merges it. Its array is the shard's from now on, which uses the memory again after the
+        merge.
 
         Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
         """

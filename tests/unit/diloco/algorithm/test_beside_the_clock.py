@@ -59,7 +59,8 @@ class SlowSimulation(Simulation):
     def _decoded(self, unit: str, offer: Offer, decoded: Decoded) -> None:
         # `accept` raises if the fragment has changed since it was decoded
         if self.core.contributed(unit, offer, decoded, self.now) is None:
-            self.accepted.append((unit, offer, decoded))
+            # a copy: the shard uses the memory again once the contribution is merged
+            self.accepted.append((unit, offer, replace(decoded, delta=decoded.delta.copy())))
 
     def _computed(self, close: Close, update: Update | None) -> None:
         outcome = self.core.installed(close, update, self.now)
