@@ -48,7 +48,7 @@ mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE
 bench: setup  ## measure the operator and the exchange, as JSON lines; 5 minutes
 	@$(BIN)/python -m benchmarks
 
-bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 20 minutes
+bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes
 	@$(BIN)/python -m benchmarks --sizes
 
 bench-kube: setup  ## measure the operator on a real API server
