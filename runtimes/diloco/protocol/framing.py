@@ -18,8 +18,7 @@ from diloco.wording import plural
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 64 << 10, 4 << 20
 """Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
 CHUNKS = 8
-"""Chunks of one payload, between these sizes. About so much of a payload is under way at a time, as `channel` keeps gRPC's windows small:
-what is behind it on the link, or shall be cancelled, waits for an eighth of the payload or two. And it takes no more round trips."""
+"""Chunks of one payload, between these sizes: metadata, and the end of a cancelled transfer, wait for an eighth of it."""
 
 OPEN_TRANSFERS = 2
 """Transfers of one stream that may be under way at a time: a peer cannot make this process reserve memory for the whole model."""
