@@ -210,7 +210,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
             await until(lambda: "the server has forgotten version" in (tmp_path / "nodes.log").read_text())
             assert second.wait() == 3, "a leader that cannot renew its lease ends, and is started again by its kubelet"
         with operator(plane, tmp_path, "third"):
-            after = (await cluster.step("quad", before["progress"]["step"] + OUTAGE_STEPS // 2))["status"]
+            after = (await cluster.step("quad", before["progress"]["step"] + OUTAGE_STEPS // 2, timeout=120))["status"]
             assert attempts(after) == attempts(before), "nothing was restarted for the API server's sake"
             await cluster.change("quad", {"training": {"steps": after["progress"]["step"] + 100}})
             job = await cluster.job("quad", COMPLETE, timeout=120)
@@ -229,7 +229,7 @@ async def test_units_train_on_while_no_kubelet_reports_and_when_all_report_again
             await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready=Unknown", "--timeout=120s")
             cut = await cluster.job("quad")
             # At no less than 20 ms a step this is longer than unheardTolerance.
-            during = await cluster.step("quad", cut["status"]["progress"]["step"] + 1000)
+            during = await cluster.step("quad", cut["status"]["progress"]["step"] + 1000, timeout=150)
             assert all_train(during, 3)
             await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/simulate-")
             await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s")
