@@ -19,6 +19,8 @@ from benchmarks.narrow_link import NarrowLink
 
 LIMITS = {1.05: 0.9, 1.2: 0.75, 2.0: 0.45}
 """Outer steps that one push takes -> least share of the merges."""
+TRAINING = {"compression": "None", "sync_interval": 4, "fragments": 4}
+"""A push of 16 MiB, several times what gRPC and the kernel hold of it (decision 0150)."""
 SLOW, FREE = "u-slow", ("u-0", "u-1", "u-2")
 
 
@@ -30,13 +32,13 @@ class Size:
     """Outer steps before, and while, contributions are counted."""
 
 
-FULL = Size(Workload(mebibytes=64, step_seconds=0.25), warm_up=48, steps=120)
+FULL = Size(Workload(mebibytes=64, step_seconds=1.0), warm_up=12, steps=60)
 SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), warm_up=6, steps=12)
 
 
 def measured(directory: Path, size: Size, push_steps: float) -> tuple[float, int, int]:
     """(share of the merges, largest number of queued pushes, tau)."""
-    with LinkRig(directory, size.workload, {"compression": "BFloat16"}) as rig, NarrowLink(rig.address) as link:
+    with LinkRig(directory, size.workload, TRAINING) as rig, NarrowLink(rig.address) as link:
         rig.start_syncer()
         for unit in FREE:
             rig.start_link_learner(unit, rig.address)
