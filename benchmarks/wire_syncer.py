@@ -44,7 +44,7 @@ class AnsweringEngine:
     def connect(self) -> Peer:
         return Peer(1)
 
-    def expected_bytes(self, chunk: Chunk) -> int:
+    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
         return self._value.nbytes
 
     def submit(self, event: StreamEvent) -> None:
