@@ -1,9 +1,9 @@
 """The other end of [wire]: the syncer's Service with an engine that does nothing but answer, and a bare gRPC stream beside it.
 
-    python -m benchmarks.wire_syncer TLS_FOLDER ADDRESS MESSAGES BYTES
+    python -m benchmarks.wire_syncer TLS_FOLDER ADDRESS MEBIBYTES MESSAGES BYTES
 
-ADDRESS is `host:port`. Every complete push is answered with one broadcast of its size. On the bare stream, MESSAGES messages of BYTES bytes
-are answered with as many. It ends with the process that started it.
+ADDRESS is `host:port`. The model is one fragment of MEBIBYTES. Every complete push is answered with one broadcast of its size. On the bare
+stream, MESSAGES messages of BYTES bytes are answered with as many. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(exchange)})
 
 
-async def serve(tls: TlsFiles, address: str, messages: int, size: int) -> None:
+async def serve(tls: TlsFiles, address: str, mebibytes: int, messages: int, size: int) -> None:
     server = grpc.aio.server(options=server_options(Keepalive()))
-    engine = AnsweringEngine(messages * MIB // 4)
+    engine = AnsweringEngine(mebibytes * MIB // 4)
     rpc.serve(Service(cast("Engine", engine), JOB_UID, Changes()), server)
     server.add_generic_rpc_handlers((bare(messages, size),))
     server.add_secure_port(address, server_credentials(tls))
@@ -95,10 +95,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("tls", type=Path)
     parser.add_argument("address")
+    parser.add_argument("mebibytes", type=int)
     parser.add_argument("messages", type=int)
     parser.add_argument("bytes", type=int)
     given = parser.parse_args()
-    asyncio.run(serve(TlsFiles(given.tls), given.address, given.messages, given.bytes))
+    asyncio.run(serve(TlsFiles(given.tls), given.address, given.mebibytes, given.messages, given.bytes))
 
 
 if __name__ == "__main__":
