@@ -1,4 +1,7 @@
-"""The two ends of `Syncer.Exchange` with messages as `pieces` reads and writes them, in the place of the generated ones."""
+"""The two ends of `Syncer.Exchange` with messages as `pieces` reads and writes them, in the place of the generated ones.
+
+See docs/decisions/0154-chunks-past-protobuf.md.
+"""
 
 from __future__ import annotations
 
