@@ -226,7 +226,7 @@ def test_a_snapshot_that_is_due_during_a_write_holds_the_state_at_the_end_of_the
         t = until(lambda: (r := syncer.report()).t > 22 and r.t, "three more snapshots to be due")
         assert (len(writes), syncer.report().snapshot_t) == (2, 0)
         go_on.set()
-        until(lambda: syncer.report().snapshot_t > 5, "the next snapshot")
+        until(lambda: syncer.report().snapshot_t >= t, "the next snapshot")
         names = [path.name for path in stored(place).paths()]
     assert min(snapshots.step_of(name) or 0 for name in names if (snapshots.generation_of(name) or 0) >= 3) >= t
 

@@ -99,13 +99,15 @@ def test_bfloat16_parameters_that_nothing_trains_leave_the_jobs_values_as_they_a
         with pytest.raises(Leave):
             seeder.close()
         session = diloco.torch.join(net, optimizer=adam(net.parameters()), environment=place.of_learner(syncer.address, "b"))
+        contributions = 0
         with session:
             for _ in session.batches(lambda numbers: numbers, 2):
                 threading.Event().wait(0.005)  # a step
                 session.step(tokens=2)
-        unit = syncer.unit("b")
-    assert unit is not None
-    assert unit.contributions > 10
+            unit = syncer.unit("b")  # before Bye: after it the syncer of a complete job ends
+            assert unit is not None
+            contributions = unit.contributions
+    assert contributions > 10
     held = connection_of(session).received()
     assert held is not None
     # Two fragments, each of one tensor. None of the values is one of bfloat16's.
