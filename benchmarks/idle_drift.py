@@ -1,4 +1,4 @@
-"""[idle-drift] Parameters of a job that nobody trains, after 200 merges of each fragment: how many elements are other bits. None.
+"""[idle-drift] Parameters of a job that is not trained, after 200 merges of each fragment: how many elements are other bits. None.
 
 One unit of float32 parameters seeds the job with values that no shorter type holds; one of bfloat16 and one of float16 take part. All step,
 report tokens, answer every pull and adopt every broadcast over loopback, and train nothing. Once for each compression. A model of a short
@@ -7,6 +7,7 @@ type adopts rounded values: taken against anything but these, its contribution i
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +39,12 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     drifted: dict[str, int] = {}
     fewest = size.merges
     for compression in COMPRESSIONS:
-        with tempfile.TemporaryDirectory() as directory:
-            began, ended, taken = run_idle_job(Path(directory), (torch.bfloat16, torch.float16), compression, size.merges)
+        logging.disable(logging.INFO)  # syncer and learners run in this process, with a line for each outer step that merges nothing
+        try:
+            with tempfile.TemporaryDirectory() as directory:
+                began, ended, taken = run_idle_job(Path(directory), (torch.bfloat16, torch.float16), compression, size.merges)
+        finally:
+            logging.disable(logging.NOTSET)
         fewest = min(fewest, taken // FRAGMENTS)
         drifted[compression] = sum(int((began[name].view(np.uint32) != ended[name].view(np.uint32)).sum()) for name in began)
     value = sum(drifted.values())
