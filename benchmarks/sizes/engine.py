@@ -19,9 +19,9 @@ from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.shard import Decoded, Shard, Update
 from diloco.contract import Training
+from diloco.protocol.chunks import DataChunk, from_learner, to_wire
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.framing import Assembler, split
-from diloco.protocol.pieces import Piece, from_learner, to_wire
 
 from benchmarks.figure import Figure, rounded
 
@@ -46,7 +46,7 @@ class Path:
         delta = rng.standard_normal(self.size, dtype=np.float32) * np.float32(1e-3)
         values = delta if self.shard.coding.delta else self.shard.value(0) + delta
         header = Chunk(kind=Chunk.PUSH, coding=int(self.shard.coding), steps=24, tokens=24_000)  # type: ignore[arg-type]
-        self.messages = [to_wire(piece) for piece in split(header, encode(self.shard.coding, values))]
+        self.messages = [to_wire(chunk) for chunk in split(header, encode(self.shard.coding, values))]
 
     def arrive(self, p: int, t: int) -> Decoded:
         """One contribution as its bytes come out of TLS, to its outer gradient and norms."""
@@ -98,7 +98,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     yield Figure("engine", value, "GiB of float32 a second on 2 cores", LIMIT, value >= LIMIT, runs, details)
 
 
-def _chunk(message: bytes) -> Piece:
-    piece = from_learner(message)
-    assert isinstance(piece, Piece)
-    return piece
+def _chunk(message: bytes) -> DataChunk:
+    chunk = from_learner(message)
+    assert isinstance(chunk, DataChunk)
+    return chunk

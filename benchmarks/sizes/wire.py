@@ -28,9 +28,9 @@ from diloco.learner.arrays import ArrayStore
 from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox, Received, Welcomed
 from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.chunks import to_wire
 from diloco.protocol.diloco_pb2 import Chunk, Hello, Tensor
 from diloco.protocol.framing import split
-from diloco.protocol.pieces import to_wire
 from diloco.protocol.tls import TlsFiles
 
 from benchmarks import ROOT
@@ -115,16 +115,16 @@ def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    pieces = list(split(Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, steps=1, tokens=1), bytes(mebibytes * MIB)))
-    size = len(to_wire(pieces[0]))
-    command = ["-m", "benchmarks.wire_syncer", str(certificates.syncer().folder), address, str(mebibytes), str(len(pieces)), str(size)]
+    chunks = list(split(Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, steps=1, tokens=1), bytes(mebibytes * MIB)))
+    size = len(to_wire(chunks[0]))
+    command = ["-m", "benchmarks.wire_syncer", str(certificates.syncer().folder), address, str(mebibytes), str(len(chunks)), str(size)]
     process = subprocess.Popen([sys.executable, *command], cwd=ROOT, preexec_fn=die_with_parent)
     try:
         tls = certificates.learner(UNIT)
         options = client_options(Keepalive(), syncer_host_name(JOB.name, JOB.namespace))
         with grpc.secure_channel(address, tls.read().channel_credentials(), options=options) as channel:
             grpc.channel_ready_future(channel).result(TIMEOUT)
-            learner, bare = Learner(address, tls, mebibytes), BareStream(channel, len(pieces), size)
+            learner, bare = Learner(address, tls, mebibytes), BareStream(channel, len(chunks), size)
             yield learner, bare
             learner.close()
             bare.close()

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from diloco.protocol.chunks import DataChunk, to_wire
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, ToLearner
-from diloco.protocol.pieces import Piece, to_wire
 
 
-def piece_of(chunk: Chunk) -> Piece:
+def data_chunk(chunk: Chunk) -> DataChunk:
     """`chunk` as it comes from the wire."""
     header = Chunk()
     header.CopyFrom(chunk)
     header.ClearField("data")
-    return Piece(header, memoryview(chunk.data))
+    return DataChunk(header, memoryview(chunk.data))
 
 
-def chunk_of(piece: Piece) -> Chunk:
-    """`piece` with its data."""
-    return FromLearner.FromString(to_wire(piece)).chunk
+def chunk_of(chunk: DataChunk) -> Chunk:
+    """`chunk` with its data."""
+    return FromLearner.FromString(to_wire(chunk)).chunk
 
 
-def as_from_learner(message: FromLearner | Piece | bytes) -> FromLearner:
+def as_from_learner(message: FromLearner | DataChunk | bytes) -> FromLearner:
     """What the syncer gets."""
     return FromLearner.FromString(to_wire(message))
 
 
-def as_to_learner(message: ToLearner | Piece) -> ToLearner:
+def as_to_learner(message: ToLearner | DataChunk) -> ToLearner:
     """What the learner gets."""
     return ToLearner.FromString(to_wire(message))

@@ -23,9 +23,9 @@ from diloco import contract
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import JobFile, Training
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
 from diloco.protocol.framing import Transfer, is_last
-from diloco.protocol.pieces import Piece
 from diloco.protocol.tls import TlsFiles
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig, Timeouts
@@ -311,8 +311,8 @@ class Learner:
             self._peer = None
             engine.submit(StreamLost(peer, "cut"))
 
-    async def _hear(self, engine: Engine, peer: Peer, message: ToLearner | Piece) -> None:
-        if isinstance(message, Piece):
+    async def _hear(self, engine: Engine, peer: Peer, message: ToLearner | DataChunk) -> None:
+        if isinstance(message, DataChunk):
             if is_last(message):
                 p, header = message.header.fragment, message.header
                 assert header.coding == Chunk.FLOAT32 or self._versions[p] == header.base, "a delta without its base"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 import numpy as np
-from builders.chunks import chunk_of, piece_of
+from builders.chunks import chunk_of, data_chunk
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
@@ -113,7 +113,7 @@ class RawLearner:
         """The next complete broadcast for which `wanted` is true."""
         assembler = Assembler(lambda chunk: chunk.total)
         while True:
-            transfer = assembler.add(piece_of(self.hear("chunk").chunk))
+            transfer = assembler.add(data_chunk(self.hear("chunk").chunk))
             if transfer is not None and wanted(transfer):
                 return transfer
 

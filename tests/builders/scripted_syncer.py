@@ -9,7 +9,7 @@ from typing import Self
 
 import grpc
 import numpy as np
-from builders.chunks import chunk_of, piece_of
+from builders.chunks import chunk_of, data_chunk
 from builders.exchange import WAIT_TIMEOUT, Place
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
@@ -102,7 +102,7 @@ class ScriptedStream:
     def hear_transfer(self) -> Transfer:
         """The next complete PUSH or SEED."""
         assembler = Assembler(lambda chunk: chunk.total)
-        while (transfer := assembler.add(piece_of(self.hear("chunk").chunk))) is None:
+        while (transfer := assembler.add(data_chunk(self.hear("chunk").chunk))) is None:
             pass
         return transfer
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from builders.chunks import as_from_learner, piece_of
+from builders.chunks import as_from_learner, data_chunk
 from builders.core import a_layout, a_seeded_core
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
@@ -18,9 +18,9 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Marks, Merged, Metadata, Offer, Pull, Push
 from diloco.contract import Training
 from diloco.learner.outbox import Outbox
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress
 from diloco.protocol.framing import Assembler, split
-from diloco.protocol.pieces import Piece
 
 CHUNKS = 8
 """Chunks of one push."""
@@ -140,7 +140,7 @@ class SlowLinks:
         if message.HasField("progress"):
             said = message.progress
             self.core.progress(learner.unit, Metadata(said.local_step, tuple(said.steps), tuple(said.tokens), said.step_seconds), self.now)
-        elif message.HasField("chunk") and (transfer := learner.assembler.add(piece_of(message.chunk))) is not None:
+        elif message.HasField("chunk") and (transfer := learner.assembler.add(data_chunk(message.chunk))) is not None:
             head = transfer.header
             offer = Offer(head.fragment, head.t, Coding.FLOAT32, head.base, head.steps, head.tokens, Marks(learner.unit, 0, 0, 0))
             push = Push(offer, transfer.payload)
@@ -151,5 +151,5 @@ class SlowLinks:
         self._send(learner)
 
 
-def _chunks(header: Chunk, values: np.ndarray) -> Iterator[Piece]:
+def _chunks(header: Chunk, values: np.ndarray) -> Iterator[DataChunk]:
     return split(header, codec.encode(Coding.FLOAT32, values), 4 * VALUES // CHUNKS)

@@ -28,9 +28,9 @@ from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.backoff import exponential
 from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
 from diloco.protocol.framing import Assembler, FramingError, Transfer, split
-from diloco.protocol.pieces import Piece
 from diloco.protocol.refusal import exit_for, name_of
 from diloco.protocol.tls import TlsError, TlsFiles
 
@@ -253,9 +253,9 @@ class Connection:
                 hello.versions.extend(self._bases[i][0] if i in self._bases else -1 for i in range(len(self._fragments)))
         return hello
 
-    def _handle(self, message: ToLearner | Piece, outbox: Outbox, assembler: Assembler) -> bool:
+    def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
         """Handle one message. False: the stream is over. Raises FramingError and CodecError for a message that cannot be used."""
-        if isinstance(message, Piece):
+        if isinstance(message, DataChunk):
             if (transfer := assembler.add(message)) is not None:
                 outbox.merged(transfer.header.fragment, transfer.header.t)
                 self._adopt(transfer)
@@ -320,7 +320,7 @@ class Connection:
             self._bases[header.fragment] = (header.t, value)
         self._inbox.put(Received(header.fragment, header.t, ready))
 
-    def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[Piece]:
+    def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[DataChunk]:
         """The transfer of one fragment. It is coded when its turn comes, against the newest broadcast received by then."""
         values = staged.wait()
         self._subtract_adopted(header, values)
@@ -339,7 +339,7 @@ class Connection:
             np.add(values, base, out=values)
 
 
-def _coded(header: Chunk, values: Float32Array) -> Iterator[Piece]:
+def _coded(header: Chunk, values: Float32Array) -> Iterator[DataChunk]:
     coding = Coding(header.coding)
     payload: memoryview | bytes
     try:

@@ -25,16 +25,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from diloco.learner.push_times import PushTimes
+from diloco.protocol.chunks import DataChunk, to_wire
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress
 from diloco.protocol.framing import cancellation, is_last
-from diloco.protocol.pieces import Piece, to_wire
 
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
     """Messages that are sent one after the other."""
 
-    messages: Iterator[FromLearner | Piece]
+    messages: Iterator[FromLearner | DataChunk]
     push: Chunk | None = None
     """The header of a push: which exchange it belongs to."""
     begun: bool = False
@@ -85,13 +85,13 @@ class Outbox:
             self._progress = progress
             self._changed.notify()
 
-    def seed(self, chunks: Iterator[Piece]) -> None:
+    def seed(self, chunks: Iterator[DataChunk]) -> None:
         """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
             self._ordered.append(_Transfer(chunks))
             self._changed.notify()
 
-    def push(self, header: Chunk, chunks: Iterator[Piece], ended: Callable[[], None]) -> None:
+    def push(self, header: Chunk, chunks: Iterator[DataChunk], ended: Callable[[], None]) -> None:
         """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
         is taken from `chunks` any more: all was sent, or the push was dropped.
 
@@ -273,7 +273,7 @@ def _outer_step(transfer: _Transfer) -> int:
     return transfer.push.t if transfer.push is not None else 0
 
 
-def _on_wire(message: FromLearner | Piece | None) -> tuple[FromLearner | bytes | None, bool]:
+def _on_wire(message: FromLearner | DataChunk | None) -> tuple[FromLearner | bytes | None, bool]:
     """(`message` as it is sent, whether its transfer ends with it). A chunk is copied here, as the memory that it was cut from may be used
     again once its transfer has ended."""
-    return (to_wire(message), is_last(message)) if isinstance(message, Piece) else (message, True)
+    return (to_wire(message), is_last(message)) if isinstance(message, DataChunk) else (message, True)

@@ -1,4 +1,4 @@
-"""A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; pieces of one do not reorder.
+"""A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; chunks of one do not reorder.
 A sender may end a transfer unfinished with a chunk that says `cancelled`.
 
 See docs/decisions/0150-bad-links.md.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.protocol.pieces import Piece
 from diloco.wording import plural
 
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 64 << 10, 4 << 20
@@ -36,22 +36,22 @@ class Transfer:
     payload: memoryview
 
 
-def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | None = None) -> Iterator[Piece]:
+def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | None = None) -> Iterator[DataChunk]:
     """`payload` as chunks of at most `size` bytes (None: see CHUNKS) that carry `header`'s other fields; an empty payload is one empty
     chunk. Nothing is copied: `payload` must not change until all are sent."""
     view = memoryview(payload).cast("B")
     size = size or min(max(-(-len(view) // CHUNKS), LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
     for offset in range(0, max(1, len(view)), size):
-        of_piece = Chunk()
-        of_piece.CopyFrom(header)
-        of_piece.total = len(view)
-        of_piece.offset = offset
-        yield Piece(of_piece, view[offset : offset + size])
+        of_chunk = Chunk()
+        of_chunk.CopyFrom(header)
+        of_chunk.total = len(view)
+        of_chunk.offset = offset
+        yield DataChunk(of_chunk, view[offset : offset + size])
 
 
-def is_last(piece: Piece) -> bool:
+def is_last(chunk: DataChunk) -> bool:
     """Whether the payload ends with this chunk."""
-    return piece.header.offset + len(piece.data) >= piece.header.total
+    return chunk.header.offset + len(chunk.data) >= chunk.header.total
 
 
 def cancellation(of: Chunk) -> Chunk:
@@ -68,27 +68,27 @@ class Assembler:
         self._expected = expected
         self._open: dict[tuple[int, int], tuple[memoryview, int, int]] = {}
 
-    def add(self, piece: Piece) -> Transfer | None:
-        """The complete transfer if `piece` was its last. The one copy of its data is made here. Raises FramingError."""
-        chunk, data = piece.header, piece.data
-        key = (chunk.kind, chunk.fragment)
-        what = f"{Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment} at outer step {chunk.t}"
-        if chunk.cancelled:
-            self._cancel(chunk, what)
+    def add(self, chunk: DataChunk) -> Transfer | None:
+        """The complete transfer if `chunk` was its last. The one copy of its data is made here. Raises FramingError."""
+        header, data = chunk.header, chunk.data
+        key = (header.kind, header.fragment)
+        what = f"{Chunk.Kind.Name(header.kind)} of fragment {header.fragment} at outer step {header.t}"
+        if header.cancelled:
+            self._cancel(header, what)
             return None
         if key not in self._open:
-            if chunk.offset:
-                raise FramingError(f"{what} begins at offset {chunk.offset}, not at 0")
+            if header.offset:
+                raise FramingError(f"{what} begins at offset {header.offset}, not at 0")
             if len(self._open) >= OPEN_TRANSFERS:
                 raise FramingError(f"{what} begins while {plural(len(self._open), 'transfer')} of this stream are unfinished")
-            expected = self._expected(chunk)
-            if chunk.total != expected:
-                raise FramingError(f"{what} announces {plural(chunk.total, 'byte')}, the layout says {expected}")
-            self._open[key] = (_memory(chunk.total), 0, chunk.t)
+            expected = self._expected(header)
+            if header.total != expected:
+                raise FramingError(f"{what} announces {plural(header.total, 'byte')}, the layout says {expected}")
+            self._open[key] = (_memory(header.total), 0, header.t)
         buffer, received, t = self._open[key]
-        if (chunk.offset, chunk.t, chunk.total) != (received, t, len(buffer)):
+        if (header.offset, header.t, header.total) != (received, t, len(buffer)):
             raise FramingError(
-                f"{what} goes on at offset {chunk.offset} of {chunk.total}; expected offset {received} of {len(buffer)} of outer step {t}"
+                f"{what} goes on at offset {header.offset} of {header.total}; expected offset {received} of {len(buffer)} of outer step {t}"
             )
         end = received + len(data)
         if end > len(buffer) or (not data and buffer):
@@ -98,7 +98,7 @@ class Assembler:
             self._open[key] = (buffer, end, t)
             return None
         del self._open[key]
-        return Transfer(chunk, buffer)
+        return Transfer(header, buffer)
 
     def _cancel(self, chunk: Chunk, what: str) -> None:
         """Forget the transfer that `chunk` ends, and free its memory."""

@@ -1,4 +1,4 @@
-"""The two ends of `Syncer.Exchange` with messages as `pieces` reads and writes them, in the place of the generated ones.
+"""The two ends of `Syncer.Exchange` with messages as `chunks` reads and writes them, in the place of the generated ones.
 
 See docs/decisions/0154-chunks-past-protobuf.md.
 """
@@ -10,27 +10,27 @@ from typing import Any, Protocol
 
 import grpc
 
+from diloco.protocol.chunks import DataChunk, from_learner, to_learner, to_wire
 from diloco.protocol.diloco_pb2 import DESCRIPTOR, FromLearner, Report, ToLearner, WatchRequest
-from diloco.protocol.pieces import Piece, from_learner, to_learner, to_wire
 
 _SERVICE = DESCRIPTOR.services_by_name["Syncer"].full_name
 
-type ExchangeContext = grpc.aio.ServicerContext[FromLearner | Piece, ToLearner | Piece]
+type ExchangeContext = grpc.aio.ServicerContext[FromLearner | DataChunk, ToLearner | DataChunk]
 type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
 type Call = Any
-"""A `grpc.Call` that yields `ToLearner | Piece`."""
+"""A `grpc.Call` that yields `ToLearner | DataChunk`."""
 
 
 class SyncerService(Protocol):
     """What a syncer's service implements, see diloco.proto."""
 
-    async def Exchange(self, requests: AsyncIterator[FromLearner | Piece], context: ExchangeContext) -> None: ...  # noqa: N802
+    async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None: ...  # noqa: N802
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None: ...  # noqa: N802
 
 
-def exchange(channel: grpc.Channel) -> Callable[[Iterator[FromLearner | Piece | bytes]], Call]:
+def exchange(channel: grpc.Channel) -> Callable[[Iterator[FromLearner | DataChunk | bytes]], Call]:
     """Opens a learner's stream: call the result with what to send."""
-    opened: Callable[[Iterator[FromLearner | Piece | bytes]], Call] = channel.stream_stream(
+    opened: Callable[[Iterator[FromLearner | DataChunk | bytes]], Call] = channel.stream_stream(
         f"/{_SERVICE}/Exchange", request_serializer=to_wire, response_deserializer=to_learner
     )
     return opened

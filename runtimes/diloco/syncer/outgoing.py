@@ -25,9 +25,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
 from diloco.algorithm.codec import Coding
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Pull, ToLearner
 from diloco.protocol.framing import split
-from diloco.protocol.pieces import Piece
 
 type Buffer = bytes | bytearray | memoryview
 
@@ -165,7 +165,7 @@ class Outgoing:
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    async def messages(self) -> AsyncIterator[ToLearner | Piece]:
+    async def messages(self) -> AsyncIterator[ToLearner | DataChunk]:
         """The messages to send, in order, until closed. For one reader."""
         while True:
             while (small := self._next_small()) is not None:
@@ -173,10 +173,10 @@ class Outgoing:
             if (chosen := self._choose()) is not None:
                 header, payload = chosen.transfer()
                 self._sending = header.fragment
-                for piece in split(header, payload):
+                for chunk in split(header, payload):
                     if self._dropped:
                         break
-                    yield piece
+                    yield chunk
                     while (small := self._next_small()) is not None:
                         yield small
                 self._sending = None

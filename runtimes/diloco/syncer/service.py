@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import grpc
 
 from diloco.contract import learner_identity, operator_identity
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
-from diloco.protocol.pieces import Piece
 from diloco.protocol.rpc import ExchangeContext, WatchContext
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.changes import Changes
@@ -48,7 +48,7 @@ class Service:
         self._changes = changes
         self._turns = Turns()
 
-    async def Exchange(self, requests: AsyncIterator[FromLearner | Piece], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
+    async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """One learner's stream until its end."""
         shown = peer_identity(context.auth_context())
         peer = self._engine.connect()
@@ -57,7 +57,7 @@ class Service:
         try:
             async for message in peer.outgoing.messages():
                 await context.write(message)
-                if isinstance(message, Piece):  # the next one is made and written in the stream's next turn
+                if isinstance(message, DataChunk):  # the next one is made and written in the stream's next turn
                     await self._turns.next()
             why = "the stream has ended"
             if peer.retry_reason:
@@ -85,13 +85,13 @@ class Service:
                 return
             await self._changes.wait(mark, interval)
 
-    async def _read(self, requests: AsyncIterator[FromLearner | Piece], peer: Peer, shown: str) -> None:
+    async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], peer: Peer, shown: str) -> None:
         assembler = Assembler(functools.partial(self._engine.expected_bytes, peer))
         greeted = False
         try:
             async for message in requests:
                 if not greeted:
-                    if isinstance(message, Piece) or not message.HasField("hello"):
+                    if isinstance(message, DataChunk) or not message.HasField("hello"):
                         raise FramingError("the first message must be Hello")
                     hello = message.hello
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
@@ -122,9 +122,9 @@ class Service:
         self._engine.submit(event)
 
 
-def _event(peer: Peer, message: FromLearner | Piece, assembler: Assembler) -> StreamEvent | Transfer | None:
+def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
     """The event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
-    if isinstance(message, Piece):
+    if isinstance(message, DataChunk):
         transfer = assembler.add(message)
         return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from builders.chunks import as_from_learner
 from diloco.learner.outbox import Outbox
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
 from diloco.protocol.framing import split
-from diloco.protocol.pieces import Piece
 
 TAU = 2
 
@@ -35,14 +35,14 @@ def push(outbox: Outbox, fragment: int, t: int, chunks: int = 2) -> None:
     outbox.push(header, of_push(fragment, t, chunks), lambda: None)
 
 
-def of_push(fragment: int, t: int, chunks: int = 2) -> Iterator[Piece]:
+def of_push(fragment: int, t: int, chunks: int = 2) -> Iterator[DataChunk]:
     for i in range(chunks):
-        yield Piece(Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, total=chunks, offset=i), memoryview(b"x"))
+        yield DataChunk(Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, total=chunks, offset=i), memoryview(b"x"))
 
 
-def seeds(chunks: int = 2) -> Iterator[Piece]:
+def seeds(chunks: int = 2) -> Iterator[DataChunk]:
     for i in range(chunks):
-        yield Piece(Chunk(kind=Chunk.SEED, total=chunks, offset=i), memoryview(b"x"))
+        yield DataChunk(Chunk(kind=Chunk.SEED, total=chunks, offset=i), memoryview(b"x"))
 
 
 def described(sent: FromLearner | bytes) -> str:
@@ -233,7 +233,7 @@ def test_a_transfer_of_which_everything_is_sent_is_not_cancelled(outbox: Outbox)
 def test_a_push_that_has_not_begun_is_not_cancelled(outbox: Outbox) -> None:
     outbox.may_cancel()
 
-    def coded_too_late() -> Iterator[Piece]:
+    def coded_too_late() -> Iterator[DataChunk]:
         outbox.merged(0, 3)
         yield from of_push(0, 3, chunks=1)
 
@@ -247,9 +247,9 @@ def test_the_values_of_a_dropped_push_are_freed(outbox: Outbox, under_way: bool)
     values = np.zeros(8, np.float32)
     kept = weakref.ref(values)
 
-    def chunks(values: np.ndarray) -> Iterator[Piece]:
+    def chunks(values: np.ndarray) -> Iterator[DataChunk]:
         for i in range(2):
-            yield Piece(Chunk(kind=Chunk.PUSH, t=3, total=values.nbytes, offset=16 * i), memoryview(values[:4]).cast("B"))
+            yield DataChunk(Chunk(kind=Chunk.PUSH, t=3, total=values.nbytes, offset=16 * i), memoryview(values[:4]).cast("B"))
 
     outbox.push(Chunk(kind=Chunk.PUSH, t=3), chunks(values), lambda: None)
     del values

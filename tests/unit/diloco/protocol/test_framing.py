@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from builders.chunks import piece_of
+from builders.chunks import data_chunk
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.protocol.framing import (
     LEAST_CHUNK_BYTES,
@@ -12,7 +13,6 @@ from diloco.protocol.framing import (
     is_last,
     split,
 )
-from diloco.protocol.pieces import Piece
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +21,8 @@ def push(fragment: int = 0, t: int = 3) -> Chunk:
     return Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, coding=Chunk.FLOAT32, steps=5)
 
 
-def cancelled(piece: Piece) -> Piece:
-    return piece_of(cancellation(piece.header))
+def cancelled(chunk: DataChunk) -> DataChunk:
+    return data_chunk(cancellation(chunk.header))
 
 
 def assembler(size: int) -> Assembler:
@@ -39,7 +39,7 @@ def test_what_was_split_comes_back_whole_with_its_header(payload: bytes, size: i
 
 def test_an_array_is_split_without_being_converted() -> None:
     values = np.arange(5, dtype=np.float32)
-    assert b"".join(piece.data for piece in split(push(), memoryview(values), 8)) == values.tobytes()
+    assert b"".join(chunk.data for chunk in split(push(), memoryview(values), 8)) == values.tobytes()
 
 
 @given(order=st.permutations([0, 0, 0, 1, 1, 1]))
@@ -76,7 +76,7 @@ def test_a_transfer_cannot_begin_in_the_middle() -> None:
 def test_a_payload_of_another_length_than_the_layout_says_is_refused_before_memory_is_reserved() -> None:
     huge = Chunk(kind=Chunk.PUSH, total=1 << 60, data=b"a")
     with pytest.raises(FramingError, match="announces 1152921504606846976 bytes, the layout says 4"):
-        assembler(4).add(piece_of(huge))
+        assembler(4).add(data_chunk(huge))
 
 
 def test_more_bytes_than_announced_are_refused() -> None:
@@ -84,14 +84,14 @@ def test_more_bytes_than_announced_are_refused() -> None:
     chunk.total = 4
     chunk.data = b"aaaaa"
     with pytest.raises(FramingError, match="brings 5 bytes"):
-        assembler(4).add(piece_of(chunk))
+        assembler(4).add(data_chunk(chunk))
 
 
 def test_an_empty_piece_cannot_keep_a_transfer_open() -> None:
     chunk = push()
     chunk.total = 4
     with pytest.raises(FramingError, match="brings 0 bytes"):
-        assembler(4).add(piece_of(chunk))
+        assembler(4).add(data_chunk(chunk))
 
 
 def test_a_transfer_of_another_step_cannot_go_on_in_an_open_one() -> None:
@@ -126,7 +126,7 @@ def test_only_a_transfer_that_is_under_way_can_be_cancelled(other: Chunk) -> Non
     into = assembler(4)
     into.add(first)
     with pytest.raises(FramingError, match="no such transfer is under way"):
-        into.add(piece_of(cancellation(other)))
+        into.add(data_chunk(cancellation(other)))
 
 
 def test_a_peer_cannot_open_more_transfers_than_the_limit() -> None:

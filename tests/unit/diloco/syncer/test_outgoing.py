@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from builders.chunks import as_to_learner
 from diloco.algorithm.codec import Coding
+from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
 from diloco.protocol.framing import LEAST_CHUNK_BYTES
-from diloco.protocol.pieces import Piece
 from diloco.syncer.outgoing import Outgoing, Version
 
 TAU = 2
@@ -29,11 +29,11 @@ async def sent(outgoing: Outgoing) -> list[str]:
     return [described(message) async for message in outgoing.messages()]
 
 
-async def take(stream: AsyncIterator[ToLearner | Piece], count: int) -> list[str]:
+async def take(stream: AsyncIterator[ToLearner | DataChunk], count: int) -> list[str]:
     return [described(await anext(stream)) for _ in range(count)]
 
 
-def described(sent: ToLearner | Piece) -> str:
+def described(sent: ToLearner | DataChunk) -> str:
     """`delta fragment@t` or `whole fragment@t` of a chunk, `pull fragment@t`, the kind alone of other messages."""
     message = as_to_learner(sent)
     which = str(message.WhichOneof("message"))

@@ -1,8 +1,8 @@
 """Chunks that pass protobuf by: the same bytes and the same content as by protobuf."""
 
 import pytest
+from diloco.protocol.chunks import DataChunk, from_learner, to_learner, to_wire
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Pull, ToLearner
-from diloco.protocol.pieces import Piece, from_learner, to_learner, to_wire
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def with_data(header: Chunk, data: bytes) -> Chunk:
 
 @given(headers, data)
 def test_protobuf_reads_what_is_written(header: Chunk, data: bytes) -> None:
-    raw = to_wire(Piece(header, memoryview(data)))
+    raw = to_wire(DataChunk(header, memoryview(data)))
     assert FromLearner.FromString(raw) == FromLearner(chunk=with_data(header, data))
     assert ToLearner.FromString(raw) == ToLearner(chunk=with_data(header, data))
     assert len(raw) == FromLearner(chunk=with_data(header, data)).ByteSize()
@@ -39,17 +39,17 @@ def test_protobuf_reads_what_is_written(header: Chunk, data: bytes) -> None:
 @given(headers, data)
 def test_what_protobuf_writes_is_read(header: Chunk, data: bytes) -> None:
     for read, whole in ((from_learner, FromLearner(chunk=with_data(header, data))), (to_learner, ToLearner(chunk=with_data(header, data)))):
-        piece = read(whole.SerializeToString())
-        assert isinstance(piece, Piece)
-        assert piece.header == header
-        assert bytes(piece.data) == data
+        chunk = read(whole.SerializeToString())
+        assert isinstance(chunk, DataChunk)
+        assert chunk.header == header
+        assert bytes(chunk.data) == data
 
 
 def test_the_data_is_a_view_of_the_message() -> None:
-    raw = to_wire(Piece(Chunk(kind=Chunk.PUSH), memoryview(b"data")))
-    piece = from_learner(raw)
-    assert isinstance(piece, Piece)
-    assert piece.data.obj is raw
+    raw = to_wire(DataChunk(Chunk(kind=Chunk.PUSH), memoryview(b"data")))
+    chunk = from_learner(raw)
+    assert isinstance(chunk, DataChunk)
+    assert chunk.data.obj is raw
 
 
 def test_other_messages_are_protobufs() -> None:
@@ -74,9 +74,9 @@ CHUNK, DATA, FIXED = b"\x1a", b"\x42", b"\x7d"
     ids=["twice", "parts", "unknown", "long"],
 )
 def test_forms_that_protobuf_allows_are_read_as_by_protobuf(raw: bytes) -> None:
-    piece = from_learner(raw)
-    assert isinstance(piece, Piece)
-    assert bytes(piece.data) == FromLearner.FromString(raw).chunk.data == b"b"
+    chunk = from_learner(raw)
+    assert isinstance(chunk, DataChunk)
+    assert bytes(chunk.data) == FromLearner.FromString(raw).chunk.data == b"b"
 
 
 @given(st.binary(max_size=40).map(lambda more: CHUNK + more))
@@ -88,7 +88,7 @@ def test_any_bytes_are_read_as_by_protobuf_or_refused(raw: bytes) -> None:
             from_learner(raw)
         return
     found = from_learner(raw)
-    if isinstance(found, Piece):
+    if isinstance(found, DataChunk):
         assert with_data(found.header, bytes(found.data)) == expected.chunk
     else:
         assert found == expected

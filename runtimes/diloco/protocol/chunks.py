@@ -20,7 +20,7 @@ assert ToLearner.CHUNK_FIELD_NUMBER == FromLearner.CHUNK_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DataChunk:
     """A chunk."""
 
     header: Chunk
@@ -29,11 +29,11 @@ class Piece:
     """Of the sender's payload, or of the message that came."""
 
 
-def to_wire(message: FromLearner | ToLearner | Piece | bytes) -> bytes:
+def to_wire(message: FromLearner | ToLearner | DataChunk | bytes) -> bytes:
     """The message's bytes; bytes are on the wire what they are."""
     if isinstance(message, bytes):
         return message
-    if not isinstance(message, Piece):
+    if not isinstance(message, DataChunk):
         return message.SerializeToString()
     header = message.header.SerializeToString()
     # Data of no length is left out, as protobuf does.
@@ -42,26 +42,26 @@ def to_wire(message: FromLearner | ToLearner | Piece | bytes) -> bytes:
     return b"".join((_CHUNK_TAG, _varint(length), header, before, message.data))
 
 
-def from_learner(raw: bytes) -> FromLearner | Piece:
+def from_learner(raw: bytes) -> FromLearner | DataChunk:
     """What a learner has sent. Raises protobuf's DecodeError."""
-    return _piece(raw) or _whole(FromLearner.FromString(raw))
+    return _chunk(raw) or _whole(FromLearner.FromString(raw))
 
 
-def to_learner(raw: bytes) -> ToLearner | Piece:
+def to_learner(raw: bytes) -> ToLearner | DataChunk:
     """What the syncer has sent. Raises protobuf's DecodeError."""
-    return _piece(raw) or _whole(ToLearner.FromString(raw))
+    return _chunk(raw) or _whole(ToLearner.FromString(raw))
 
 
-def _whole[M: (FromLearner, ToLearner)](message: M) -> M | Piece:
+def _whole[M: (FromLearner, ToLearner)](message: M) -> M | DataChunk:
     """A chunk that lies otherwise than usual on the wire went through protobuf."""
     if not message.HasField("chunk"):
         return message
     data = memoryview(message.chunk.data)
     message.chunk.ClearField("data")
-    return Piece(message.chunk, data)
+    return DataChunk(message.chunk, data)
 
 
-def _piece(raw: bytes) -> Piece | None:
+def _chunk(raw: bytes) -> DataChunk | None:
     """The chunk in `raw`; None if it is something else, or a chunk in a form that protobuf allows but does not write."""
     if not raw.startswith(_CHUNK_TAG):
         return None
@@ -91,7 +91,7 @@ def _piece(raw: bytes) -> Piece | None:
     if at != len(raw) or found is None:
         return None
     before, data, after = found
-    return Piece(Chunk.FromString(raw[start:before] + raw[after:]), memoryview(raw)[data:after])
+    return DataChunk(Chunk.FromString(raw[start:before] + raw[after:]), memoryview(raw)[data:after])
 
 
 def _varint(n: int) -> bytes:
