@@ -1,0 +1,238 @@
+"""Pieces: rectangles of canonical tensors, by which the processes of one unit divide an exchange.
+
+Every element of the model is owned by one process (rank) of the unit, so that each byte crosses between a unit and the syncer once.
+Units with other numbers of processes and other shardings train in one job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.layout import Layout, TensorSpec
+
+Array = NDArray[np.float32]
+
+MOST_VISITS = 1 << 20
+"""Steps that the check of one unit's pieces may take. A regular grid needs one for each piece and dimension."""
+
+
+class PieceError(ValueError):
+    """Pieces that do not fit the layout, or do not cover it exactly once. The message is human-readable."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """The elements `start[d] <= index[d] < start[d] + size[d]` of a tensor in canonical form; `()` and `()` of a scalar."""
+
+    tensor: str
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of float32 elements."""
+        return math.prod(self.size)
+
+    def of(self, tensor: Array) -> Array:
+        """A view of the piece within a tensor of its name."""
+        where: tuple[Any, ...] = tuple(slice(start, start + size) for start, size in zip(self.start, self.size, strict=True))
+        view: Array = tensor[(*where, ...)]  # "...": a scalar gives a view, too
+        return view
+
+    def __str__(self) -> str:
+        return self.tensor + _place(self.start, tuple(start + size for start, size in zip(self.start, self.size, strict=True)))
+
+
+def whole(spec: TensorSpec) -> Piece:
+    """All of a tensor."""
+    return Piece(spec.name, (0,) * len(spec.shape), spec.shape)
+
+
+def deal(specs: Sequence[TensorSpec], ranks: int) -> list[list[Piece]]:
+    """Owners for tensors that every one of `ranks` processes has as a whole: the pieces of each rank.
+
+    Each tensor is cut along its longest axis into parts that differ by one row at most; the longer ones go to those who have least so
+    far. Deterministic: every process gets the same answer.
+    """
+    if ranks < 1:
+        raise ValueError(f"a unit has at least one process, not {ranks}")
+    owned: list[list[Piece]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for spec in specs:
+        axis = max(range(len(spec.shape)), key=lambda d: spec.shape[d], default=None)
+        rows = 1 if axis is None else spec.shape[axis]
+        least, extra = divmod(rows, ranks)
+        longer = set(sorted(range(ranks), key=lambda rank: (loads[rank], rank))[:extra])
+        first = 0
+        for rank in range(ranks):
+            count = least + (rank in longer)
+            if not count:
+                continue
+            piece = whole(spec)
+            if axis is not None:
+                piece = Piece(spec.name, _with(piece.start, axis, first), _with(piece.size, axis, count))
+            owned[rank].append(piece)
+            loads[rank] += piece.elements
+            first += count
+    return owned
+
+
+def check_cover(layout: Layout, owned: Sequence[Sequence[Piece]]) -> None:
+    """Check that the pieces of all ranks cover every tensor exactly once. `owned[r]`: the pieces of rank r.
+
+    Raises PieceError for the first piece that does not fit its tensor, and for the first gap or overlap, with the tensor, the place and
+    the ranks. Takes no more than MOST_VISITS steps, whatever the pieces are.
+    """
+    specs = {spec.name: spec for spec in layout.tensors}
+    of_tensor: dict[str, list[_Owned]] = {name: [] for name in specs}
+    for rank, pieces in enumerate(owned):
+        for piece in pieces:
+            spec = specs.get(piece.tensor)
+            if spec is None:
+                raise PieceError(f"rank {rank} owns a piece of tensor {piece.tensor}, which the model does not have")
+            _check_fits(rank, piece, spec)
+            of_tensor[piece.tensor].append(_Owned(rank, piece))
+    visits = itertools.count()
+    for spec in layout.tensors:
+        _check_tensor(spec, of_tensor[spec.name], (), visits)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What one rank owns of a fragment: its pieces, one after the other, as one flat float32 vector."""
+
+    fragment: Fragment
+    pieces: tuple[Piece, ...]
+    """In the order of the fragment's tensors, and of their starts within a tensor."""
+    size: int
+    """Elements of the flat vector; 0: the rank owns nothing of this fragment."""
+
+    def slices(self) -> Iterator[tuple[Piece, slice]]:
+        """Where each piece lies in the portion's flat vector."""
+        start = 0
+        for piece in self.pieces:
+            yield piece, slice(start, start + piece.elements)
+            start += piece.elements
+
+    def cut(self, values: Array) -> Array:
+        """The portion's values, a copy of float32 [size], from the fragment's flat vector."""
+        part = np.empty(self.size, np.float32)
+        for (_, at), source in zip(self.slices(), self._views(values), strict=True):
+            part[at].reshape(source.shape)[...] = source
+        return part
+
+    def place(self, part: Array, values: Array) -> None:
+        """Write the portion's values, float32 [size], to their places in the fragment's flat vector `values`. Raises ValueError for
+        another size."""
+        if part.shape != (self.size,):
+            raise ValueError(f"a portion of fragment {self.fragment.index} has {self.size} elements, not an array of shape {part.shape}")
+        for (_, at), target in zip(self.slices(), self._views(values), strict=True):
+            target[...] = part[at].reshape(target.shape)
+
+    def _views(self, values: Array) -> Iterator[Array]:
+        """A view of each piece within the fragment's flat vector."""
+        if values.shape != (self.fragment.size,):
+            raise ValueError(f"fragment {self.fragment.index} has {self.fragment.size} elements, not an array of shape {values.shape}")
+        tensors = {tensor.name: values[at].reshape(tensor.shape) for tensor, at in self.fragment.slices()}
+        return (piece.of(tensors[piece.tensor]) for piece in self.pieces)
+
+
+def portion(fragment: Fragment, pieces: Iterable[Piece]) -> Portion:
+    """The portion of a rank with these pieces, of which those of other fragments' tensors do not count."""
+    order = {tensor.name: index for index, tensor in enumerate(fragment.tensors)}
+    own = tuple(sorted((piece for piece in pieces if piece.tensor in order), key=lambda piece: (order[piece.tensor], piece.start)))
+    return Portion(fragment, own, sum(piece.elements for piece in own))
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    rank: int
+    piece: Piece
+
+    def along(self, axis: int) -> tuple[int, int]:
+        start = self.piece.start[axis]
+        return start, start + self.piece.size[axis]
+
+
+def _check_fits(rank: int, piece: Piece, spec: TensorSpec) -> None:
+    fits = len(piece.start) == len(piece.size) == len(spec.shape) and all(
+        start >= 0 and size >= 1 and start + size <= length for start, size, length in zip(piece.start, piece.size, spec.shape, strict=True)
+    )
+    if not fits:
+        raise PieceError(
+            f"rank {rank} owns a piece of tensor {spec.name} with start {list(piece.start)} and size {list(piece.size)}, "
+            f"which is no part of shape {list(spec.shape)}"
+        )
+
+
+def _check_tensor(spec: TensorSpec, pieces: list[_Owned], before: tuple[tuple[int, int], ...], visits: Iterator[int]) -> None:
+    """Check that `pieces` cover, exactly once, the part of the tensor that the intervals `before` select along its first axes. Each of the
+    pieces covers all of these intervals."""
+    axis = len(before)
+    if axis == len(spec.shape):
+        if len(pieces) != 1:
+            raise PieceError(_defect(spec, pieces, before))
+        return
+    if not pieces:
+        raise PieceError(_defect(spec, pieces, before))
+    end = 0
+    for interval, inside in _intervals(pieces, axis, visits):
+        if interval[0] > end:
+            break
+        _check_tensor(spec, inside, (*before, interval), visits)
+        end = interval[1]
+    if end < spec.shape[axis]:
+        following = min((owned.along(axis)[0] for owned in pieces if owned.along(axis)[0] > end), default=spec.shape[axis])
+        raise PieceError(_defect(spec, [], (*before, (end, following))))
+
+
+def _intervals(pieces: list[_Owned], axis: int, visits: Iterator[int]) -> Iterator[tuple[tuple[int, int], list[_Owned]]]:
+    """Cut an axis where a piece begins or ends: each interval that pieces cover, ascending, with the pieces that cover it."""
+    groups: dict[tuple[int, int], list[_Owned]] = {}
+    for owned in pieces:
+        _count(visits, 1)
+        groups.setdefault(owned.along(axis), []).append(owned)
+    intervals = sorted(groups)
+    if all(first[1] <= second[0] for first, second in itertools.pairwise(intervals)):
+        for interval in intervals:
+            yield interval, groups[interval]
+        return
+    cuts = sorted({cut for interval in intervals for cut in interval})
+    for low, high in itertools.pairwise(cuts):
+        _count(visits, len(pieces))
+        inside = [owned for owned in pieces if owned.along(axis)[0] <= low and high <= owned.along(axis)[1]]
+        if inside:
+            yield (low, high), inside
+
+
+def _count(visits: Iterator[int], steps: int) -> None:
+    if next(itertools.islice(visits, steps - 1, None)) >= MOST_VISITS:
+        raise PieceError("the unit's pieces are cut in too irregular a way to be checked; cut each tensor along few boundaries")
+
+
+def _defect(spec: TensorSpec, pieces: list[_Owned], place: tuple[tuple[int, int], ...]) -> str:
+    shown = spec.name + _place(tuple(low for low, _ in place), tuple(high for _, high in place))
+    if not pieces:
+        return f"no rank owns {shown}"
+    first, second = pieces[:2]
+    return (
+        f"rank {first.rank} and rank {second.rank} both own {shown}"
+        if first.rank != second.rank
+        else f"rank {first.rank} owns {shown} twice"
+    )
+
+
+def _place(starts: tuple[int, ...], ends: tuple[int, ...]) -> str:
+    return "[" + ", ".join(f"{start}:{end}" for start, end in zip(starts, ends, strict=True)) + "]"
+
+
+def _with(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+    return (*values[:axis], value, *values[axis + 1 :])
