@@ -18,6 +18,7 @@ __all__ = [
     "ENV_HOST",
     "ENV_HOSTS",
     "ENV_JOB_FILE",
+    "ENV_LEADER_ADDRESS",
     "ENV_LISTEN_PORT",
     "ENV_POD_IP",
     "ENV_POOL",
@@ -28,6 +29,7 @@ __all__ = [
     "ENV_TLS_DIR",
     "ENV_UNIT",
     "JOB_FILE_KEY",
+    "LEADER_PORT",
     "MOST_HELD_OUT_POINTS",
     "MOST_LOSS_POINTS",
     "MOUNT_JOB",
@@ -74,6 +76,8 @@ ENV_HOST = "DILOCO_HOST"
 """Index of this host within its unit, from 0. Host 0 connects to the syncer."""
 ENV_HOSTS = "DILOCO_HOSTS"
 """Number of hosts of the unit."""
+ENV_LEADER_ADDRESS = "DILOCO_LEADER_ADDRESS"
+"""`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet their leader."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
 """`host:port` of the job's syncer."""
 ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"
@@ -90,6 +94,8 @@ ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
 
 SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
+LEADER_PORT = 7078
+"""Port of the side channel of a unit's host 0."""
 MOST_LOSS_POINTS = 64
 """Points of the loss history that a syncer reports, and that status shows."""
 MOST_HELD_OUT_POINTS = 16
@@ -162,6 +168,8 @@ class Exit(enum.IntEnum):
     """Syncer: the volume holds state that cannot be used, e.g. of another model."""
     REFUSED_QUARANTINED = 70
     """The learner's contributions were refused again and again as outliers."""
+    RANK_LOST = 71
+    """Another rank of the unit ended or was lost; the message names it."""
     DRAINED = 143
     """SIGTERM was obeyed: state handed back, nothing lost."""
 

@@ -290,6 +290,7 @@ class UnitReason(enum.StrEnum):
     REFUSED_LAYOUT = "RefusedLayout", "The learner's parameters have other names or shapes than the job's."
     REFUSED_NONFINITE = "RefusedNonFinite", "The learner sent NaN or infinite parameters."
     REFUSED_QUARANTINED = "RefusedQuarantined", "The syncer refused the learner's contributions again and again as outliers."
+    RANK_LOST = "RankLost", "A rank of the unit ended or was lost without a reason of its own; the message names it."
     REFUSED_IDENTITY = "RefusedIdentity", "A newer attempt exists, another process has the identity, or its certificate was refused."
     BAD_CONTRACT = "BadContract", "The environment or the job file of the training program is missing or wrong."
     RESTARTS_EXHAUSTED = "RestartsExhausted", "More than `learners.restart.limit` failures within `learners.restart.window`."

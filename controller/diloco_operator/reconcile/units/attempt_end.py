@@ -19,6 +19,9 @@ EVICTION_REASONS = frozenset(
     {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}
 )
 """status.reason of pods that the node or the cluster ended."""
+CAUSE_WAIT = 5.0
+"""Seconds. When ranks only say that another one was lost, the pod of that one has so long to say why: within this time every rank of a unit
+ends, and its kubelet reports."""
 
 
 class EndKind(enum.IntEnum):
@@ -71,6 +74,11 @@ _REFUSALS = {
         EndKind.FAILURE,
         UnitReason.REFUSED_QUARANTINED,
         "the syncer refused its contributions again and again as outliers; check its data, learning rate, token counts and accelerator",
+    ),
+    Exit.RANK_LOST: (
+        EndKind.FAILURE,
+        UnitReason.RANK_LOST,
+        "another rank of its unit ended or was lost",
     ),
     Exit.REFUSED_FENCED: (
         EndKind.FAILURE,
@@ -153,8 +161,20 @@ def gang_end(
     heaviest = max(end.kind for end in over)
     if heaviest is EndKind.COMPLETE and len(over) < len(pods):
         return None  # the other hosts will end too
-    # Of several failures the first is the cause: when one host fails, the others of the gang fail without it.
-    first = min((end for end in over if end.kind is heaviest), key=lambda end: end.at)
+    # Of several failures the first is the cause: when one host fails, the others of the gang fail without it, and may say so.
+    worst = [end for end in over if end.kind is heaviest]
+    first = min(worst, key=lambda end: (end.reason == UnitReason.RANK_LOST, end.at))
+    if first.reason == UnitReason.RANK_LOST:
+        silent = {pod.node for pod, end in ends if end is None}
+        return replace(first, node=silent.pop() if len(silent) == 1 else "")
     # A kubelet reports whole seconds: of hosts that failed in the same one, any may be the cause.
-    at_once = {end.node for end in over if end.kind is heaviest and end.at == first.at}
+    at_once = {end.node for end in worst if end.at == first.at and end.reason != UnitReason.RANK_LOST}
     return first if len(at_once) == 1 else replace(first, node="")
+
+
+def cause_due(end: End, pods: Sequence[PodView], now: float) -> float | None:
+    """Until when to wait for the cause of this end of a gang; None: it is known, or nothing is left that could tell it."""
+    if end.kind is not EndKind.FAILURE or end.reason != UnitReason.RANK_LOST or all(pod.ended or pod.main_ended for pod in pods):
+        return None
+    # By a node's clock, which may be wrong: then nothing is waited for.
+    return end.at + CAUSE_WAIT if now - CAUSE_WAIT < end.at <= now + 1.0 else None

@@ -17,7 +17,7 @@ from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.attempt_end import End, EndKind, gang_end
+from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, all_bound, all_run, starting, timed_out
@@ -188,6 +188,9 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         return UnitObservation(give_slice_up(context, record, timeout.no_place), adopted, deadlines, timeout.no_place.node)
     if end is None:
         return UnitObservation(_advance(context, record, current), adopted, deadlines)
+    due = cause_due(end, current, context.now)
+    if due is not None:
+        return UnitObservation(record, adopted, [*deadlines, due])
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
         draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=context.now)

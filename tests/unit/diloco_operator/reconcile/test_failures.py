@@ -147,6 +147,7 @@ def test_errors_that_a_restart_does_not_fix_fail_the_unit_at_once(code: int, rea
         (67, {}, "RefusedIdentity", "newer attempt"),
         (70, {"message": "the norm of its outer gradient is 1e+30"}, "RefusedQuarantined", "1e+30"),
         (68, {}, "RefusedIdentity", "certificates"),
+        (71, {"message": "rank 3 on host 0 was lost"}, "RankLost", "rank 3 on host 0 was lost"),
     ],
 )
 def test_failures_count_and_say_what_happened(code: int, how: dict[str, Any], reason: str, text: str) -> None:
@@ -289,6 +290,65 @@ def test_first_failure_in_a_gang_is_named_as_its_cause() -> None:
     stage.learner_exits("v5p-0", 1, 1, host=0, message="peer went away")
     stage.step()
     assert stage.unit("v5p-0")["reason"] == "OutOfMemory"
+
+
+def lost_rank(*, host: int = 0, code: int = 71, message: str = "rank 1 was lost") -> Stage:
+    """A unit of two hosts, of which one has ended just now."""
+    stage = Stage(a_job().with_restarts(3, "30s").with_pool(max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2)).train()
+    stage.learner_exits("v5p-0", 1, code, host=host, message=message)
+    return stage
+
+
+def test_lost_rank_is_a_consequence_whichever_host_ended_first() -> None:
+    stage = lost_rank()
+    stage.advance(2)
+    stage.learner_exits("v5p-0", 1, 1, host=1, message="ValueError: bad batch")
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert (unit["reason"], len(unit["failures"]), unit["restarts"]) == ("Crashed", 1, 1)
+    assert "exit 1: ValueError: bad batch" in unit["message"]
+    assert [host["node"] for host in stage.status["hosts"]] == [stage.pod("v5p-0", 1, 1)["spec"]["nodeName"]]
+
+
+def test_unit_waits_five_seconds_for_the_host_that_can_say_why_a_rank_was_lost() -> None:
+    stage = lost_rank()
+    assert stage.step().requeue_after == pytest.approx(5.0, abs=0.01)
+    assert stage.states() == {"v5p-0": "Training"}
+    stage.advance(5)
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"], len(unit["failures"])) == ("BackingOff", "RankLost", 1)
+    assert "exit 71: another rank of its unit ended or was lost: rank 1 was lost" in unit["message"]
+    # The host that never said anything is the suspect, not the one that noticed.
+    assert [host["node"] for host in stage.status["hosts"]] == [stage.pod("v5p-0", 1, 1)["spec"]["nodeName"]]
+
+
+def test_gang_of_which_all_hosts_lost_a_rank_starts_again_once_and_blames_no_host() -> None:
+    stage = lost_rank()
+    stage.learner_exits("v5p-0", 1, 71, host=1, message="rank 0 was lost")
+    stage.step()
+    assert (stage.unit("v5p-0")["reason"], stage.unit("v5p-0")["restarts"]) == ("RankLost", 1)
+    assert not stage.status.get("hosts")
+    for _ in range(3):
+        stage.reconcile_only()
+    stage.settle()
+    assert len(stage.unit("v5p-0")["failures"]) == 1
+
+
+def test_lost_rank_whose_host_was_taken_away_is_no_failure() -> None:
+    stage = lost_rank()
+    stage.step()
+    stage.lose_node(stage.pod("v5p-0", 1, 1)["spec"]["nodeName"])
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["restarts"], unit.get("failures", [])) == ("Pending", 1, [])
+
+
+def test_end_from_a_node_whose_clock_is_wrong_is_not_waited_for() -> None:
+    stage = lost_rank()
+    stage.now -= 3600  # the node's clock is an hour ahead
+    stage.step()
+    assert stage.unit("v5p-0")["reason"] == "RankLost"
 
 
 def test_unit_that_ends_well_before_the_job_does_has_failed() -> None:
