@@ -41,10 +41,10 @@ class Piece:
         """Number of float32 elements."""
         return math.prod(self.size)
 
-    def of(self, tensor: Array) -> Array:
+    def of[T: np.generic](self, tensor: NDArray[T]) -> NDArray[T]:
         """A view of the piece within a tensor of its name."""
         where: tuple[Any, ...] = tuple(slice(start, start + size) for start, size in zip(self.start, self.size, strict=True))
-        view: Array = tensor[(*where, ...)]  # "...": a scalar gives a view, too
+        view: NDArray[T] = tensor[(*where, ...)]  # "...": a scalar gives a view, too
         return view
 
     def __str__(self) -> str:
@@ -122,9 +122,9 @@ class Portion:
             yield piece, slice(start, start + piece.elements)
             start += piece.elements
 
-    def cut(self, values: Array) -> Array:
-        """The portion's values, a copy of float32 [size], from the fragment's flat vector."""
-        part = np.empty(self.size, np.float32)
+    def cut[T: np.generic](self, values: NDArray[T]) -> NDArray[T]:
+        """The portion's values, a copy of [size], from the fragment's flat vector of any type."""
+        part = np.empty(self.size, values.dtype)
         for (_, at), source in zip(self.slices(), self._views(values), strict=True):
             part[at].reshape(source.shape)[...] = source
         return part
@@ -137,7 +137,7 @@ class Portion:
         for (_, at), target in zip(self.slices(), self._views(values), strict=True):
             target[...] = part[at].reshape(target.shape)
 
-    def _views(self, values: Array) -> Iterator[Array]:
+    def _views[T: np.generic](self, values: NDArray[T]) -> Iterator[NDArray[T]]:
         """A view of each piece within the fragment's flat vector."""
         if values.shape != (self.fragment.size,):
             raise ValueError(f"fragment {self.fragment.index} has {self.fragment.size} elements, not an array of shape {values.shape}")

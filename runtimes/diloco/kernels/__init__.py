@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+Indices = NDArray[np.uintp]
 
 LIBRARY: Final = Path(__file__).with_name("libkernels.so")
 
@@ -46,13 +47,16 @@ class Mode(enum.IntEnum):
     """base - v"""
 
 
-_SIGNATURES: Final = {
+_SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "finite": (_INT, (_POINTER, _SIZE)),
     "encode_bfloat16": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER)),
     "encode_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER)),
     "place_float32": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
     "place_bfloat16": (_INT, (_POINTER, _SIZE, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
     "place_int4": (_INT, (_POINTER, _POINTER, _SIZE, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+    "cut_int4": (None, (_POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _SIZE)),
+    "mark_blocks": (None, (_POINTER, _SIZE, _SIZE, _POINTER)),
+    "add_int4_runs": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _SIZE)),
     "squares": (ctypes.c_double, (_POINTER, _SIZE)),
     "combine": (ctypes.c_double, (_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER)),
     "nesterov": (_INT, (_POINTER, _POINTER, _POINTER, _SIZE, _FLOAT, _FLOAT, _POINTER, _POINTER)),
@@ -167,6 +171,52 @@ def place_int4(scales: Floats, packed: Bytes, base: Floats | None, out: Floats, 
     )
 
 
+class Runs:
+    """Elements of a vector, in runs of equal length. C believes what it says, so it is checked here."""
+
+    def __init__(self, starts: Indices, length: int, n: int) -> None:
+        """Each run has `length` elements, from `starts` in a vector of `n`. Raises ValueError for an element that is not in it."""
+        if length < 1 or starts.size < 1 or starts.max() > n - length or length > n:
+            raise ValueError(f"runs of {length} elements are not within a vector of {n}")
+        self.starts, self.length, self.n = starts, length, n
+
+    @property
+    def size(self) -> int:
+        """Elements of all runs."""
+        return self.starts.size * self.length
+
+    def arguments(self) -> tuple[int, int, int]:
+        """As the loops take them."""
+        return _at(self.starts, np.uintp, self.starts.size), self.starts.size, self.length
+
+
+def cut_int4(packed: Bytes, runs: Runs, out: Bytes, at: int) -> None:
+    """Copy the levels of `runs` of a vector, packed two to a byte, to `out`, the same of another vector, from its element `at`."""
+    _loops["cut_int4"](
+        _at(packed, np.uint8, (runs.n + 1) // 2), *runs.arguments(), _at(_with_room(out, runs, at, 2), np.uint8, out.size, written=True), at
+    )
+
+
+def mark_blocks(runs: Runs, marked: Bytes) -> None:
+    """Set to 1 what stands in `marked` for the blocks of 256 that the runs touch."""
+    _loops["mark_blocks"](*runs.arguments(), _at(marked, np.uint8, -(-runs.n // 256), written=True))
+
+
+def add_int4_runs(scales: Floats, packed: Bytes, runs: Runs, base: Floats, out: Floats, at: int) -> Status:
+    """`base` plus decoded, into `out`, which may be `base`. These and `packed` hold run after run, from their element `at`; `scales` are
+    those of all blocks of the vector that the runs are of."""
+    return Status(
+        _loops["add_int4_runs"](
+            _at(scales, np.float32, -(-runs.n // 256)),
+            _at(_with_room(packed, runs, at, 2), np.uint8, packed.size),
+            *runs.arguments(),
+            _at(_with_room(base, runs, at, 1), np.float32, out.size),
+            _at(out, np.float32, out.size, written=True),
+            at,
+        )
+    )
+
+
 def squares(x: Floats) -> float:
     """The sum of the squares, in float64."""
     return float(_loops["squares"](_at(x, np.float32, x.size), x.size))
@@ -197,6 +247,13 @@ def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, ra
             _at(out, np.float32, n, written=True),
         )
     )
+
+
+def _with_room[T: np.generic](x: NDArray[T], runs: Runs, at: int, per_item: int) -> NDArray[T]:
+    """`x` if it holds the runs from element `at`, with `per_item` elements in one of its own."""
+    if at < 0 or x.size * per_item < at + runs.size:
+        raise ValueError(f"an array of {x.size} has no room for {runs.size} elements from {at}")
+    return x
 
 
 def _sums(squares: Squares | None, n: int) -> tuple[int | None, int | None]:

@@ -264,6 +264,74 @@ int LOOP(place_int4)(const float *scales, const uint8_t *packed, size_t n, const
   }
 }
 
+// --- portions of an int4 fragment ------------------------------------------------------------------------------------
+// A portion's elements come in runs of `length` elements, which begin at `starts` in the fragment. Its own arrays hold run after run;
+// `at` is where the first of these runs lies in them.
+
+// Levels `from` to `from + n - 1`, one to a byte.
+INLINE void unpack_levels(const uint8_t *packed, size_t from, size_t n, uint8_t *levels) {
+  if (n && from % 2) {
+    *levels++ = packed[from / 2] >> 4;
+    from++;
+    n--;
+  }
+  const uint8_t *pairs = packed + from / 2;
+  for (size_t i = 0; i < n / 2; i++) {
+    levels[2 * i] = pairs[i] & 15;
+    levels[2 * i + 1] = pairs[i] >> 4;
+  }
+  if (n % 2) levels[n - 1] = pairs[n / 2] & 15;
+}
+
+// The levels of the runs. The high half of a last byte that only half belongs to them becomes 0.
+void LOOP(cut_int4)(const uint8_t *packed, const size_t *starts, size_t runs, size_t length, uint8_t *out, size_t at) {
+  for (size_t r = 0; r < runs; r++) {
+    size_t from = starts[r], n = length;
+    if (at % 2) {
+      uint8_t level = (uint8_t)(packed[from / 2] >> (from % 2 ? 4 : 0) & 15);
+      out[at / 2] = (uint8_t)((out[at / 2] & 15) | level << 4);
+      from++;
+      at++;
+      n--;
+    }
+    const uint8_t *pairs = packed + from / 2;
+    uint8_t *to = out + at / 2;
+    if (from % 2)
+      for (size_t i = 0; i < n / 2; i++) to[i] = (uint8_t)(pairs[i] >> 4 | pairs[i + 1] << 4);
+    else
+      memcpy(to, pairs, n / 2);
+    if (n % 2) to[n / 2] = (uint8_t)(from % 2 ? pairs[n / 2] >> 4 : pairs[n / 2] & 15);
+    at += n;
+  }
+}
+
+// Sets `marked` of the fragment's blocks that the runs touch.
+void LOOP(mark_blocks)(const size_t *starts, size_t runs, size_t length, uint8_t *marked) {
+  for (size_t r = 0; r < runs; r++)
+    for (size_t block = starts[r] / BLOCK; block <= (starts[r] + length - 1) / BLOCK; block++) marked[block] = 1;
+}
+
+// out = base + decoded. `scales` are the fragment's, one for each of its blocks; `packed`, `base` and `out` are the portion's.
+int LOOP(add_int4_runs)(const float *scales, const uint8_t *packed, const size_t *starts, size_t runs, size_t length, const float *base,
+                        float *out, size_t at) {
+  uint32_t result = 0;
+  for (size_t r = 0; r < runs; r++) {
+    for (size_t from = starts[r], end = from + length; from < end;) {
+      size_t count = least(end, (from / BLOCK + 1) * BLOCK) - from;
+      float scale = scales[from / BLOCK];
+      uint8_t levels[BLOCK];
+      unpack_levels(packed, at, count, levels);
+      for (size_t i = 0; i < count; i++) {
+        out[at + i] = placed((float)((int)levels[i] - 8) * scale, base[at + i], ADDED);
+        result = larger(result, out[at + i]);
+      }
+      from += count;
+      at += count;
+    }
+  }
+  return result >= INFINITE ? RESULT_NOT_FINITE : OK;
+}
+
 // --- merge and outer step --------------------------------------------------------------------------------------------
 
 double LOOP(squares)(const float *x, size_t n) {

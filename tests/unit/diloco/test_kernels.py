@@ -119,3 +119,14 @@ def test_squares_are_of_the_whole_array() -> None:
         kernels.place_float32(x, x, x.copy(), Mode.ADDED, kernels.Squares([3, 4]))
     with pytest.raises(ValueError, match="empty"):
         kernels.Squares([8, 0])
+
+
+def test_runs_beyond_their_vector_or_without_room_never_reach_c() -> None:
+    for starts, length in (([0, 297], 4), ([2**64 - 1], 4), ([0], 301), ([0], 0), ([], 1)):
+        with pytest.raises(ValueError, match="not within a vector of 300"):
+            kernels.Runs(np.array(starts, np.uintp), length, 300)
+    runs = kernels.Runs(np.array([0, 296], np.uintp), 4, 300)
+    with pytest.raises(ValueError, match="no room for 8 elements from 1"):
+        kernels.cut_int4(np.zeros(150, np.uint8), runs, np.zeros(4, np.uint8), 1)
+    with pytest.raises(ValueError, match="no room"):
+        kernels.add_int4_runs(np.zeros(2, np.float32), np.zeros(4, np.uint8), runs, np.zeros(7, np.float32), np.zeros(7, np.float32), 0)
