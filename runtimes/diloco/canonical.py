@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.algorithm.layout import TensorSpec
+from diloco.algorithm.layout import LayoutError, TensorSpec
 
 LAYER = "{layer}"
 """Stands for the layer's index, from 0, in the canonical name of a stacked parameter."""
@@ -64,11 +64,11 @@ def lay_out(
     """The canonical tensors of a model, by canonical name, sorted.
 
     `shapes`: the framework's parameters. `canonical`: for some of them, their canonical form or only name; the others keep their own
-    name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None. Raises ValueError, naming the
+    name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None. Raises LayoutError, naming the
     parameter, for a mapping that does not fit the model and for two tensors of one canonical name.
     """
     if unknown := sorted(set(canonical) - set(shapes)):
-        raise ValueError(
+        raise LayoutError(
             f"canonical maps parameters that the model does not have: {', '.join(unknown)} (it has {', '.join(sorted(shapes))}; "
             "of tied parameters only the first name counts)"
         )
@@ -78,19 +78,21 @@ def lay_out(
         rule = Canonical(given) if isinstance(given, str) else given
         for part in _parts(parameter, shape, rule, is_embedding):
             if (other := parts.get(part.spec.name)) is not None:
-                raise ValueError(f"parameters {other.parameter!r} and {parameter!r} have the same canonical name {part.spec.name!r}")
+                raise LayoutError(f"parameters {other.parameter!r} and {parameter!r} have the same canonical name {part.spec.name!r}")
             parts[part.spec.name] = part
     return dict(sorted(parts.items()))
 
 
 def _parts(parameter: str, shape: tuple[int, ...], rule: Canonical, is_embedding: Callable[[str], bool]) -> list[Part]:
     if rule.stacked != (LAYER in rule.name):
-        raise ValueError(f"parameter {parameter!r}: a stacked parameter's canonical name contains {LAYER}, and no other's does; got {rule}")
+        raise LayoutError(
+            f"parameter {parameter!r}: a stacked parameter's canonical name contains {LAYER}, and no other's does; got {rule}"
+        )
     if rule.stacked and not shape:
-        raise ValueError(f"parameter {parameter!r} is a scalar and cannot stack layers")
+        raise LayoutError(f"parameter {parameter!r} is a scalar and cannot stack layers")
     own = shape[1:] if rule.stacked else shape
     if rule.axes is not None and sorted(rule.axes) != list(range(len(own))):
-        raise ValueError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {own}")
+        raise LayoutError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {own}")
     turned = own if rule.axes is None else tuple(own[axis] for axis in rule.axes)
     embedding = is_embedding(parameter) if rule.embedding is None else rule.embedding
     if not rule.stacked:

@@ -18,9 +18,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
+from diloco.learner.leave import refused_layout
 from diloco.learner.session import Session as Driver
 
 __all__ = ["Canonical", "Session", "TreeStore", "join"]
@@ -32,19 +34,23 @@ def join[Tree, State](
     *,
     canonical: Mapping[str, Canonical | str] | None = None,
     embeddings: Callable[[str], bool] | None = None,
+    trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Session[Tree, State]:
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 
-    `params`: any pytree of floating arrays. `opt_state`: the inner optimizer's state, any pytree; the session hands it on as it is.
+    `params`: any pytree of floating arrays; leaves that `trained`, by path, leaves out of the exchange may be of any type, are frozen and
+    must be the same in every unit. `opt_state`: the inner optimizer's state, any pytree; the session hands it on as it is.
     `canonical` maps paths of parameters ("blocks/query") to the job's canonical form where the two differ, above all for stacked layers
     (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path). `on_adopt(paths, params, opt_state)`
     is called when parameters were replaced, with the paths of those, in `join` and in `step`, and returns the optimizer's state to go
     on with: for a state that holds copies of parameters (an average, float32 masters).
 
-    Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model; ValueError or TypeError for parameters
-    that cannot be exchanged.
+    Raises SystemExit with a `contract.Exit`: outside of a job, for parameters that cannot be exchanged, and when the syncer refuses them.
     """
-    store = TreeStore(params, canonical=canonical, embeddings=embeddings)
+    try:
+        store = TreeStore(params, canonical=canonical, embeddings=embeddings, trained=trained)
+    except LayoutError as error:
+        raise refused_layout(error) from error
     return Session(Driver.join(store, framework="jax", environment=environment), store, opt_state, on_adopt)

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diloco.algorithm.layout import TensorSpec
+from diloco.algorithm.layout import LayoutError, TensorSpec
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
 
 
 class TreeStore[Tree]:
-    """A `ParameterStore` over a pytree of floating arrays, on any devices of this process.
+    """A `ParameterStore` over the trained leaves of a pytree, on any devices of this process.
 
     The store holds the current leaves: `hand_out` gives the tree, `take_back` takes the next one. A write makes new arrays for
     the leaves that it touches, with the type and placement of the old ones, and leaves every other leaf the same object. Leaves
@@ -36,18 +36,26 @@ class TreeStore[Tree]:
         *,
         canonical: Mapping[str, Canonical | str] | None = None,
         embeddings: Callable[[str], bool] | None = None,
+        trained: Callable[[str], bool] | None = None,
     ) -> None:
         """`canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
+        `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type.
 
-        Raises TypeError for a leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), ValueError
+        Raises LayoutError for a trained leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), and
         for a mapping that does not fit.
         """
         named, self._structure = jax.tree_util.tree_flatten_with_path(params)
         self._paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
-        self._leaves: dict[str, jax.Array] = {path: _array(path, leaf) for path, (_, leaf) in zip(self._paths, named, strict=True)}
+        every = {path: leaf for path, (_, leaf) in zip(self._paths, named, strict=True)}
+        self._leaves: dict[str, jax.Array] = {path: _array(path, leaf) for path, leaf in every.items() if trained is None or trained(path)}
+        if not self._leaves:
+            raise LayoutError(f"the tree has no leaf to exchange: `trained` selects none of {len(every)}")
+        self._frozen: dict[str, Any] = {path: leaf for path, leaf in every.items() if path not in self._leaves}
+        shapes = {path: tuple(getattr(leaf, "shape", ())) for path, leaf in every.items()}
         self._shapes = {path: leaf.shape for path, leaf in self._leaves.items()}
         self._types: dict[str, np.dtype[Any]] = {path: leaf.dtype for path, leaf in self._leaves.items()}
-        self._parts = lay_out(self._shapes, canonical or {}, embeddings or _named_embedding)
+        parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding)
+        self._parts = {name: part for name, part in parts.items() if part.parameter in self._leaves}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
@@ -56,7 +64,8 @@ class TreeStore[Tree]:
     def hand_out(self) -> Tree:
         """The tree as it is now, for the program to compute with."""
         self._applied.clear()
-        tree: Tree = jax.tree_util.tree_unflatten(self._structure, [self._leaves[path] for path in self._paths])
+        leaves = [self._leaves[path] if path in self._leaves else self._frozen[path] for path in self._paths]
+        tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
     def take_back(self, params: Tree) -> None:
@@ -65,18 +74,20 @@ class TreeStore[Tree]:
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
-        for path, leaf in zip(self._paths, leaves, strict=True):
-            shape, kind = self._shapes[path], self._types[path]
+        every = dict(zip(self._paths, leaves, strict=True))
+        for path in self._leaves:
+            leaf, shape, kind = every[path], self._shapes[path], self._types[path]
             if leaf.shape != shape or leaf.dtype != kind:
                 raise ValueError(f"parameter {path!r} was {kind}{list(shape)} and became {leaf.dtype}{list(leaf.shape)}")
-        self._leaves = {path: _array(path, leaf) for path, leaf in zip(self._paths, leaves, strict=True)}
+        self._leaves = {path: _array(path, every[path]) for path in self._leaves}
+        self._frozen = {path: every[path] for path in self._frozen}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         for ready in self._applied:
             self._leaves |= self._updated(ready)
         self._applied.clear()
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every canonical tensor of the model, sorted by canonical name."""
+        """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
@@ -185,7 +196,8 @@ class StagedLeaves:
         flat = np.empty(sum(part.spec.size for part, _ in self._staged), np.float32)
         start = 0
         for part, pieces in self._staged:
-            value = cast(_assemble(pieces), flat.dtype)
+            native = part.spec.shape if part.axes is None else tuple(part.spec.shape[axis] for axis in np.argsort(part.axes))
+            value = cast(_assemble(pieces, native), flat.dtype)
             flat[start : start + part.spec.size].reshape(part.spec.shape)[...] = value if part.axes is None else value.transpose(part.axes)
             start += part.spec.size
         return flat
@@ -211,10 +223,9 @@ def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, A
 _CAST_ELEMENTS = 1 << 16
 
 
-def _assemble(pieces: list[tuple[_Index, jax.Array]]) -> np.ndarray[Any, Any]:
+def _assemble(pieces: list[tuple[_Index, jax.Array]], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     if len(pieces) == 1:
         return np.asarray(pieces[0][1])
-    shape = tuple(max(index[axis].stop for index, _ in pieces) for axis in range(len(pieces[0][0])))
     whole = np.empty(shape, pieces[0][1].dtype)
     for index, piece in pieces:
         whole[index] = np.asarray(piece)
@@ -276,9 +287,12 @@ def _array(path: str, leaf: object) -> jax.Array:
     array = jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
     if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.floating):
         kind = getattr(leaf, "dtype", type(leaf).__name__)
-        raise TypeError(f"parameter {path!r} is {kind}: only floating-point arrays can be merged; keep other state out of the parameters")
+        raise LayoutError(
+            f"parameter {path!r} is {kind}: only real floating-point arrays can be merged. Keep other state out of the parameters, or "
+            "leave it out of the exchange with trained=…"
+        )
     if not array.is_fully_addressable:
-        raise TypeError(f"parameter {path!r} is spread over several processes: join with arrays that this process holds whole")
+        raise LayoutError(f"parameter {path!r} is spread over several processes: join with arrays that this process holds whole")
     return array
 
 

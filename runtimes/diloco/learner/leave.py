@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from diloco.algorithm.layout import LayoutError
 from diloco.contract import Exit
 
 
@@ -22,6 +23,11 @@ def leave(status: Exit, message: str) -> Leave:
     sys.stderr.write(f"diloco: {message}\n")
     sys.stderr.flush()
     return Leave(status, message)
+
+
+def refused_layout(error: LayoutError) -> Leave:
+    """To be raised for a model that no job can train. A restart would not help, hence no status of a crash."""
+    return leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in a job: {error}")
 
 
 def log_to_stderr() -> None:

@@ -21,7 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
+from diloco.learner.leave import refused_layout
 from diloco.learner.session import Session
 from diloco.torch.optimizers import check_optimizers
 from diloco.torch.store import ModuleStore
@@ -35,22 +37,27 @@ def join(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     canonical: Mapping[str, Canonical | str] | None = None,
     embeddings: Callable[[str], bool] | None = None,
+    trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str]], None] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
 
-    `optimizer`, one or several, must train the parameters of `model`: those that require gradients, no others, and each in one
+    `optimizer`, one or several, must train the exchanged parameters of `model` that require gradients, no others, and each in one
     optimizer only. Its state is not touched. Create it before `join`, and move the model to its device before both.
     `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` says by name
-    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`). `on_adopt` is called with the names of
+    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`), `trained` which are exchanged (default:
+    those that require a gradient); the others are frozen and must be the same in every unit. `on_adopt` is called with the names of
     the parameters that were overwritten just now, in `join` and in `step`: for a program that keeps copies of them (an average,
     float32 masters).
 
-    Raises SystemExit with a `contract.Exit` outside of a job or when the syncer refuses the model; ValueError or TypeError for a model
-    that cannot be exchanged, and for an optimizer that does not train it.
+    Raises SystemExit with a `contract.Exit`: outside of a job, for a model that cannot be exchanged, and when the syncer refuses it.
+    Raises ValueError or TypeError for an optimizer that does not train the model.
     """
-    check_optimizers(model, [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer)
-    store = ModuleStore(model, canonical=canonical, embeddings=embeddings)
+    try:
+        store = ModuleStore(model, canonical=canonical, embeddings=embeddings, trained=trained)
+    except LayoutError as error:
+        raise refused_layout(error) from error
+    check_optimizers(store.parameters, [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer)
     notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
     return Session.join(store, framework="torch", environment=environment, on_adopt=notify)

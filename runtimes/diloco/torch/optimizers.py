@@ -9,15 +9,16 @@ from collections.abc import Sequence
 
 import torch
 
+from diloco.torch.parameters import Parameters
 from diloco.wording import plural
 
 _NAMED = 5
 """An error names so many parameters at most."""
 
 
-def check_optimizers(module: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises ValueError unless the optimizers train each parameter of `module` that requires a gradient exactly once, and nothing else;
-    TypeError for another object.
+def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raises ValueError unless the optimizers train each exchanged parameter that requires a gradient exactly once, and nothing else;
+    TypeError for another object. A parameter that requires no gradient may be in an optimizer, which passes over it.
 
     An optimizer of other tensors (of a copy of the model, or of the model before its parameters were made anew) would train something
     that is never exchanged, and the job would go on as if this unit had learnt nothing.
@@ -30,7 +31,7 @@ def check_optimizers(module: torch.nn.Module, optimizers: Sequence[torch.optim.O
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             held[id(parameter)] = held.get(id(parameter), 0) + 1
             shapes[id(parameter)] = tuple(parameter.shape)
-    named = dict(module.named_parameters())
+    named = parameters.all()
     own = {id(parameter) for parameter in named.values()}
     if strangers := [f"one of shape {list(shape)}" for key, shape in shapes.items() if key not in own]:
         raise ValueError(
@@ -40,7 +41,12 @@ def check_optimizers(module: torch.nn.Module, optimizers: Sequence[torch.optim.O
         )
     if doubled := [name for name, parameter in named.items() if held.get(id(parameter), 0) > 1]:
         raise ValueError(f"more than one optimizer trains {_some(doubled)}: each parameter belongs into one")
-    if idle := [name for name, parameter in named.items() if parameter.requires_grad and id(parameter) not in held]:
+    if apart := [name for name, parameter in parameters.frozen.items() if parameter.requires_grad and id(parameter) in held]:
+        raise ValueError(
+            f"the optimizer trains {_some(apart)}, which `trained` leaves out of the exchange: units would drift apart in it. Let "
+            "`trained` select it, or take it out of the optimizer"
+        )
+    if idle := [name for name, parameter in parameters.trained.items() if parameter.requires_grad and id(parameter) not in held]:
         raise ValueError(
             f"no optimizer trains {_some(idle)}: pass every optimizer as optimizer=[...], or set requires_grad to False for "
             "what shall stay as it is"

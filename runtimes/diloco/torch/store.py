@@ -13,18 +13,17 @@ import torch
 from diloco.algorithm.layout import TensorSpec
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
+from diloco.torch.parameters import parameters_of
 from diloco.torch.staging import StagedTensors, Stager
-
-_COMPILED = "_orig_mod."
-"""What torch.compile puts into the names of a module's parameters: no part of the model's layout."""
 
 
 class ModuleStore:
-    """A `ParameterStore` over a module's parameters, on any device and of any floating type.
+    """A `ParameterStore` over a module's trained parameters, on any device and of any floating type.
 
-    Tied parameters count once, under the name that the module registered first. Buffers (running statistics) are the unit's own and
-    are not exchanged. Canonical values are float32; a parameter of a shorter type is rounded to it when a fragment is adopted, so a
-    model trained in bfloat16 should keep float32 parameters and compute in autocast where it can.
+    Tied parameters count once, under the name that the module registered first. What torch.compile, DistributedDataParallel and
+    activation checkpointing put into names is left out. Buffers (running statistics) are the unit's own and are not exchanged.
+    Canonical values are float32; a parameter of a shorter type is rounded to it when a fragment is adopted, so a model trained in
+    bfloat16 should keep float32 parameters and compute in autocast where it can.
     """
 
     def __init__(
@@ -33,22 +32,24 @@ class ModuleStore:
         *,
         canonical: Mapping[str, Canonical | str] | None = None,
         embeddings: Callable[[str], bool] | None = None,
+        trained: Callable[[str], bool] | None = None,
     ) -> None:
         """`canonical`: for parameters whose canonical form differs, by name in the module; the others keep name and shape.
         `embeddings`: by name in the module; default: the weights of `Embedding` and `EmbeddingBag`, also where they are tied.
+        `trained`: by name in the module, which parameters are exchanged; default: those that require a gradient. The others are frozen.
 
-        Raises TypeError for a parameter that cannot be exchanged (not floating, sharded over processes, without storage), ValueError for
-        a mapping that does not fit.
+        Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, sharded over processes, without
+        storage) and for a mapping that does not fit.
         """
-        self._parameters = {name.replace(_COMPILED, ""): parameter for name, parameter in module.named_parameters()}
-        for name, parameter in self._parameters.items():
-            _check_exchangeable(name, parameter)
+        self.parameters = parameters_of(module, trained)
+        self._parameters = self.parameters.all()
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
-        self._parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module))
-        self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self._parameters.values()))
+        parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module))
+        self._parts = {name: part for name, part in parts.items() if part.parameter in self.parameters.trained}
+        self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every canonical tensor of the model, sorted by canonical name."""
+        """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
@@ -125,12 +126,3 @@ class ModuleStore:
 def _writable(value: Float32Array) -> Float32Array:
     # torch.from_numpy refuses to promise not to write.
     return value if value.flags.writeable else value.copy(order="K")
-
-
-def _check_exchangeable(name: str, parameter: torch.nn.Parameter) -> None:
-    if not parameter.is_floating_point():
-        raise TypeError(f"parameter {name!r} is {parameter.dtype}: only floating-point parameters can be merged")
-    if parameter.is_meta:
-        raise TypeError(f"parameter {name!r} is on the meta device: materialise the model before joining")
-    if hasattr(parameter, "device_mesh"):
-        raise TypeError(f"parameter {name!r} is sharded over processes (DTensor): join with a module whose parameters are whole")

@@ -5,12 +5,15 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import diloco.jax
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
+from diloco.contract import Exit
 from diloco.jax import TreeStore
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -138,10 +141,32 @@ def test_what_is_written_while_the_program_holds_older_values_outlives_its_step(
 
 
 def test_leaves_that_cannot_be_merged_are_refused_by_path() -> None:
-    with pytest.raises(TypeError, match="'state/step' is int32"):
+    with pytest.raises(LayoutError, match="'state/step' is int32"):
         TreeStore({"state": {"step": jnp.zeros((), jnp.int32)}})
-    with pytest.raises(TypeError, match="'rate' is float"):
+    with pytest.raises(LayoutError, match="'rate' is float"):
         TreeStore({"rate": 0.5})
+
+
+def test_parameters_that_cannot_be_exchanged_end_the_program_with_a_status_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        diloco.jax.join({"phase": jnp.zeros(3, jnp.complex64)}, (), environment={})
+    assert left.value.code == Exit.REFUSED_LAYOUT
+    assert "'phase' is complex64" in capsys.readouterr().err
+
+
+def test_leaves_that_the_filter_leaves_out_are_handed_on_as_they_are() -> None:
+    frozen: dict[str, Any] = {"base": jnp.ones((4, 4), jnp.int8), "key": jax.random.key(1), "rate": 0.5, "name": None}
+    params: dict[str, Any] = {"adapter": jnp.zeros(3), "frozen": frozen}
+    store = TreeStore(params, trained=lambda path: path == "adapter", canonical={"frozen/base": "base"})
+    assert [spec.name for spec in store.specs()] == ["adapter"]
+    store.write({"adapter": np.ones(3, np.float32)})
+    held = store.hand_out()
+    assert held["frozen"]["base"] is frozen["base"]
+    store.take_back({"adapter": held["adapter"] + 1, "frozen": held["frozen"] | {"rate": 0.25}})
+    after = store.hand_out()
+    assert (after["adapter"].tolist(), after["frozen"]["rate"]) == ([2, 2, 2], 0.25)
+    with pytest.raises(LayoutError, match="selects none of 2"):
+        TreeStore({"a": jnp.zeros(1), "b": jnp.zeros(1)}, trained=lambda path: False)
 
 
 def test_parameters_that_change_their_form_between_steps_are_refused() -> None:
@@ -170,7 +195,8 @@ def test_arrays_spread_over_devices_keep_their_placement() -> None:
             "layers": jax.device_put(jnp.zeros((2, 4)), along("data")),
             "everywhere": jax.device_put(jnp.zeros((2, 4)), along()),
         }
-        stacked = {name: Canonical(name + ".{layer}", stacked=True) for name in ("across", "layers", "everywhere")}
+        params["partly"] = jax.device_put(jnp.zeros((2, 3, 4)), along(None, None, "data"))  # an axis that is not sharded before one that is
+        stacked = {name: Canonical(name + ".{layer}", stacked=True) for name in ("across", "layers", "everywhere", "partly")}
         step = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf + 1, params), donate_argnums=0)
         params = jax.tree.map(lambda leaf: leaf - leaf, step(step(params)))
         placed = {name: leaf.sharding for name, leaf in params.items()}

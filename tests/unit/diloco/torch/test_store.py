@@ -137,14 +137,6 @@ def test_the_parameters_of_tensors_are_named_as_in_the_module() -> None:
     assert store.parameter_names(["block.1.w", "bias", "block.0.w"]) == ["w", "b"]
 
 
-def test_parameters_that_cannot_be_merged_are_refused_by_name() -> None:
-    whole = nn.ParameterDict({"count": nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)})
-    with pytest.raises(TypeError, match=r"'count' is torch\.int64"):
-        ModuleStore(whole)
-    with pytest.raises(TypeError, match="meta device"):
-        ModuleStore(nn.Linear(2, 2, device="meta"))
-
-
 def test_unknown_names_and_wrong_shapes_are_refused() -> None:
     store = ModuleStore(nn.Linear(2, 3, bias=False))
     with pytest.raises(KeyError):
