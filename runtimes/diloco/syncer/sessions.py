@@ -9,7 +9,7 @@ See docs/decisions/0070-sessions-and-fences.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diloco.protocol.diloco_pb2 import Refused
 
@@ -68,6 +68,8 @@ class UnitSession:
     stream: int | None
     """None: the stream broke; the session stays open until `until`."""
     until: float | None = None
+    ranks: dict[int, bytes] = field(default_factory=dict, compare=False)
+    """Of each further rank that has joined in this session, its process (`Hello.process`)."""
 
 
 class SessionRegistry:
@@ -103,7 +105,8 @@ class SessionRegistry:
             holder = before.holder
         else:
             holder = self._new_holder(request.unit, request.attempt)
-        session = UnitSession(request.unit, request.attempt, request.session_id, holder, stream)
+        ranks = before.ranks if before and known else {}
+        session = UnitSession(request.unit, request.attempt, request.session_id, holder, stream, ranks=ranks)
         self._sessions[request.unit] = session
         self._fences[request.unit] = request.attempt
         return Accepted(
@@ -113,6 +116,15 @@ class SessionRegistry:
             released=before.holder if before and not known else None,
             fenced=request.attempt > fence,
         )
+
+    def of_rank(self, request: JoinRequest) -> UnitSession | Rejected | None:
+        """The session that the Hello of a further rank belongs to. None: its leader has not joined yet. Changes nothing."""
+        if rejected := self.reject(request):
+            return rejected
+        session = self._sessions.get(request.unit)
+        if session is None or session.stream is None or (session.attempt, session.session_id) != (request.attempt, request.session_id):
+            return None
+        return session
 
     def stream_lost(self, unit: str, stream: int, now: float) -> bool:
         """The stream broke without Bye: the session stays open for the reconnect window. False if the stream did not act for the unit."""
@@ -127,7 +139,7 @@ class SessionRegistry:
         session = self._sessions.get(unit)
         if session is None:
             return None
-        self._sessions[unit] = replace(session, holder=self._new_holder(unit, session.attempt))
+        self._sessions[unit] = replace(session, holder=self._new_holder(unit, session.attempt), ranks={})
         return session.holder, self._sessions[unit]
 
     def leave(self, unit: str, stream: int) -> str | None:

@@ -132,3 +132,36 @@ def test_after_any_events_one_stream_acts_for_a_unit_and_fences_never_fall(event
         fence = sessions.fences.get("u", 0)
         session = sessions.session("u")
         assert (session.stream if session else None) == acting
+
+
+def test_a_rank_belongs_to_its_leaders_session() -> None:
+    sessions = registry()
+    assert sessions.of_rank(request()) is None, "its leader has not joined yet"
+    joined = accepted(sessions.join(request(), stream=1)).session
+    assert sessions.of_rank(request()) == joined
+    assert sessions.of_rank(request(attempt=2)) is None, "the leader of the newer attempt has not joined yet"
+    of_another = sessions.of_rank(request(session_id=b"b"))
+    assert isinstance(of_another, Rejected)
+    assert of_another.code == Refused.DUPLICATE_IDENTITY
+    sessions.stream_lost("u", 1, now=0.0)
+    assert sessions.of_rank(request()) is None, "its leader is away"
+
+
+def test_a_rank_of_a_fenced_attempt_or_another_job_is_refused() -> None:
+    sessions = registry({"u": 2})
+    for wrong, code in ((request(attempt=1), Refused.FENCED), (request(attempt=2, job="other"), Refused.WRONG_JOB)):
+        outcome = sessions.of_rank(wrong)
+        assert isinstance(outcome, Rejected)
+        assert outcome.code == code
+
+
+def test_a_session_remembers_its_ranks_until_it_begins_anew() -> None:
+    sessions = registry()
+    accepted(sessions.join(request(), stream=1)).session.ranks[1] = b"process"
+    sessions.stream_lost("u", 1, now=0.0)
+    assert accepted(sessions.join(request(), stream=2)).session.ranks == {1: b"process"}
+    restarted = sessions.restart("u")
+    assert restarted is not None
+    assert restarted[1].ranks == {}
+    sessions.end("u")
+    assert accepted(sessions.join(request(), stream=3)).session.ranks == {}

@@ -1,0 +1,74 @@
+"""Who owns what in a unit of several processes, as its leader's Hello says it.
+
+See docs/decisions/0159-ranks-on-the-wire.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.pieces import Piece, PieceError, check_cover, whole
+from diloco.protocol.diloco_pb2 import Hello, PieceMap
+from diloco.protocol.diloco_pb2 import Piece as PieceMessage
+from diloco.wording import plural
+
+type Owned = tuple[tuple[Piece, ...], ...]
+"""Per rank, what it owns."""
+
+MOST_RANKS: Final = 4096
+"""Processes of one unit."""
+MOST_PIECES: Final = 1 << 19
+"""Of all ranks: 512 ranks that each own a piece of every one of 1000 tensors."""
+MOST_DIMENSIONS: Final = 64
+"""Of a tensor that can be cut; numpy's limit."""
+
+
+def layout_of(hello: Hello) -> Layout:
+    """The model's layout. Raises LayoutError."""
+    return Layout(TensorSpec(x.name, tuple(x.shape), x.embedding) for x in hello.tensors)
+
+
+def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMap]:
+    """`Hello.owned` for these pieces, per rank, with `Hello.tensors` in the order of the layout."""
+    index = {tensor.name: number for number, tensor in enumerate(layout.tensors)}
+    all_of = {tensor.name: whole(tensor) for tensor in layout.tensors}
+
+    def message(piece: Piece) -> PieceMessage:
+        if piece == all_of[piece.tensor]:
+            return PieceMessage(tensor=index[piece.tensor])
+        return PieceMessage(tensor=index[piece.tensor], start=piece.start, size=piece.size)
+
+    return [PieceMap(pieces=map(message, pieces)) for pieces in owned]
+
+
+def read_owned(hello: Hello) -> Owned:
+    """What each rank owns; nothing for a unit of one process. Takes up to seconds for a unit of many pieces, and no longer.
+
+    Raises PieceError for too many ranks or pieces and for those that do not cover the layout exactly once, LayoutError for no layout.
+    """
+    if len(hello.owned) != hello.ranks or hello.ranks > MOST_RANKS:
+        raise PieceError(
+            f"Hello says that the unit has {plural(hello.ranks, 'rank')}, and the pieces of {len(hello.owned)}; {MOST_RANKS} are the most"
+        )
+    if not hello.ranks:
+        return ()
+    pieces = sum(len(of_rank.pieces) for of_rank in hello.owned)
+    if pieces > MOST_PIECES:
+        raise PieceError(f"the unit's {plural(hello.ranks, 'rank')} own {pieces} pieces; {MOST_PIECES} are the most")
+    layout = layout_of(hello)
+    if deep := next((tensor for tensor in layout.tensors if len(tensor.shape) > MOST_DIMENSIONS), None):
+        raise PieceError(f"{deep} has {len(deep.shape)} dimensions; with more than {MOST_DIMENSIONS} it cannot be cut into pieces")
+    wholes = {tensor.name: whole(tensor) for tensor in layout.tensors}
+    in_order = [wholes[tensor.name] for tensor in hello.tensors]
+    owned = tuple(tuple(_piece(rank, message, in_order) for message in of_rank.pieces) for rank, of_rank in enumerate(hello.owned))
+    check_cover(layout, owned)
+    return owned
+
+
+def _piece(rank: int, message: PieceMessage, wholes: Sequence[Piece]) -> Piece:
+    if message.tensor >= len(wholes):
+        raise PieceError(f"rank {rank} owns a piece of tensor number {message.tensor}; the model has {plural(len(wholes), 'tensor')}")
+    tensor = wholes[message.tensor]
+    return Piece(tensor.tensor, tuple(message.start), tuple(message.size)) if message.start or message.size else tensor
