@@ -28,6 +28,7 @@ from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import HelloReceived, Peer, StreamEvent
 from diloco.syncer.service import Service
 from diloco.syncer.sessions import UnitSession
+from numpy.typing import NDArray
 
 JOB_UID = "bench"
 MIB = 1 << 20
@@ -46,6 +47,9 @@ class AnsweringEngine:
 
     def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
         return self._value.nbytes
+
+    def memory(self, size: int) -> NDArray[np.uint8]:
+        return np.empty(size, np.uint8)
 
     def submit(self, event: StreamEvent) -> None:
         if isinstance(event, HelloReceived):

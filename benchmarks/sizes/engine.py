@@ -50,7 +50,7 @@ class Path:
 
     def arrive(self, p: int, t: int) -> Decoded:
         """One contribution as its bytes come out of TLS, to its outer gradient and norms."""
-        assembler = Assembler(lambda chunk: payload_bytes(Coding(chunk.coding), self.size))
+        assembler = Assembler(lambda chunk: payload_bytes(Coding(chunk.coding), self.size), self.shard.memory.take)
         for message in self.messages:
             transfer = assembler.add(_chunk(message))
         assert transfer is not None

@@ -12,7 +12,7 @@ See docs/decisions/0062-merge-numerics.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Buffer
+from collections.abc import Buffer, Callable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -69,8 +69,13 @@ def finite(x: Array) -> bool:
     return kernels.finite(np.ascontiguousarray(x).reshape(-1))
 
 
-def encode(coding: Coding, x: Array, base: Array | None = None) -> memoryview:
+def _new(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
+
+
+def encode(coding: Coding, x: Array, base: Array | None = None, take: Callable[[int], NDArray[np.uint8]] = _new) -> memoryview:
     """The payload of the float32 vector `x`: a value for FLOAT32; for the other codings a delta, or, with `base`, the delta `x - base`.
+    `take`: gives the delta's bytes, of any content.
 
     FLOAT32 shares memory with `x` where `x` is contiguous: do not write to `x` as long as the payload is in use.
     Raises NonFiniteError if what is coded, or its coded form, is not finite.
@@ -79,13 +84,12 @@ def encode(coding: Coding, x: Array, base: Array | None = None) -> memoryview:
         if array is not None and (array.ndim != 1 or array.dtype != np.float32):
             raise CodecError(f"expected a float32 vector, not {array.dtype} of shape {array.shape}")
     x = np.ascontiguousarray(x)
-    payload = np.empty(payload_bytes(coding, x.size) if coding.delta else 0, np.uint8)
+    payload = take(payload_bytes(coding, x.size)) if coding.delta else x.view(np.uint8)
     match coding:
         case Coding.FLOAT32:
             if base is not None:
                 raise CodecError("FLOAT32 codes a value, which has no base")
             status = Status.OK if finite(x) else Status.INPUT_NOT_FINITE
-            payload = x.view(np.uint8)
         case Coding.BFLOAT16_DELTA:
             status = kernels.encode_bfloat16(x, base, payload.view(np.uint16))
         case Coding.INT4_DELTA:
@@ -111,10 +115,10 @@ def decode(coding: Coding, data: Buffer, n: int) -> Array:
     return _placed(coding, data, n, None, Mode.PLAIN)
 
 
-def value_of(coding: Coding, data: Buffer, base: Array) -> Array:
-    """The value that a payload stands for: itself for FLOAT32, else `base` plus the delta in a new array. The one addition that the syncer
-    and every learner do, so that all hold bit-identical values. Raises as `decode`."""
-    return _placed(coding, data, base.size, base, Mode.ADDED) if coding.delta else decode(coding, data, base.size)
+def value_of(coding: Coding, data: Buffer, base: Array, out: Array | None = None) -> Array:
+    """The value that a payload stands for: itself for FLOAT32, else `base` plus the delta, in `out` or a new array. The one addition that
+    the syncer and every learner do, so that all hold bit-identical values. Raises as `decode`."""
+    return _placed(coding, data, base.size, base, Mode.ADDED, out) if coding.delta else decode(coding, data, base.size)
 
 
 def outer_gradient(coding: Coding, data: Buffer, anchor: Array, out: Array | None = None, squares: Squares | None = None) -> Array:

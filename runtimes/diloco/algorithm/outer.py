@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +13,18 @@ from diloco.kernels import Status
 Array = NDArray[np.float32]
 
 
-def nesterov(delta: Array, momentum: Array, onto: Array | None, learning_rate: float, mu: float) -> tuple[Array, Array] | None:
+def _new(n: int) -> Array:
+    return np.empty(n, np.float32)
+
+
+def nesterov(
+    delta: Array, momentum: Array, onto: Array | None, learning_rate: float, mu: float, take: Callable[[int], Array] = _new
+) -> tuple[Array, Array] | None:
     """(`onto` after one step, new momentum): `buf = mu*momentum + delta; onto - lr*(delta + mu*buf)`. Without `onto` the first is the
     update alone, `-lr*(delta + mu*buf)`. None if one of them is not finite.
 
-    All are contiguous float32 vectors of one size, the results new ones.
+    All are contiguous float32 vectors of one size. `take`: gives the results' arrays, of any content.
     """
-    after, buffer = np.empty_like(delta), np.empty_like(delta)
+    after, buffer = take(delta.size), take(delta.size)
     status = kernels.nesterov(delta, momentum, onto, mu, learning_rate, buffer, after)
     return (after, buffer) if status is Status.OK else None

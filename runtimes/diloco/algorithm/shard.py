@@ -4,9 +4,9 @@ No decisions are made here: `Coordinator` says what is merged, when, and with wh
 give the same bytes.
 
 Arrays are never written to once they are in place; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot
-shares the arrays. The other methods are for one thread.
+shares the arrays. The other methods are for one thread. New arrays lie in the memory of former ones that nobody refers to any more.
 
-See docs/decisions/0148-coordinator-and-shard.md.
+See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0157-spare-memory.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from diloco.algorithm.events import Close, Offer, Reason, Refusal
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
-from diloco.algorithm.spare import SpareArrays
+from diloco.algorithm.spare import SpareMemory
 from diloco.kernels import Squares
 from diloco.wording import plural
 
@@ -36,6 +36,10 @@ Array = NDArray[np.float32]
 
 _EXCHANGES_IN_FLIGHT: Final = 2
 """Contributions for which memory is kept, by units of the last merge: tau + 1 exchanges may be open, and rarely more than two are."""
+_ARRAYS_OF_A_MERGE: Final = 4
+"""What a merge makes at most: outer gradient, value, momentum and remainder."""
+_PAYLOADS_OF_A_MERGE: Final = 2
+"""One is made while the one before is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,10 @@ class Shard:
         self._residual: list[Array | None] = []
         self._accepted: defaultdict[int, dict[str, Decoded]] = defaultdict(dict)
         """By outer step of the exchange and by unit: contributions that wait for their order."""
-        self._spare = SpareArrays(max(fragment.size for fragment in self.fragments))
-        """Memory of contributions: it goes back here when they are merged."""
+        largest = max(fragment.size for fragment in self.fragments)
+        self._array_bytes, self._payload_bytes = 4 * largest, codec.payload_bytes(self.coding, largest)
+        self.memory = SpareMemory((self._array_bytes, self._payload_bytes))
+        """For arrays and payloads of fragments."""
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -165,12 +171,11 @@ class Shard:
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
         squares = Squares([tensor.size for tensor in self.fragments[offer.fragment].tensors])
-        delta = codec.outer_gradient(offer.coding, payload, anchor, self._spare.take(anchor.size), squares)
+        delta = codec.outer_gradient(offer.coding, payload, anchor, self.memory.floats(anchor.size), squares)
         return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
 
     def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
-        """Keep a contribution for the order that merges it. Its array is the shard's from now on, which uses the memory again after the
-        merge.
+        """Keep a contribution for the order that merges it.
 
         Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
         """
@@ -202,11 +207,11 @@ class Shard:
             )
         given = [self._accepted[close.t][unit] for unit in close.units]
         how = self._merge
-        deltas, room = [d.delta for d in given], self._spare.take(self.fragments[p].size)
-        delta = merge(self.fragments[p], deltas, [d.norms for d in given], close.weights, how.method, how.embeddings, room)
+        fragment, take = self.fragments[p], self.memory.floats
+        deltas, norms = [d.delta for d in given], [d.norms for d in given]
+        delta = merge(fragment, deltas, norms, close.weights, how.method, how.embeddings, take(fragment.size))
         onto = self._residual[p] if self.coding.delta else self.value(p)
-        stepped = nesterov(delta, self._momentum[p], onto, self._optimizer.learning_rate, self._optimizer.momentum)
-        self._spare.give(room)
+        stepped = nesterov(delta, self._momentum[p], onto, self._optimizer.learning_rate, self._optimizer.momentum, take)
         if stepped is None or (coded := self._code(p, stepped[0])) is None:
             return None
         payload, value, residual = coded
@@ -215,11 +220,8 @@ class Shard:
 
     def install(self, close: Close, update: Update | None) -> None:
         """Put the result of `compute` in place, and forget the contributions. Instant."""
-        given = self._accepted.pop(close.t, {})
-        self._spare.keep(_EXCHANGES_IN_FLIGHT * len(close.units))
-        for unit in close.units:
-            if unit in given:
-                self._spare.give(given[unit].delta)
+        self._accepted.pop(close.t, None)
+        self._keep_memory(len(close.units))
         if update is not None:
             p = update.fragment
             self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
@@ -229,17 +231,25 @@ class Shard:
         """(payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else the
         update with what the coding of former ones has left out."""
         try:
-            payload = codec.encode(self.coding, stepped)
+            payload = codec.encode(self.coding, stepped, take=self.memory.take)
             if not self.coding.delta:
                 return payload, _frozen(stepped), None
-            value = _frozen(codec.value_of(self.coding, payload, self.value(p)))
             if self.coding is not Coding.INT4_DELTA:
-                return payload, value, None
+                return payload, _frozen(codec.value_of(self.coding, payload, self.value(p), stepped)), None
+            value = _frozen(codec.value_of(self.coding, payload, self.value(p), self.memory.floats(stepped.size)))
             # Levels are coarse: without the residual, updates below half a level would be lost each time.
             codec.leave_rounding_error(self.coding, payload, stepped)
             return payload, value, _frozen(stepped)
         except codec.NonFiniteError:
             return None
+
+    def _keep_memory(self, units: int) -> None:
+        """For so many contributions to an exchange; and a payload of each may be under way."""
+        limits = {self._array_bytes: _EXCHANGES_IN_FLIGHT * units + _ARRAYS_OF_A_MERGE}
+        # In FLOAT32 payloads are as large as arrays.
+        limits[self._payload_bytes] = limits.get(self._payload_bytes, 0) + units + _PAYLOADS_OF_A_MERGE
+        for size, limit in limits.items():
+            self.memory.keep(size, limit)
 
     def _seeded_values(self) -> list[Array]:
         if self._values is None:

@@ -1,50 +1,72 @@
 """Memory of large arrays that is used again. The kernel clears every page that it gives to a process, which takes as long as decoding into
 it; so the arrays of one merge are those of the next.
 
-See docs/decisions/0147-compiled-loops.md.
+Nobody gives memory back: it is spare again when the last array or memoryview that lies in it is gone, whoever held that, a thread, a queue
+or a snapshot. So memory is never used again too early.
+
+See docs/decisions/0157-spare-memory.md.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 
 _MUCH_SMALLER: Final = 2
-"""Arrays smaller than the largest by this factor get memory of their own size, which is not kept."""
+"""What is smaller than the smallest size with room for it by this factor gets memory of its own, which is not kept."""
 
 
-class SpareArrays:
-    """float32 vectors to write to. From any thread."""
+class SpareMemory:
+    """Memory to write to, in pieces of few sizes. From any thread."""
 
-    def __init__(self, largest: int) -> None:
-        """`largest`: values of the largest array; all that are kept have room for so many. None are kept before `keep`."""
-        self._largest = largest
-        self._limit = 0
-        self._spare: list[Array] = []
+    def __init__(self, sizes: Iterable[int]) -> None:
+        """`sizes`: bytes of the pieces that are kept. None are kept before `keep`."""
+        self._spare: dict[int, list[Bytes]] = {size: [] for size in sorted(set(sizes))}
+        self._limits: dict[int, int] = {}
 
-    def keep(self, limit: int) -> None:
-        """Keep as many arrays as `limit`, from now on."""
-        self._limit = limit
-        del self._spare[limit:]
+    def keep(self, size: int, limit: int) -> None:
+        """Of this size keep as many spare pieces as `limit`, from now on."""
+        self._limits[size] = limit
+        del self._spare[size][limit:]
 
-    def take(self, n: int) -> Array:
-        """`n` values of any content."""
-        if n * _MUCH_SMALLER < self._largest:
-            return np.empty(n, np.float32)
+    def floats(self, n: int) -> Array:
+        """`n` float32 values of any content."""
+        return self.take(4 * n).view(np.float32)
+
+    def take(self, size: int) -> Bytes:
+        """`size` bytes of any content."""
+        room = next((one for one in self._spare if one >= size), 0)
+        if room >= _MUCH_SMALLER * size:
+            return np.empty(size, np.uint8)
         try:
-            whole = self._spare.pop()
-        except IndexError:
-            whole = np.empty(self._largest, np.float32)
-        return whole[:n]
+            whole = self._spare[room].pop()
+        except (KeyError, IndexError):
+            whole = np.empty(max(room, size), np.uint8)
+        return np.asarray(_Lent(whole, self._back))[:size]
 
-    def give(self, array: Array) -> None:
-        """Nothing reads or writes `array`, which `take` gave, any more. Arrays from elsewhere are left alone."""
-        whole = array.base
-        if not isinstance(whole, np.ndarray) or whole.size != self._largest or len(self._spare) >= self._limit:
-            return
-        if not any(whole is other for other in self._spare):
-            self._spare.append(whole)
+    def _back(self, whole: Bytes) -> None:
+        """In whatever thread let the last reference go, at any moment: so there is no lock, and threads at once may exceed the limit by
+        one piece each."""
+        spare = self._spare.get(whole.nbytes)
+        if spare is not None and len(spare) < self._limits.get(whole.nbytes, 0):
+            spare.append(whole)
+
+
+class _Lent:
+    """A piece of memory while it is in use: every array that lies in it refers to this object."""
+
+    __slots__ = ("__array_interface__", "_back", "_whole")
+
+    def __init__(self, whole: Bytes, back: Callable[[Bytes], None]) -> None:
+        self.__array_interface__: dict[str, Any] = whole.__array_interface__
+        self._whole = whole
+        self._back = back
+
+    def __del__(self) -> None:
+        self._back(self._whole)

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.wording import plural
+
+Bytes = NDArray[np.uint8]
 
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 64 << 10, 4 << 20
 """Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
@@ -59,14 +62,19 @@ def cancellation(of: Chunk) -> Chunk:
     return Chunk(kind=of.kind, fragment=of.fragment, t=of.t, cancelled=True)
 
 
+def _new(size: int) -> Bytes:
+    return np.empty(size, np.uint8)
+
+
 class Assembler:
     """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way, and OPEN_TRANSFERS in all."""
 
-    def __init__(self, expected: Callable[[Chunk], int]) -> None:
+    def __init__(self, expected: Callable[[Chunk], int], take: Callable[[int], Bytes] = _new) -> None:
         """`expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only afterwards: a
-        peer cannot make this process reserve memory at will."""
+        peer cannot make this process reserve memory at will. `take`: gives so many bytes to write to, of any content."""
         self._expected = expected
-        self._open: dict[tuple[int, int], tuple[memoryview, int, int]] = {}
+        self._take = take
+        self._open: dict[tuple[int, int], tuple[Bytes, int, int]] = {}
 
     def add(self, chunk: DataChunk) -> Transfer | None:
         """The complete transfer if `chunk` was its last. The one copy of its data is made here. Raises FramingError."""
@@ -84,29 +92,24 @@ class Assembler:
             expected = self._expected(header)
             if header.total != expected:
                 raise FramingError(f"{what} announces {plural(header.total, 'byte')}, the layout says {expected}")
-            self._open[key] = (_memory(header.total), 0, header.t)
+            self._open[key] = (self._take(header.total), 0, header.t)
         buffer, received, t = self._open[key]
         if (header.offset, header.t, header.total) != (received, t, len(buffer)):
             raise FramingError(
                 f"{what} goes on at offset {header.offset} of {header.total}; expected offset {received} of {len(buffer)} of outer step {t}"
             )
         end = received + len(data)
-        if end > len(buffer) or (not data and buffer):
+        if end > len(buffer) or (not data and len(buffer)):
             raise FramingError(f"{what} brings {plural(len(data), 'byte')} at offset {received} of {len(buffer)}")
-        buffer[received:end] = data
+        buffer[received:end] = np.frombuffer(data, np.uint8)  # numpy lets go of the global lock
         if end < len(buffer):
             self._open[key] = (buffer, end, t)
             return None
         del self._open[key]
-        return Transfer(header, buffer)
+        return Transfer(header, memoryview(buffer))
 
     def _cancel(self, chunk: Chunk, what: str) -> None:
         """Forget the transfer that `chunk` ends, and free its memory."""
         _, _, t = self._open.pop((chunk.kind, chunk.fragment), (None, 0, None))
         if t != chunk.t:
             raise FramingError(f"{what} is cancelled, and no such transfer is under way")
-
-
-def _memory(size: int) -> memoryview:
-    """Bytes to write to, of any content: nothing clears them first."""
-    return memoryview(np.empty(size, np.uint8))

@@ -15,6 +15,9 @@ import logging
 import time
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Distrusted, Finish, Refusal, Snapshot
 from diloco.algorithm.shard import Decoded
@@ -122,6 +125,10 @@ class Engine:
         """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send."""
         return self.exchanges.expected_bytes(peer, chunk)
 
+    def memory(self, size: int) -> NDArray[np.uint8]:
+        """So many bytes for a payload whose first chunk `expected_bytes` has admitted."""
+        return self.exchanges.memory(size)
+
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         """Take a complete PUSH. Called by the stream's reader, which reads on afterwards: so one answer of a stream at a time is decoded,
         only one that was asked for, and what follows it on the stream stays behind it."""
@@ -194,6 +201,7 @@ class Engine:
                 self._membership.admit(self._clock())
             elif event is not None:
                 await self._take(event)
+            event = None  # its arrays may be free now, and the next one may be long in coming
             self._membership.expire(self._clock())
             self._advance()
         self._disconnect()

@@ -12,6 +12,9 @@ import asyncio
 import logging
 from collections.abc import Buffer, Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from diloco.algorithm.codec import Coding, payload_bytes
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Skipped
@@ -115,6 +118,10 @@ class Exchanges:
         if chunk.kind == Chunk.PUSH and chunk.coding in Coding:
             return payload_bytes(Coding(chunk.coding), size)
         raise FramingError(f"a learner cannot send {Chunk.Kind.Name(chunk.kind)} coded as {Chunk.Coding.Name(chunk.coding)}")
+
+    def memory(self, size: int) -> NDArray[np.uint8]:
+        """So many bytes for a payload."""
+        return self._core().shard.memory.take(size)
 
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """A learner has taken a local step. Not None: it must be refused."""

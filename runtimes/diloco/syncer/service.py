@@ -86,7 +86,7 @@ class Service:
             await self._changes.wait(mark, interval)
 
     async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], peer: Peer, shown: str) -> None:
-        assembler = Assembler(functools.partial(self._engine.expected_bytes, peer))
+        assembler = Assembler(functools.partial(self._engine.expected_bytes, peer), self._engine.memory)
         greeted = False
         try:
             async for message in requests:
