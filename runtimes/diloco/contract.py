@@ -22,6 +22,7 @@ __all__ = [
     "ENV_LISTEN_PORT",
     "ENV_POD_IP",
     "ENV_POOL",
+    "ENV_PROCESSES_PER_HOST",
     "ENV_RELATIVE_SPEED",
     "ENV_STATE_DIR",
     "ENV_SYNCER_ADDRESS",
@@ -76,8 +77,10 @@ ENV_HOST = "DILOCO_HOST"
 """Index of this host within its unit, from 0. Host 0 connects to the syncer."""
 ENV_HOSTS = "DILOCO_HOSTS"
 """Number of hosts of the unit."""
+ENV_PROCESSES_PER_HOST = "DILOCO_PROCESSES_PER_HOST"
+"""Number of processes (ranks) that the program runs as on each host: `spec.pools[].processesPerHost`. `diloco-launch` starts as many."""
 ENV_LEADER_ADDRESS = "DILOCO_LEADER_ADDRESS"
-"""`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet their leader."""
+"""`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet their leader. A unit of one host has none."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
 """`host:port` of the job's syncer."""
 ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"
@@ -95,7 +98,7 @@ ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
 SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
 LEADER_PORT = 7078
-"""Port of the side channel of a unit's host 0."""
+"""Port of the side channel of a unit's host 0; with `hostNetwork` it is one of the unit's own."""
 MOST_LOSS_POINTS = 64
 """Points of the loss history that a syncer reports, and that status shows."""
 MOST_HELD_OUT_POINTS = 16

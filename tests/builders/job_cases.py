@@ -81,6 +81,26 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools[0].acceleratorsPerHost",
         "cpu has none",
     ),
+    "processesPerHost with a TPU": (
+        a_manifest(pools=[tpu_pool(processesPerHost=4)]),
+        "spec.pools[0].processesPerHost",
+        "one process has all chips of its host",
+    ),
+    "processes that share the GPUs of a host unevenly": (
+        a_manifest(pools=[gpu_pool(acceleratorsPerHost=4, processesPerHost=3)]),
+        "spec.pools[0].processesPerHost",
+        "must divide acceleratorsPerHost",
+    ),
+    "more processes than a whole host has GPUs": (
+        a_manifest(pools=[gpu_pool(processesPerHost=16)]),
+        "spec.pools[0].processesPerHost",
+        "must divide acceleratorsPerHost",
+    ),
+    "more processes than any host takes": (
+        a_manifest(pools=[cpu_pool(processesPerHost=65)]),
+        "spec.pools[0].processesPerHost",
+        "64",
+    ),
     "more GPUs than a host has": (
         a_manifest(pools=[gpu_pool(acceleratorsPerHost=16)]),
         "spec.pools[0].acceleratorsPerHost",
@@ -289,6 +309,10 @@ ACCEPTED: dict[str, Obj] = {
     ),
     "a full v5p pod slice": a_manifest(pools=[tpu_pool(topology="16x16x24")]),
     "several GPU hosts": a_manifest(pools=[gpu_pool(hosts=4, acceleratorsPerHost=8)]),
+    "a process for each GPU of whole hosts": a_manifest(pools=[gpu_pool(hosts=2, processesPerHost=8)]),
+    "two GPUs for each process": a_manifest(pools=[gpu_pool(acceleratorsPerHost=4, processesPerHost=2)]),
+    "several processes without accelerators": a_manifest(pools=[cpu_pool(hosts=2, processesPerHost=3)]),
+    "one process of a TPU host": a_manifest(pools=[tpu_pool(processesPerHost=1)]),
     "machines without accelerators": a_manifest(pools=[cpu_pool(hosts=1)]),
     "quorum of the minimum": a_manifest(quorum=2),
     "one fragment, no overlap, every step": a_manifest(fragments=1, syncInterval=1, overlapSteps=0),

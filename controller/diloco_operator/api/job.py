@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from diloco_operator.accelerators import ACCELERATOR_NAMES, UnitShape, unit_shape
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
-from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
+from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.timestamps import Timestamp
@@ -207,6 +207,13 @@ class Pool(_Api):
         ge=1,
         le=MAX_ACCELERATORS_PER_HOST,
         description="Accelerators of each host. Default: all that a host of this kind has. Not for TPUs and cpu.",
+    )
+    processes_per_host: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_PROCESSES_PER_HOST,
+        description="Processes (ranks) that the program runs as on each host, as `torchrun` and `diloco-launch` start them. Default 1. "
+        "Each gets the same number of the host's accelerators. Not for TPUs, of which one process has all chips of its host.",
     )
     learners: PoolLearners = Field(description="How many units of this pool.")
     capacity: Capacity | None = Field(

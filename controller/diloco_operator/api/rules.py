@@ -21,6 +21,8 @@ MAX_JOB_NAME = 32
 MAX_POOL_NAME = 15
 MAX_ACCELERATORS_PER_HOST = 16
 """Bound of the field acceleratorsPerHost. Hosts of a kind may have fewer: a rule says so."""
+MAX_PROCESSES_PER_HOST = 64
+"""Bound of the field processesPerHost; on hosts with accelerators, at most one for each of them."""
 MAX_FAILURES_ON_RECORD = 10_000
 """In the status of a job: 28 bytes each, beside 1,024 units of 0.4 KiB with messages of 0.6 KiB, that is 1.3 of the 1.5 MiB that etcd
 takes."""
@@ -132,6 +134,28 @@ def _accelerators_per_host_rules() -> list[ValidationRule]:
     ]
 
 
+def _processes_per_host_rules() -> list[ValidationRule]:
+    """At most one process for each accelerator, and the same number of them for each process."""
+    sizes: dict[int, list[str]] = {}
+    for name in of_family(Family.HOST):
+        sizes.setdefault(CATALOGUE[name].host_sizes[-1], []).append(name)
+    count = "".join(f"self.accelerator in {_list(names)} ? {size} : " for size, names in sorted(sizes.items())) + "1"
+    accelerators = f"(has(self.acceleratorsPerHost) ? self.acceleratorsPerHost : {count})"
+    return [
+        ValidationRule(
+            f"!has(self.processesPerHost) || self.processesPerHost == 1 || !(self.accelerator in {_TPU})",
+            "processesPerHost is not for TPUs, of which one process has all chips of its host; remove it",
+            ".processesPerHost",
+        ),
+        ValidationRule(
+            f"!has(self.processesPerHost) || !(self.accelerator in {_HOST}) || {accelerators} % self.processesPerHost == 0",
+            "processesPerHost must divide acceleratorsPerHost (default: all of a host), so that each process gets as many accelerators; "
+            "one process for each accelerator is usual",
+            ".processesPerHost",
+        ),
+    ]
+
+
 _POOL = [
     *(_topology_rule(kind) for kind in CATALOGUE.values() if kind.family is Family.TPU),
     ValidationRule(
@@ -146,6 +170,7 @@ _POOL = [
     ),
     *_chips_per_host_rules(),
     *_accelerators_per_host_rules(),
+    *_processes_per_host_rules(),
     ValidationRule(
         "self.accelerator == oldSelf.accelerator",
         "accelerator of a pool is immutable; add a pool with another name for other hardware and remove this one",

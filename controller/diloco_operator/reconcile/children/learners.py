@@ -11,7 +11,8 @@ from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.fleet.node import Host
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
-from diloco_operator.reconcile.children.pods import PodTemplateBase, host_list, learner_pods, learner_template_base
+from diloco_operator.reconcile.children.peers import Peers
+from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -41,7 +42,7 @@ class LearnerPods:
     def host_list(self, record: UnitStatusRecord, hosts: int) -> list[Create]:
         """The list of the hosts of the record's attempt, if its pods need one and it is not there."""
         job, there = self._context.observed.job, self._context.observed.children.host_lists
-        obj = host_list(job, self._context.pools[record.pool], record.name, record.attempt, hosts)
+        obj = Peers(job, self._context.pools[record.pool], record.name, record.attempt, hosts).host_list()
         return [Create(names.CONFIG_MAPS, obj)] if obj is not None and obj["metadata"]["name"] not in there else []
 
     def _base(self, pool: str) -> PodTemplateBase:

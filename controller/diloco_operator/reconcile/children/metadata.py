@@ -1,10 +1,9 @@
-"""Metadata of the objects other than pods. Pure."""
+"""Metadata of the objects of a job. Pure."""
 
 from __future__ import annotations
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.children.pods import owner_reference
 from diloco_operator.reconcile.observe.state import Job
 
 
@@ -16,3 +15,9 @@ def owned(job: Job, name: str) -> Obj:
         "labels": {names.LABEL_JOB: job.name},
         "ownerReferences": [owner_reference(job)],
     }
+
+
+def owner_reference(job: Job) -> Obj:
+    """The job is the controller; deleting it takes everything with it. Without blockOwnerDeletion, which would need the right to
+    change the job's finalizers; only a deletion in the foreground would heed it."""
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}

@@ -5,7 +5,6 @@ volumes and environment stay; identity, mounts, restart policy, host and acceler
 would break the contract never comes here: `template` rejects it.
 
 See docs/decisions/0040-learner-pods.md.
-See docs/decisions/0137-host-names-of-a-unit.md.
 """
 
 from __future__ import annotations
@@ -16,31 +15,29 @@ from typing import Any
 
 from diloco import contract
 
-from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE, Family
+from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.affinity import REQUIRED
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.children.metadata import owner_reference
+from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.state import Job
 
-TPU_PROCESS_PORT = 8476
-_HOST_NAMES, _PROCESS_ADDRESSES = "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"
-"""The variables with a list of all hosts, and their keys in the ConfigMap."""
 _IDENTITY = (
     contract.ENV_UNIT,
     contract.ENV_ATTEMPT,
     contract.ENV_POOL,
     contract.ENV_HOSTS,
+    contract.ENV_PROCESSES_PER_HOST,
     contract.ENV_SYNCER_ADDRESS,
     contract.ENV_HOST,
 )
 """Variables that identify the host of the unit that a pod is."""
-COORDINATOR_PORT = 29500
-"""Where the hosts of one unit meet: MASTER_PORT of torch, the coordinator of jax.distributed."""
 KEEP_SYNCER = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations of the syncer: nothing is lost when it moves, but every learner waits for it, so no autoscaler should move it to save
 a node. A drain by a person may."""
@@ -104,8 +101,7 @@ def learner_pods(
     """One pod for every host of one attempt, in the order of the hosts."""
     job, pool = template_base.job, template_base.pool
     metadata = pool.template.metadata
-    peers = names.host_names(job.name, unit, attempt, len(hosts))
-    peer_env = _peer_env(job, pool, peers, names.host_list_name(job.name, unit, attempt, len(hosts)))
+    peers = Peers(job, pool, unit, attempt, len(hosts))
     certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
     volumes = [*_volumes(job, *certificate), *template_base.volumes]
     labels = {
@@ -118,14 +114,17 @@ def learner_pods(
     }
     annotations = {**metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
-    shared = (unit, str(attempt), pool.name, str(len(hosts)), syncer_address(job))
+    shared = (unit, str(attempt), pool.name, str(len(hosts)), str(pool.processes_per_host or 1), syncer_address(job))
+    shared_env = peers.environment()
     made = []
-    for index, (peer, host) in enumerate(zip(peers, hosts, strict=True)):
+    for index, (peer, host) in enumerate(zip(peers.names, hosts, strict=True)):
         name = names.learner_pod_name(job.name, unit, attempt, index)
         before, after = template_base.env
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
-        ranks = [each for each in (*peer_env, *_rank_env(pool, len(peers), index)) if each["name"] not in template_base.chosen]
+        ranks = [each for each in (*shared_env, *peers.rank_environment(index)) if each["name"] not in template_base.chosen]
         learner = {**template_base.learner, "env": [*before, *identity, *ranks, *after]}
+        if index == 0 and (ports := peers.ports(learner.get("ports") or ())):
+            learner["ports"] = ports
         spec = {
             **template_base.spec,
             "hostname": peer,
@@ -140,27 +139,6 @@ def learner_pods(
     return made
 
 
-def host_list(job: Job, pool: Pool, unit: str, attempt: int, hosts: int) -> Obj | None:
-    """The ConfigMap from which the pods of an attempt take the names of all hosts, so that not each of them carries the list; None: they
-    need none. It never changes: a later attempt has a list of its own."""
-    if hosts == 1 or CATALOGUE[pool.accelerator].family is not Family.TPU:
-        return None
-    peers = [f"{peer}.{names.service_name(job.name)}" for peer in names.host_names(job.name, unit, attempt, hosts)]
-    labels = {names.LABEL_UNIT: unit, names.LABEL_POOL: pool.name, names.LABEL_ATTEMPT: str(attempt)}
-    return {
-        "apiVersion": names.CONFIG_MAPS.api_version,
-        "kind": names.CONFIG_MAPS.kind,
-        "metadata": {
-            "name": names.host_list_name(job.name, unit, attempt, hosts),
-            "namespace": job.namespace,
-            "labels": {names.LABEL_JOB: job.name, **labels},
-            "ownerReferences": [owner_reference(job)],
-        },
-        "immutable": True,
-        "data": {_HOST_NAMES: ",".join(peers), _PROCESS_ADDRESSES: ",".join(f"{peer}:{TPU_PROCESS_PORT}" for peer in peers)},
-    }
-
-
 def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
     """The template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
     may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
@@ -171,42 +149,6 @@ def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
     terms = [term for term in required.get("nodeSelectorTerms") or () if term.get("matchExpressions") or term.get("matchFields")]
     alternatives = [{**term, "matchFields": [*(term.get("matchFields") or ()), only]} for term in terms] or [{"matchFields": [only]}]
     return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {**required, "nodeSelectorTerms": alternatives}}}
-
-
-def _peer_env(job: Job, pool: Pool, peers: Sequence[str], list_name: str) -> list[Obj]:
-    """How the hosts of one unit find each other; empty for a unit of one host. Never MEGASCALE_*, which would fuse the slices.
-
-    The lists are in the ConfigMap `list_name`. They hold `hostname.subdomain`, which a pod's search domains complete: the names of two
-    thousand hosts must fit into one variable.
-    """
-    if len(peers) == 1:
-        return []
-    first = names.pod_dns_name(peers[0], job.name, job.namespace)
-    env = [
-        _value("MASTER_ADDR", first),
-        _value("MASTER_PORT", str(COORDINATOR_PORT)),
-        _value("WORLD_SIZE", str(len(peers))),
-        _value("LOCAL_RANK", "0"),
-        _value("JAX_COORDINATOR_ADDRESS", f"{first}:{COORDINATOR_PORT}"),
-        _value("JAX_NUM_PROCESSES", str(len(peers))),
-    ]
-    if CATALOGUE[pool.accelerator].family is Family.TPU:
-        env += [
-            *(
-                {"name": key, "valueFrom": {"configMapKeyRef": {"name": list_name, "key": key}}}
-                for key in (_HOST_NAMES, _PROCESS_ADDRESSES)
-            ),
-            _value("TPU_PROCESS_PORT", str(TPU_PROCESS_PORT)),
-        ]
-    return env
-
-
-def _rank_env(pool: Pool, hosts: int, index: int) -> list[Obj]:
-    """Which of them this one is."""
-    if hosts == 1:
-        return []
-    tpu = [_value("TPU_WORKER_ID", str(index))] if CATALOGUE[pool.accelerator].family is Family.TPU else []
-    return [_value("RANK", str(index)), _value("JAX_PROCESS_ID", str(index)), *tpu]
 
 
 def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
@@ -355,12 +297,6 @@ def _pod(job: Job, name: str, labels: Mapping[str, str], annotations: Mapping[st
         },
         "spec": spec,
     }
-
-
-def owner_reference(job: Job) -> Obj:
-    """The job is the controller; deleting it takes everything with it. Without blockOwnerDeletion, which would need the right to
-    change the job's finalizers; only a deletion in the foreground would heed it."""
-    return {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
 
 
 def _value(name: str, value: str) -> Obj:

@@ -53,15 +53,18 @@ class TemplateHash:
 def learner_hash(spec: Spec, pool: Pool) -> TemplateHash:
     """Of the learner pods of a pool."""
     # Their hosts are part of it: a change of the pool's hardware is a change of its pods.
-    hardware = {
+    hardware: dict[str, object] = {
         "accelerator": pool.accelerator,
         "topology": pool.topology,
         "chipsPerHost": pool.chips_per_host,
         "hosts": pool.hosts or 1,
         "acceleratorsPerHost": pool.accelerators_per_host,
     }
+    several = (pool.processes_per_host or 1) > 1
+    if several:  # earlier releases knew one process only
+        hardware["processesPerHost"] = pool.processes_per_host
     written = {"template": _template(pool.template), "priorityClassName": spec.priority_class_name, "hardware": hardware}
-    return TemplateHash(_in_form(written), frozenset((_first_learner_hash(spec, pool, pool.shape),)))
+    return TemplateHash(_in_form(written), frozenset(() if several else (_first_learner_hash(spec, pool, pool.shape),)))
 
 
 def syncer_hash(spec: Spec) -> str:

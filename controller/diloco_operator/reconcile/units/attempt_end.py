@@ -2,6 +2,8 @@
 
 The operator reads the exit statuses of the contract, what kubelet and cluster report of the pod, and the state of its node. The order of
 the rules matters: what the program itself reported comes before what happened around it.
+
+See docs/decisions/0162-launch.md.
 """
 
 from __future__ import annotations

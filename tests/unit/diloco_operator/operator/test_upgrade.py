@@ -223,6 +223,7 @@ def test_what_was_under_way_goes_on_after_an_upgrade(release: str) -> None:
     [
         ("spec.pools[0].template.spec.containers[0].image", "registry.example/train:2", "v5p-0"),
         ("spec.pools[1].acceleratorsPerHost", 4, "h100-0"),
+        ("spec.pools[1].processesPerHost", 8, "h100-0"),
         ("spec.pools[2].template.metadata", {"labels": {"team": "b"}}, "cpu-0"),
     ],
 )

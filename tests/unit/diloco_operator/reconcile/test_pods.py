@@ -18,7 +18,8 @@ from diloco_operator.api import names
 from diloco_operator.fleet import Host
 from diloco_operator.local.environment import Sources, declared_environment
 from diloco_operator.reconcile import OperatorConfig, project_pod
-from diloco_operator.reconcile.children.pods import host_list, learner_pods, learner_template_base
+from diloco_operator.reconcile.children.peers import Peers
+from diloco_operator.reconcile.children.pods import learner_pods, learner_template_base
 
 
 def learner(stage: Stage, unit: str = "v5p-0", host: int = 0) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def test_learner_gets_its_identity_and_the_syncers_address() -> None:
         contract.ENV_TLS_DIR: "/etc/diloco/tls",
         contract.ENV_POD_IP: {"fieldRef": {"fieldPath": "status.podIP"}},
         contract.ENV_UNIT: "v5p-0",
+        contract.ENV_PROCESSES_PER_HOST: "1",
         contract.ENV_ATTEMPT: "1",
         contract.ENV_POOL: "v5p",
         contract.ENV_HOST: "0",
@@ -162,8 +164,10 @@ def test_hosts_of_a_unit_get_the_addresses_of_each_other() -> None:
     assert first["TPU_PROCESS_PORT"] == "8476"
     assert (first["TPU_WORKER_ID"], second["TPU_WORKER_ID"]) == ("0", "1")
     address = "bytes-lm-v5p-0-a1-0.bytes-lm.team.svc"
-    assert (second["MASTER_ADDR"], second["MASTER_PORT"], second["RANK"], second["WORLD_SIZE"]) == (address, "29500", "1", "2")
-    assert (second["JAX_COORDINATOR_ADDRESS"], second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == (f"{address}:29500", "2", "1")
+    port = second["MASTER_PORT"]
+    assert (second["MASTER_ADDR"], second["RANK"], second["WORLD_SIZE"]) == (address, "1", "2")
+    assert (second["JAX_COORDINATOR_ADDRESS"], second["JAX_NUM_PROCESSES"], second["JAX_PROCESS_ID"]) == (f"{address}:{port}", "2", "1")
+    assert second[contract.ENV_LEADER_ADDRESS] == f"{address}:7078"
     assert (second[contract.ENV_HOST], second[contract.ENV_HOSTS]) == ("1", "2")
     assert not any(name.startswith("MEGASCALE") for name in first)
 
@@ -174,6 +178,61 @@ def test_gpu_hosts_get_torchs_names_and_no_tpu_ones() -> None:
     assert variables["RANK"] == "1"
     assert not any(name.startswith("TPU_") for name in variables)
     assert stage.pod("h100-0", 1, 1)["metadata"]["annotations"][names.ANNOTATION_SLICE] == "gpu-0+gpu-1"
+
+
+def ranks_of_two_hosts(**pool: Any) -> list[dict[str, str]]:
+    """The environment of both hosts of a GPU unit."""
+    stage = Stage(a_job().with_gpu_pool(max=1, hosts=2, **pool), a_gpu_node("gpu-0"), a_gpu_node("gpu-1"))
+    return [env(learner(stage, "h100-0", host)) for host in (0, 1)]
+
+
+def test_torchrun_finds_all_that_it_needs_in_the_environment() -> None:
+    # torchrun takes the default of an option --foo-bar from PET_FOO_BAR: torch/distributed/argparse_util.py
+    from torch.distributed.run import get_args_parser
+
+    _, second = ranks_of_two_hosts(processesPerHost=8)
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT"):
+            patched.setenv(name, second[name])
+        options = get_args_parser().parse_args(["train.py"])
+    assert (options.nnodes, int(options.node_rank), options.nproc_per_node) == ("2", 1, "8")
+    assert (options.master_addr, str(options.master_port)) == (second["MASTER_ADDR"], second["MASTER_PORT"])
+    assert second[contract.ENV_PROCESSES_PER_HOST] == "8"
+
+
+def test_pod_of_several_processes_names_no_rank_that_all_of_them_would_take() -> None:
+    first, second = ranks_of_two_hosts(processesPerHost=8)
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "JAX_PROCESS_ID"} & first.keys()
+    assert (second["NODE_RANK"], second["NNODES"], second["JAX_NUM_PROCESSES"]) == ("1", "2", "16")
+
+
+def test_unit_of_one_host_has_its_processes_and_nothing_to_meet() -> None:
+    stage = Stage(a_job().with_gpu_pool(max=1, processesPerHost=4), a_gpu_node("gpu-0"))
+    variables = env(learner(stage, "h100-0"))
+    assert (variables[contract.ENV_PROCESSES_PER_HOST], variables["PET_NPROC_PER_NODE"]) == ("4", "4")
+    assert not {"MASTER_ADDR", "PET_NNODES", "JAX_COORDINATOR_ADDRESS", contract.ENV_LEADER_ADDRESS} & variables.keys()
+
+
+def test_units_and_attempts_meet_on_ports_of_their_own() -> None:
+    job = Stage(a_job().with_gpu_pool(hosts=2)).observed().job
+    assert job.spec is not None
+    peers = [Peers(job, job.spec.pools[0], unit, attempt, 2) for unit in ("h100-0", "h100-1") for attempt in (1, 2)]
+    assert len({each.coordinator_port for each in peers}) == 4
+    assert all(20000 <= each.coordinator_port < 30000 and each.coordinator_port % 2 == 0 for each in peers)
+
+
+@pytest.mark.parametrize("host_network", [False, True])
+def test_first_host_declares_its_ports_and_shares_none_of_the_machine(host_network: bool) -> None:
+    container = {"name": "learner", "image": "trainer:1", "ports": [{"name": "metrics", "containerPort": 9090}]}
+    spec = {"containers": [container], **({"hostNetwork": True} if host_network else {})}
+    stage = Stage(a_job().with_gpu_pool(max=1, hosts=2, template={"spec": spec}), a_gpu_node("gpu-0"), a_gpu_node("gpu-1"))
+    first, second = (main(learner(stage, "h100-0", host)) for host in (0, 1))
+    variables = {each["name"]: each.get("value") for each in first["env"]}
+    meet = int(variables["MASTER_PORT"])
+    leader = meet + 1 if host_network else 7078
+    assert variables[contract.ENV_LEADER_ADDRESS].endswith(f":{leader}")
+    assert [port["containerPort"] for port in first["ports"]] == [9090, leader, meet]
+    assert [port["containerPort"] for port in second["ports"]] == [9090]
 
 
 def test_syncer_runs_on_its_volume_and_is_restarted_in_place() -> None:
@@ -256,7 +315,7 @@ def test_slice_of_two_thousand_hosts_fits_into_environment_variables(job_name: s
     hosts = [Host(f"host-{index}") for index in range(2304)]
     base = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
     pods = learner_pods(base, unit=f"{pool}-0", attempt=1000, slice_name="np-0", hosts=hosts, template_hash="")
-    made = host_list(job, job.spec.pools[0], f"{pool}-0", 1000, len(hosts))
+    made = Peers(job, job.spec.pools[0], f"{pool}-0", 1000, len(hosts)).host_list()
     assert made is not None
     found = made["data"]["TPU_WORKER_HOSTNAMES"].split(",")
     assert found == [f"{pod['spec']['hostname']}.{job_name}" for pod in pods]

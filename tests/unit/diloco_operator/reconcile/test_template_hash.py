@@ -45,6 +45,7 @@ def test_form_of_release_0_1_0_never_changes() -> None:
         ("spec.pools[0].chipsPerHost", 4, [0]),
         ("spec.pools[1].hosts", 4, [1]),
         ("spec.pools[1].acceleratorsPerHost", 4, [1]),
+        ("spec.pools[1].processesPerHost", 8, [1]),
         ("spec.priorityClassName", "urgent", [0, 1, 2]),
         ("spec.training.steps", 9, [2]),
         ("spec.training.grace", {"maxSteps": 2.0}, [2]),
@@ -56,6 +57,7 @@ def test_form_of_release_0_1_0_never_changes() -> None:
         ("spec.learners.joinTimeout", "9m", []),
         ("spec.syncer.storage.size", "20Gi", []),
         # what says the same
+        ("spec.pools[1].processesPerHost", 1, []),
         ("spec.training.compression", "Int4", []),
         ("spec.training.overlapSteps", 2, []),
         ("spec.training.grace", {"maxSteps": 1.0}, []),

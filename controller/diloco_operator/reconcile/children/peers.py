@@ -1,0 +1,135 @@
+"""How the processes of one attempt of a unit find each other: names, ports, and the environment of torch, JAX and TPUs. Pure.
+
+See docs/decisions/0137-host-names-of-a-unit.md.
+See docs/decisions/0162-launch.md.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from diloco import contract
+
+from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.api import names
+from diloco_operator.api.job import Pool
+from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.children.metadata import owner_reference
+from diloco_operator.reconcile.observe.state import Job
+
+TPU_PROCESS_PORT = 8476
+_HOST_NAMES, _PROCESS_ADDRESSES = "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"
+"""The variables with a list of all hosts, and their keys in the ConfigMap."""
+_FIRST_PORT, _PORTS = 20000, 10000
+"""Below the ports that a kernel gives to connections (32768) and those of NodePort Services (30000)."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The hosts of one attempt."""
+
+    job: Job
+    pool: Pool
+    unit: str
+    attempt: int
+    hosts: int
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """Host names of the pods, in the order of the hosts."""
+        return names.host_names(self.job.name, self.unit, self.attempt, self.hosts)
+
+    @property
+    def coordinator_port(self) -> int:
+        """Where the ranks meet: MASTER_PORT of torch, the coordinator of jax.distributed. Both listen on every address of the machine, so
+        each attempt has its own: pods with `hostNetwork`, and all pods under `diloco up`, share one machine."""
+        key = f"{self.job.uid}/{self.unit}/{self.attempt}"
+        return _FIRST_PORT + zlib.crc32(key.encode()) % (_PORTS // 2) * 2
+
+    @property
+    def leader_port(self) -> int:
+        return self.coordinator_port + 1 if self.pool.template.spec.get("hostNetwork") else contract.LEADER_PORT
+
+    def environment(self) -> list[Obj]:
+        """What all pods of the attempt have in common. Never MEGASCALE_*, which would fuse the slices.
+
+        Lists of all hosts are in a ConfigMap (`host_list`). They hold `hostname.subdomain`, which a pod's search domains complete: the
+        names of two thousand hosts must fit into one variable.
+        """
+        processes = self.pool.processes_per_host or 1
+        env = [_value("PET_NPROC_PER_NODE", str(processes))] if processes > 1 else []
+        if self.hosts == 1:
+            return env
+        first = names.pod_dns_name(self.names[0], self.job.name, self.job.namespace)
+        port, hosts, ranks = str(self.coordinator_port), str(self.hosts), str(self.hosts * processes)
+        env += [
+            _value(contract.ENV_LEADER_ADDRESS, f"{first}:{self.leader_port}"),
+            _value("MASTER_ADDR", first),
+            _value("MASTER_PORT", port),
+            _value("NNODES", hosts),
+            _value("PET_MASTER_ADDR", first),
+            _value("PET_MASTER_PORT", port),
+            _value("PET_NNODES", hosts),
+            _value("JAX_COORDINATOR_ADDRESS", f"{first}:{port}"),
+            _value("JAX_NUM_PROCESSES", ranks),
+        ]
+        if processes == 1:  # else only the launcher can tell the ranks of a host apart
+            env += [_value("WORLD_SIZE", ranks), _value("LOCAL_RANK", "0"), _value("LOCAL_WORLD_SIZE", "1")]
+        if self._tpu:
+            source = names.host_list_name(self.job.name, self.unit, self.attempt, self.hosts)
+            lists = (
+                {"name": key, "valueFrom": {"configMapKeyRef": {"name": source, "key": key}}} for key in (_HOST_NAMES, _PROCESS_ADDRESSES)
+            )
+            env += [*lists, _value("TPU_PROCESS_PORT", str(TPU_PROCESS_PORT))]
+        return env
+
+    def rank_environment(self, index: int) -> list[Obj]:
+        """Which of the hosts one pod is."""
+        if self.hosts == 1:
+            return []
+        host = str(index)
+        env = [_value("NODE_RANK", host), _value("PET_NODE_RANK", host)]
+        if (self.pool.processes_per_host or 1) == 1:
+            env += [_value("RANK", host), _value("JAX_PROCESS_ID", host)]
+        return [*env, *([_value("TPU_WORKER_ID", host)] if self._tpu else [])]
+
+    def ports(self, own: Sequence[Mapping[str, Any]]) -> list[Obj]:
+        """The ports of the first host's container, after the template's `own`; [] if it needs no more. With `hostNetwork` the scheduler
+        then puts no other pod with one of them on its node."""
+        if self.hosts == 1:
+            return []
+        taken = {port.get("containerPort") for port in own}
+        wanted = (("unit-leader", self.leader_port), ("unit-meet", self.coordinator_port))
+        return [*map(dict, own), *({"name": name, "containerPort": port} for name, port in wanted if port not in taken)]
+
+    def host_list(self) -> Obj | None:
+        """The ConfigMap from which the pods of an attempt take the names of all hosts, so that not each of them carries the list; None:
+        they need none. It never changes: a later attempt has a list of its own."""
+        if self.hosts == 1 or not self._tpu:
+            return None
+        job, peers = self.job, [f"{peer}.{names.service_name(self.job.name)}" for peer in self.names]
+        labels = {names.LABEL_UNIT: self.unit, names.LABEL_POOL: self.pool.name, names.LABEL_ATTEMPT: str(self.attempt)}
+        return {
+            "apiVersion": names.CONFIG_MAPS.api_version,
+            "kind": names.CONFIG_MAPS.kind,
+            "metadata": {
+                "name": names.host_list_name(job.name, self.unit, self.attempt, self.hosts),
+                "namespace": job.namespace,
+                "labels": {names.LABEL_JOB: job.name, **labels},
+                "ownerReferences": [owner_reference(job)],
+            },
+            "immutable": True,
+            "data": {_HOST_NAMES: ",".join(peers), _PROCESS_ADDRESSES: ",".join(f"{peer}:{TPU_PROCESS_PORT}" for peer in peers)},
+        }
+
+    @property
+    def _tpu(self) -> bool:
+        return CATALOGUE[self.pool.accelerator].family is Family.TPU
+
+
+def _value(name: str, value: str) -> Obj:
+    return {"name": name, "value": value}
