@@ -73,11 +73,14 @@ class Issuer:
     def _leaf(self, template: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
         """`template`: what all certificates of one signer share. To set it for each of them would take half as long again."""
         key = self._new_key()
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if leaf.host_names else ExtendedKeyUsageOID.CLIENT_AUTH
+        # A certificate without host names is a client's. Between the ranks of a unit it is a server's, too: they compare the identity.
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH]
+        if not leaf.host_names:
+            purposes.append(ExtendedKeyUsageOID.CLIENT_AUTH)
         uri = x509.UniformResourceIdentifier(leaf.identity)
         certificate = (
             _of(template, _name(leaf.identity), key)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(x509.SubjectAlternativeName([uri, *map(x509.DNSName, leaf.host_names)]), critical=False)
             .sign(signer, hashes.SHA256())
         )

@@ -70,13 +70,13 @@ class TlsFiles:
                 f"cannot read {error.filename}: {error.strerror}. The operator mounts this directory from a Secret of the job; "
                 "is the pod's volume there, and may this user read it?"
             ) from error
-        self._context(ssl.PROTOCOL_TLS_CLIENT)
+        self.context(ssl.PROTOCOL_TLS_CLIENT)
         return material
 
     def examine(self, identity: str) -> None:
         """Verify the own certificate as the syncer does. Raises WrongIdentity if it does not say `identity`, TlsError if it is not
         valid now or comes from no authority that this job trusts."""
-        server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
+        server, client = self.context(ssl.PROTOCOL_TLS_SERVER), self.context(ssl.PROTOCOL_TLS_CLIENT)
         server.verify_mode = ssl.CERT_REQUIRED
         client.check_hostname = False
         client.verify_mode = ssl.CERT_NONE  # the other end is ourselves, in memory
@@ -87,7 +87,7 @@ class TlsFiles:
                 f"the certificate in {self.identity} is not good: {error.verify_message}. The operator renews it in the job's Secret; "
                 "if this lasts, check the operator's log and this node's clock"
             ) from error
-        uris = [name[1] for name in shown.get("subjectAltName", ()) if name[0] == "URI"]
+        uris = identities(shown)
         if uris != [identity]:
             raise WrongIdentity(
                 f"the certificate in {self.identity} belongs to {', '.join(uris) or 'no identity'}, but this process is {identity}: it has "
@@ -109,7 +109,7 @@ class TlsFiles:
 
     def _probe(self, address: str, host_name: str) -> str:
         host, _, port = address.rpartition(":")
-        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context = self.context(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
         try:
             with (
@@ -133,7 +133,9 @@ class TlsFiles:
             "not trust, or not yet, or it is not valid by the syncer's clock"
         )
 
-    def _context(self, protocol: int) -> ssl.SSLContext:
+    def context(self, protocol: int) -> ssl.SSLContext:
+        """With the files as they are now: for one end (`ssl.PROTOCOL_TLS_SERVER`, `ssl.PROTOCOL_TLS_CLIENT`) of one connection. Raises
+        TlsError when one is missing or cannot be used."""
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -191,6 +193,11 @@ def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> str:
     """The URI in the certificate of the other end of an RPC (`context.auth_context()`); "" if it has not exactly one."""
     found = [value.decode("utf-8", "replace") for value in auth_context.get("peer_uri", ())]
     return found[0] if len(found) == 1 else ""
+
+
+def identities(certificate: Mapping[str, Any]) -> list[str]:
+    """The URIs in a certificate as the `ssl` module gives it (`getpeercert()`)."""
+    return [name[1] for name in certificate.get("subjectAltName", ()) if name[0] == "URI"]
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:

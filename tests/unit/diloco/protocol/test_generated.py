@@ -8,7 +8,12 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
-    ("proto", "kinds", "count"), [("protocol/diloco", ("python", "pyi", "grpc_python"), 3), ("syncer/event_file", ("python", "pyi"), 2)]
+    ("proto", "kinds", "count"),
+    [
+        ("protocol/diloco", ("python", "pyi", "grpc_python"), 3),
+        ("syncer/event_file", ("python", "pyi"), 2),
+        ("ranks/ranks", ("python", "pyi"), 2),
+    ],
 )
 def test_what_is_committed_is_what_the_proto_generates(proto: str, kinds: tuple[str, ...], count: int, tmp_path: Path) -> None:
     """The same commands as in hack/proto.sh; run `make proto` when this fails."""

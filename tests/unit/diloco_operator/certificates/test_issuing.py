@@ -66,9 +66,10 @@ def test_a_certificate_says_who_it_is_for_and_no_more() -> None:
     assert (learner.identity, learner.host_names, learner.expires) == ("diloco://uid-lm/learner/v5p-0/1", (), NOW + DAY)
     assert (syncer.identity, syncer.host_names) == ("diloco://uid-lm/syncer", ("lm-syncer.lm.ns.svc",))
     assert learner.authority == syncer.authority == authority.root.id == found.roots[0].id
-    for key, purpose in (("v5p-0-a1.pem", ExtendedKeyUsageOID.CLIENT_AUTH), ("identity.pem", ExtendedKeyUsageOID.SERVER_AUTH)):
+    server, client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+    for key, purposes in (("v5p-0-a1.pem", [server, client]), ("identity.pem", [server])):
         certificate = loaded(obj, key)
-        assert list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [purpose]
+        assert list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == purposes
         assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_before_utc.timestamp() == NOW - BACKDATE
         public = certificate.public_key()

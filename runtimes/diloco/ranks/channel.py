@@ -1,0 +1,176 @@
+"""What both ends of a side channel have in common: the thread, the end of the process, and exceptions of the program.
+
+The thread runs beside the training: it ends the process also while the training thread hangs in a collective.
+
+See docs/decisions/0160-ranks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+
+from diloco.contract import Exit, learner_identity
+from diloco.learner.leave import leave
+from diloco.protocol.tls import TlsFiles
+from diloco.ranks.liveness import HEARTBEAT, Cause
+from diloco.ranks.ranks_pb2 import End, Here, Met
+
+_log = logging.getLogger(__name__)
+
+TICK = HEARTBEAT / 2
+"""Between two looks at who is silent, seconds."""
+MEETING_TIMEOUT = 300.0
+"""How long the ranks of a unit wait for each other at their start, seconds: hosts pull their images at different speeds."""
+TELL_TIMEOUT = 0.3
+"""How long a process that ends waits until the others have been told, seconds."""
+JUDGE_TIMEOUT = 4.0
+"""How long a program that raised waits for the leader's word, seconds; it comes within one unless the machine is busy."""
+_MOST_REASON = 2000
+"""Characters of an exception's text that the other ranks get."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A rank of a unit."""
+
+    job_uid: str
+    unit: str
+    attempt: int
+    rank: int
+    ranks: int
+
+    @property
+    def identity(self) -> str:
+        """What the certificates of both ends of a connection must say."""
+        return learner_identity(self.job_uid, self.unit, self.attempt)
+
+    def name(self, rank: int) -> str:
+        """`rank 2 of unit u`."""
+        return f"rank {rank}{' (the leader)' if rank == 0 else ''} of unit {self.unit}"
+
+
+def end_process(status: int, message: str) -> None:
+    """End this process at once, with one line on stderr. The training thread may hang in a collective, and hold any lock of Python's."""
+    os.write(2, f"diloco: {message}\n".encode(errors="replace"))
+    os._exit(status)
+
+
+def reason(error: BaseException) -> str:
+    """An exception as the other ranks show it: type and message, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:_MOST_REASON] if text else type(error).__name__
+
+
+class SideChannel(ABC):
+    """One rank's end. Methods without an underscore are called by the program's threads, those with one run on the channel's own."""
+
+    def __init__(self, me: Membership, tls: TlsFiles, end: Callable[[int, str], None] = end_process) -> None:
+        """`end(status, message)` ends the process: called on the channel's thread when another rank is lost."""
+        self.me = me
+        self._tls = tls
+        self._end_process = end
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="diloco-ranks", daemon=True)
+        self._over = False
+        """The unit ends, or no loss of a rank concerns this process any more."""
+        self._has_left = False
+        self._failed = False
+        self._met: Future[Met] = Future()
+        self._judged = threading.Event()
+        """The others know for whose sake the unit ends."""
+        self._process = os.getpid()
+        self._former_hook = sys.excepthook
+
+    def meet(self, here: Here, timeout: float = MEETING_TIMEOUT) -> Met:
+        """Wait until all ranks are there: their pieces, and the session that they share. Call it once.
+
+        Raises Leave if they do not agree, if one is lost, or does not come in time: `Exit.RANK_LOST`, or `Exit.REFUSED_LAYOUT` when
+        their pieces do not make up the model. From now on the loss of a rank ends this process.
+        """
+        self._begin(here, time.monotonic() + timeout)
+        self._thread.start()
+        sys.excepthook = self._excepthook
+        atexit.register(self._at_exit)
+        return self._met.result()
+
+    def failed(self, error: BaseException | str) -> None:
+        """The program ends for this reason: tell the others, and wait until they know. Does not return if the reason is the loss of
+        another rank: then this process ends as all do."""
+        if self._has_left or self._failed or os.getpid() != self._process:
+            return
+        self._failed = True
+        text = error if isinstance(error, str) else reason(error)
+        if self._thread.is_alive() and self._post(lambda: self._tell_failure(text)):
+            self._judged.wait(JUDGE_TIMEOUT)
+        self._release()
+
+    def left(self) -> None:
+        """This rank has done its part: its end is no loss, and the end of another no longer concerns it."""
+        if self._has_left or os.getpid() != self._process:
+            return
+        self._has_left = True
+        gone = threading.Event()
+        if self._thread.is_alive() and self._post(lambda: self._tell_leaving(gone)):
+            gone.wait(1.0 + TELL_TIMEOUT)
+        self._over = True
+        self._release()
+
+    @abstractmethod
+    def _begin(self, here: Here, deadline: float) -> None:
+        """Before the thread starts."""
+
+    @abstractmethod
+    async def _main(self) -> None:
+        """Runs until nothing concerns this process any more."""
+
+    @abstractmethod
+    def _tell_failure(self, text: str) -> None:
+        """Of this rank's program; `_judged` must be set afterwards unless the process ends."""
+
+    @abstractmethod
+    def _tell_leaving(self, gone: threading.Event) -> None:
+        """`gone` must be set once the others know."""
+
+    def _finish(self, cause: Cause, end: End) -> None:
+        """The unit ends, and all that can be told know."""
+        self._over = True
+        if not self._met.done():
+            self._met.set_exception(leave(Exit(end.status), end.message))
+        elif not (self._failed and cause.rank == self.me.rank):
+            self._end_process(end.status, end.message)
+        self._judged.set()
+
+    def _post(self, call: Callable[[], None]) -> bool:
+        """Run `call` on the channel's thread. False: it has ended."""
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            return False
+        return True
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    def _release(self) -> None:
+        atexit.unregister(self._at_exit)
+        if sys.excepthook == self._excepthook:
+            sys.excepthook = self._former_hook
+
+    def _excepthook(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        self._former_hook(kind, error, traceback)
+        self.failed(error)
+
+    def _at_exit(self) -> None:
+        self.failed("its program ended and had not closed its session")

@@ -1,0 +1,132 @@
+"""The side channel's end of a rank that is not the leader.
+
+See docs/decisions/0160-ranks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from diloco.contract import Exit
+from diloco.protocol.backoff import exponential
+from diloco.protocol.tls import TlsError, TlsFiles
+from diloco.ranks.channel import TICK, Membership, SideChannel, end_process
+from diloco.ranks.liveness import Cause, Silence
+from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
+from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+"""Between two attempts to connect, seconds."""
+
+
+class Follower(SideChannel):
+    """Connects to the leader at `host`:`port`, and tries again until it is there."""
+
+    def __init__(self, me: Membership, tls: TlsFiles, host: str, port: int, end: Callable[[int, str], None] = end_process) -> None:
+        super().__init__(me, tls, end)
+        self._address = host, port
+        self._stream: Stream | None = None
+
+    def _begin(self, here: Here, deadline: float) -> None:
+        self._here = here
+        self._deadline = deadline
+
+    async def _main(self) -> None:
+        stream = await self._connect()
+        if stream is None:
+            return
+        self._stream = stream
+        self._silence = Silence(self._loop.time(), TICK)
+        self._silence.heard(0)
+        stream.write(ToLeader(here=self._here).SerializeToString())
+        watch = asyncio.create_task(self._watch(stream))
+        why = ""
+        try:
+            async with asyncio.timeout_at(self._loop.time() + max(0.0, self._deadline - time.monotonic())):
+                message = FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+                while not message.WhichOneof("message"):
+                    self._silence.heard(0)
+                    message = FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+        except (StreamError, DecodeError) as error:
+            why = str(error)
+        except TimeoutError:
+            why = "not all ranks came in time, and the leader did not say so"
+        if why:
+            self._lost(why)
+        elif self._handle(message):
+            await self._listen(stream)
+        watch.cancel()
+        await stream.close()
+
+    async def _connect(self) -> Stream | None:
+        failures = 0
+        host, port = self._address
+        while True:
+            try:
+                return await Stream.connect(host, port, self._tls, self.me.identity)
+            except (StreamError, TlsError) as error:
+                failures += 1
+                if time.monotonic() > self._deadline:
+                    self._lost(f"{self.me.name(self.me.rank)} found nobody at {host}:{port} ({error})")
+                    return None
+            await asyncio.sleep(exponential(_FIRST_DELAY, _LONGEST_DELAY, failures))
+
+    async def _listen(self, stream: Stream) -> None:
+        while not self._over:
+            try:
+                message = FromLeader.FromString(await stream.read())
+            except (StreamError, DecodeError) as error:
+                self._lost(str(error))
+                return
+            self._silence.heard(0)
+            if not self._handle(message):
+                return
+
+    def _handle(self, message: FromLeader) -> bool:
+        """False: the leader says no more."""
+        match message.WhichOneof("message"):
+            case "met":
+                self._met.set_result(message.met)
+            case "end":
+                self._finish(Cause(message.end.rank, message.end.message), message.end)
+                return False
+            case "left":
+                self._over = True
+                self._judged.set()
+                return False
+        return True
+
+    async def _watch(self, stream: Stream) -> None:
+        """Say that this process lives, and see whether the leader does."""
+        while not self._over:
+            stream.write(b"")
+            if self._silence.lost(self._loop.time()):
+                self._lost("nothing is heard of it any more: its process or its host is frozen, or cut off")
+                return
+            await asyncio.sleep(TICK)
+
+    def _lost(self, why: str) -> None:
+        if self._over:
+            return
+        message = f"{self.me.name(0)} is lost: {why}. This process ends, and with it the unit"
+        self._finish(Cause(0, why), End(status=Exit.RANK_LOST, message=message))
+
+    def _tell_failure(self, text: str) -> None:
+        if self._stream is None or self._over:
+            self._judged.set()
+        else:
+            self._stream.write(ToLeader(failed=Failed(reason=text)).SerializeToString())
+
+    def _tell_leaving(self, gone: threading.Event) -> None:
+        self._over = True
+        if self._stream is None:
+            gone.set()
+            return
+        self._stream.write(ToLeader(left=Left()).SerializeToString())
+        closing = self._loop.create_task(self._stream.close())
+        closing.add_done_callback(lambda _: gone.set())

@@ -1,0 +1,215 @@
+"""The side channel's end of rank 0: it hears all others, finds out which of them is lost, and tells the rest.
+
+See docs/decisions/0160-ranks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import PieceError, check_cover
+from diloco.contract import Exit
+from diloco.protocol.tls import TlsError, TlsFiles
+from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, SideChannel, end_process
+from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
+from diloco.ranks.meeting import absent, disagreement, from_messages
+from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, ToLeader
+from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
+from diloco.wording import plural
+
+_log = logging.getLogger(__name__)
+
+_MOST_STRANGERS = 64
+"""Connections that have not said yet which rank they are. More are closed."""
+_STRANGER_TIMEOUT = 10.0
+"""How long a connection may take to say it, seconds."""
+
+
+class Leader(SideChannel):
+    """Listens from its creation on."""
+
+    def __init__(
+        self,
+        me: Membership,
+        tls: TlsFiles,
+        host: str,
+        port: int,
+        *,
+        layout: Layout,
+        session: bytes,
+        end: Callable[[int, str], None] = end_process,
+    ) -> None:
+        """`host`, `port`: where to listen; port 0 takes a free one. `session`: what all ranks say to the syncer. Raises OSError when it
+        cannot listen there."""
+        super().__init__(me, tls, end)
+        self._layout = layout
+        self._session = session
+        self._listener = _listen(host, port)
+        self.port: int = self._listener.getsockname()[1]
+        self._strangers: set[asyncio.Task[None]] = set()
+        self._streams: dict[int, Stream] = {}
+        self._heres: dict[int, Here] = {}
+        self._verdict = Verdict()
+
+    def _begin(self, here: Here, deadline: float) -> None:
+        self._heres[0] = here
+        self._deadline = deadline
+
+    # --- the meeting ----------------------------------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        self._silence = Silence(self._loop.time(), TICK)
+        accepting = self._loop.create_task(self._accept())
+        self._all_there()
+        while not self._over or self._streams:
+            self._look()
+            await asyncio.sleep(TICK)
+        accepting.cancel()
+
+    async def _accept(self) -> None:
+        try:
+            while True:
+                raw, _ = await self._loop.sock_accept(self._listener)
+                if len(self._strangers) >= _MOST_STRANGERS:
+                    raw.close()
+                    continue
+                task = self._loop.create_task(self._serve(raw))
+                self._strangers.add(task)
+                task.add_done_callback(self._strangers.discard)
+        finally:
+            self._listener.close()
+
+    async def _serve(self, raw: socket.socket) -> None:
+        raw.setblocking(False)
+        where = raw.getpeername()[0]
+        try:
+            stream = await Stream.accept(raw, self._tls, self.me.identity)
+        except (StreamError, TlsError) as error:
+            _log.warning("a connection to the leader of unit %s from %s was refused: %s", self.me.unit, where, error)
+            return
+        try:
+            async with asyncio.timeout(_STRANGER_TIMEOUT):
+                message = ToLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+            if not message.HasField("here"):
+                raise StreamError("it said something else")
+        except (StreamError, DecodeError, TimeoutError) as error:
+            _log.warning("a connection to the leader of unit %s from %s did not say its rank: %s", self.me.unit, where, error)
+            stream.cut()
+            return
+        here = message.here
+        rank = here.rank
+        if why := disagreement(self._heres[0], here) or (
+            f"two processes say that they are {self.me.name(rank)}" if rank in self._heres else ""
+        ):
+            stream.write(FromLeader(end=End(rank=rank, status=Exit.RANK_LOST, message=why)).SerializeToString())
+            self._end(Cause(rank, why), why)
+            await stream.close()
+            return
+        self._heres[rank] = here
+        self._streams[rank] = stream
+        self._silence.heard(rank)
+        listening = self._loop.create_task(self._listen(rank, stream))
+        listening.add_done_callback(lambda _: self._streams.pop(rank, None))
+        self._all_there()
+
+    def _all_there(self) -> None:
+        if len(self._heres) < self.me.ranks or self._over:
+            return
+        owned = [self._heres[rank].owned for rank in range(self.me.ranks)]
+        try:
+            check_cover(self._layout, from_messages(owned))
+        except PieceError as error:
+            why = f"the ranks of unit {self.me.unit} do not make up the model: {error}"
+            self._end(Cause(0, why), why, Exit.REFUSED_LAYOUT)
+            return
+        met = Met(session=self._session, owned=owned)
+        self._say(FromLeader(met=met))
+        self._met.set_result(met)
+
+    # --- after it -------------------------------------------------------------------------------------------------------
+
+    async def _listen(self, rank: int, stream: Stream) -> None:
+        try:
+            while True:
+                message = ToLeader.FromString(await stream.read())
+                self._silence.heard(rank)
+                match message.WhichOneof("message"):
+                    case "failed":
+                        self._verdict.raised(rank, f"ended: {message.failed.reason}")
+                    case "left":
+                        return
+        except (StreamError, DecodeError) as error:
+            self._verdict.lost(rank, f"is lost: {error}")
+            self._look()
+        finally:
+            self._silence.forget(rank)
+            await stream.close()
+
+    def _look(self) -> None:
+        """See who is silent, decide whether the unit ends, and say that this process lives."""
+        if self._over:
+            return
+        for rank in self._silence.lost(self._loop.time()):
+            self._verdict.lost(rank, f"is lost: nothing was heard of it for {SILENCE:.0f} s: its process or its host is frozen, or cut off")
+        cause = self._verdict.look()
+        if cause is not None:
+            self._end(cause, f"{self.me.name(cause.rank)} {cause.why}. This process ends, and with it the unit")
+        elif not self._met.done() and time.monotonic() > self._deadline:
+            missing = absent(self.me.ranks, self._heres)
+            why = f"unit {self.me.unit} waited for {missing} in vain: {plural(self.me.ranks, 'rank')} must start, with one leader address"
+            self._end(Cause(0, why), why)
+        else:
+            self._say(FromLeader())
+
+    def _end(self, cause: Cause, message: str, status: Exit = Exit.RANK_LOST) -> None:
+        """The unit ends: tell all, then end this process."""
+        if self._over:
+            return
+        self._over = True
+        end = End(rank=cause.rank, status=status, message=message)
+        self._say(FromLeader(end=end))
+        closing = self._loop.create_task(self._close_all())
+        closing.add_done_callback(lambda _: self._finish(cause, end))
+
+    async def _close_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for stream in self._streams.values():
+                group.create_task(_close(stream))
+
+    def _say(self, message: FromLeader) -> None:
+        raw = message.SerializeToString()
+        for stream in self._streams.values():
+            stream.write(raw)
+
+    def _tell_failure(self, text: str) -> None:
+        self._verdict.raised(0, f"ended: {text}")
+
+    def _tell_leaving(self, gone: threading.Event) -> None:
+        self._over = True
+        self._say(FromLeader(left=Left()))
+        closing = self._loop.create_task(self._close_all())
+        closing.add_done_callback(lambda _: gone.set())
+
+
+async def _close(stream: Stream) -> None:
+    try:
+        async with asyncio.timeout(TELL_TIMEOUT):
+            await stream.close()
+    except TimeoutError:
+        stream.cut()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    listener = socket.create_server(address[:2], family=family, backlog=128)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,59 @@
+"""The meeting of a unit's ranks: what each says of itself, and whether they agree. Pure.
+
+See docs/decisions/0160-ranks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from diloco.algorithm import pieces
+from diloco.ranks.ranks_pb2 import Here, Pieces
+from diloco.ranks.ranks_pb2 import Piece as PieceMessage
+from diloco.wording import plural
+
+
+def disagreement(leader: Here, other: Here) -> str:
+    """Why a rank cannot be of the leader's unit; "" if it can. The message is human-readable."""
+    who = f"rank {other.rank} of unit {leader.unit}"
+    if (other.job_uid, other.unit, other.attempt) != (leader.job_uid, leader.unit, leader.attempt):
+        return (
+            f"{who} is attempt {other.attempt} of unit {other.unit} in job {other.job_uid}; the leader is attempt {leader.attempt} of unit "
+            f"{leader.unit} in job {leader.job_uid}"
+        )
+    if other.ranks != leader.ranks:
+        return f"{who} counts {plural(other.ranks, 'rank')}, the leader {leader.ranks}: start all of them with one world size"
+    if not 0 < other.rank < leader.ranks:
+        return f"{who} does not exist: its ranks are 0 to {leader.ranks - 1}, and 0 is the leader"
+    if other.framework != leader.framework:
+        return f"{who} trains with {other.framework}, the leader with {leader.framework}"
+    if other.fingerprint != leader.fingerprint:
+        return f"{who} has another model than the leader: names and shapes of the parameters must be the same on all ranks"
+    return ""
+
+
+def absent(ranks: int, present: Collection[int]) -> str:
+    """The ranks that have not come, in words: `rank 3`, `ranks 1, 2 and 5`; of many the first ten. "" if all are there."""
+    missing = [rank for rank in range(ranks) if rank not in present]
+    if not missing:
+        return ""
+    if len(missing) == 1:
+        return f"rank {missing[0]}"
+    if len(missing) > 10:
+        return f"ranks {', '.join(map(str, missing[:10]))} and {len(missing) - 10} more"
+    return f"ranks {', '.join(map(str, missing[:-1]))} and {missing[-1]}"
+
+
+def to_message(owned: Iterable[pieces.Piece]) -> Pieces:
+    """A rank's pieces for the wire."""
+    return Pieces(pieces=[PieceMessage(tensor=piece.tensor, start=piece.start, size=piece.size) for piece in owned])
+
+
+def from_message(owned: Pieces) -> list[pieces.Piece]:
+    """A rank's pieces from the wire, as they are: `pieces.check_cover` checks them."""
+    return [pieces.Piece(piece.tensor, tuple(piece.start), tuple(piece.size)) for piece in owned.pieces]
+
+
+def from_messages(owned: Sequence[Pieces]) -> list[list[pieces.Piece]]:
+    """The pieces of each rank."""
+    return [from_message(of_rank) for of_rank in owned]

@@ -1,0 +1,204 @@
+"""The ranks of a unit meet: who may take part, what they must agree on, and what they learn."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from builders.exchange import WAIT_TIMEOUT, Place
+from builders.rank_threads import LAYOUT, Unit
+from diloco.algorithm.pieces import Piece, deal
+from diloco.contract import Exit
+from diloco.learner.leave import Leave
+from diloco.protocol.tls import TlsFiles
+from diloco.ranks.meeting import absent, from_messages
+from diloco.ranks.ranks_pb2 import Here, ToLeader
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def unit(place: Place) -> Iterator[Unit]:
+    """Of three ranks."""
+    yield (made := Unit(place, 3))
+    made.leader.left()
+
+
+def refusal(unit: Unit, here: Here) -> str:
+    """What all ranks are told when rank 1 says `here`."""
+    first, second = unit.meets(unit.leader), unit.meets(unit.follower(1), here)
+    errors = [future.exception(WAIT_TIMEOUT) for future in (first, second)]
+    assert all(isinstance(error, Leave) for error in errors)
+    [message] = {error.message for error in errors if isinstance(error, Leave)}
+    [status] = {error.status for error in errors if isinstance(error, Leave)}
+    assert status == (Exit.REFUSED_LAYOUT if "make up" in message else Exit.RANK_LOST)
+    return message
+
+
+def test_all_learn_the_session_and_who_owns_what(unit: Unit) -> None:
+    channels = [unit.follower(2), unit.follower(1), unit.leader]
+    for met in [unit.meets(channel) for channel in channels]:
+        assert met.result(WAIT_TIMEOUT).session == b"session"
+        assert from_messages(met.result().owned) == deal(LAYOUT.tensors, 3)
+
+
+def test_a_follower_may_come_before_its_leader_listens(place: Place) -> None:
+    unit = Unit(place, 2)
+    met = unit.meets(unit.follower(1))
+    assert unit.meets(unit.leader).result(WAIT_TIMEOUT) == met.result(WAIT_TIMEOUT)
+    unit.leader.left()
+
+
+def test_who_does_not_come_is_named(unit: Unit) -> None:
+    first, second = unit.meets(unit.leader, timeout=1.0), unit.meets(unit.follower(1))
+    for future in (first, second):
+        error = future.exception(WAIT_TIMEOUT)
+        assert isinstance(error, Leave)
+        assert error.status == Exit.RANK_LOST
+        assert "unit u waited for rank 2 in vain" in error.message
+
+
+def test_a_leader_that_does_not_come_is_named_with_its_address(place: Place) -> None:
+    unit = Unit(place, 2)
+    error = unit.meets(unit.follower(1), timeout=0.5).exception(WAIT_TIMEOUT)
+    assert isinstance(error, Leave)
+    assert error.status == Exit.RANK_LOST
+    assert f"found nobody at 127.0.0.1:{unit.port}" in error.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ranks": 4}, "rank 1 of unit u counts 4 ranks, the leader 3"),
+        ({"rank": 7}, "rank 7 of unit u does not exist"),
+        ({"rank": 0}, "rank 0 of unit u does not exist"),
+        ({"attempt": 2}, "is attempt 2 of unit u"),
+        ({"framework": "jax"}, "trains with jax, the leader with numpy"),
+        ({"fingerprint": "f"}, "has another model than the leader"),
+    ],
+)
+def test_a_rank_that_disagrees_ends_the_unit(unit: Unit, changes: dict[str, int | str], said: str) -> None:
+    assert said in refusal(unit, unit.here(1, **changes))
+
+
+def test_two_processes_cannot_be_one_rank(unit: Unit) -> None:
+    first, second = unit.meets(unit.leader), unit.meets(unit.follower(1))
+    third = unit.meets(unit.follower(1))
+    for future in (first, second, third):
+        error = future.exception(WAIT_TIMEOUT)
+        assert isinstance(error, Leave)
+        assert error.message == "two processes say that they are rank 1 of unit u"
+
+
+def test_pieces_that_do_not_make_up_the_model_end_the_unit(place: Place) -> None:
+    unit = Unit(place, 2)
+    assert "no rank owns w[4:5]" in refusal(unit, unit.here(1, [Piece("w", (5, 0), (3, 4))])), "rank 0 owns rows 0 to 3"
+
+
+# --- strangers ----------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_stranger_end_only_its_connection(unit: Unit) -> None:
+    meeting = unit.meets(unit.leader)
+    with socket.create_connection(("127.0.0.1", unit.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        stranger.settimeout(WAIT_TIMEOUT)
+        while stranger.recv(4096):
+            pass
+    unit.meets(unit.follower(1))
+    unit.meets(unit.follower(2))
+    assert meeting.result(WAIT_TIMEOUT).session == b"session"
+
+
+@pytest.mark.parametrize(
+    "message", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x03\xff\xff\xff", b"\x00\x00\x00\x00"], ids=["huge", "garbage", "empty"]
+)
+def test_a_process_with_the_units_certificate_that_says_nonsense_is_cut_off(unit: Unit, message: bytes) -> None:
+    meeting = unit.meets(unit.leader)
+    with connected(unit.port, unit.files) as stranger:
+        stranger.sendall(message)
+        assert stranger.recv(4096) == b""
+    unit.meets(unit.follower(1))
+    unit.meets(unit.follower(2))
+    assert meeting.result(WAIT_TIMEOUT).session == b"session"
+
+
+@pytest.mark.parametrize("who", ["another unit", "another attempt", "another job", "nobody"])
+def test_only_this_attempt_of_the_unit_is_let_in(unit: Unit, who: str, tmp_path: Path) -> None:
+    certificates = unit.place.certificates
+    files = {
+        "another unit": certificates.learner("v"),
+        "another attempt": certificates.learner("u", 2),
+        "another job": Place(tmp_path / "other").certificates.learner("u"),
+        "nobody": None,
+    }[who]
+    unit.meets(unit.leader)
+    try:
+        with connected(unit.port, files) as stranger:
+            here = ToLeader(here=unit.here(1)).SerializeToString()
+            stranger.sendall(len(here).to_bytes(4) + here)
+            assert stranger.recv(1) == b""
+    except OSError:
+        pass  # the other end broke the connection, which is as good
+    assert 1 not in unit.leader._heres
+
+
+def test_a_follower_does_not_take_a_stranger_for_its_leader(place: Place) -> None:
+    stranger = Unit(place, 2, place.certificates.learner("v"))
+    follower = stranger.follower(1, place.certificates.learner("u"))
+    meeting = stranger.meets(stranger.leader)
+    error = stranger.meets(follower, timeout=0.5).exception(WAIT_TIMEOUT)
+    assert isinstance(error, Leave)
+    assert "learner/v/1, not diloco://" in error.message
+    assert not meeting.done()
+    stranger.leader.left()
+
+
+def test_a_certificate_that_is_renewed_while_the_unit_waits_is_taken(place: Place) -> None:
+    certificates = place.certificates
+    old = certificates.learner("u", 2)
+    folder = old.folder
+    unit = Unit(place, 2, TlsFiles(folder))
+    meeting = unit.meets(unit.leader)
+    follower = unit.meets(unit.follower(1))
+    renewed = certificates.learner("u", 1)
+    for name in ("identity.pem", "ca.crt"):
+        (renewed.folder / name).replace(folder / name)
+    assert meeting.result(WAIT_TIMEOUT) == follower.result(WAIT_TIMEOUT)
+    unit.leader.left()
+
+
+def connected(port: int, files: TlsFiles | None) -> ssl.SSLSocket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if files is not None:
+        context.load_cert_chain(files.identity)
+    raw = socket.create_connection(("127.0.0.1", port), WAIT_TIMEOUT)
+    return context.wrap_socket(raw)
+
+
+# --- words --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("present", "said"),
+    [
+        ({0, 1, 2, 3}, ""),
+        ({0, 1, 3}, "rank 2"),
+        ({0, 3}, "ranks 1 and 2"),
+        ({0}, "ranks 1, 2 and 3"),
+    ],
+)
+def test_absent_ranks_are_named(present: set[int], said: str) -> None:
+    assert absent(4, present) == said
+
+
+def test_of_many_absent_ranks_the_first_are_named() -> None:
+    assert absent(64, {0}) == "ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 53 more"
