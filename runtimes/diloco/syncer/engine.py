@@ -179,6 +179,10 @@ class Engine:
         self._wake()
         self._changes.notify()
 
+    def close(self) -> None:
+        """Let go of the threads, once `run` and all streams have ended."""
+        self.exchanges.close()
+
     def _wake(self) -> None:
         self._events.put_nowait(None)
 

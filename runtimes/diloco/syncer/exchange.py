@@ -24,6 +24,7 @@ from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
 from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused
 from diloco.protocol.framing import FramingError, Transfer
+from diloco.syncer.arithmetic import Arithmetic
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import MergeComputed, Peer, Peers
 from diloco.syncer.seeding import Seeding
@@ -52,6 +53,7 @@ class Exchanges:
         self._work = work
         self._unit_stats = unit_stats
         self._submit = submit
+        self._arithmetic = Arithmetic()
         self._merges: set[asyncio.Task[Update | None]] = set()
 
     @property
@@ -73,6 +75,10 @@ class Exchanges:
     def fragments(self) -> Sequence[Fragment]:
         """Of the model; none before its layout is known."""
         return self.core.fragments if self.core is not None else ()
+
+    def close(self) -> None:
+        """No arithmetic begins any more."""
+        self._arithmetic.close()
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -210,7 +216,7 @@ class Exchanges:
             case Close() if core.fragments[order.fragment].size <= INLINE_ELEMENTS:
                 self._install(core, order, core.shard.compute(order), now)
             case Close():
-                merge = asyncio.create_task(asyncio.to_thread(core.shard.compute, order), name=f"merge-{order.t}")
+                merge = asyncio.create_task(self._arithmetic.merge(lambda: core.shard.compute(order)), name=f"merge-{order.t}")
                 self._merges.add(merge)  # an event loop holds its tasks weakly
                 merge.add_done_callback(self._merges.discard)
                 merge.add_done_callback(lambda computed: self._submit(MergeComputed(order, computed)))
@@ -243,7 +249,7 @@ class Exchanges:
     async def _run[T](self, core: Core, p: int | None, work: Callable[[], T]) -> T:
         """Run `work`, in a thread if fragment p (None: the largest one) is large."""
         largest = max(fragment.size for fragment in core.fragments) if p is None else core.fragments[p].size
-        return work() if largest <= INLINE_ELEMENTS else await asyncio.to_thread(work)
+        return work() if largest <= INLINE_ELEMENTS else await self._arithmetic.decode(work)
 
 
 def _whole(core: Core, p: int) -> Version:

@@ -81,6 +81,7 @@ class SyncerServer:
         finally:
             await self._events.close()
             await self._server.stop(_LAST_REPORTS)
+            self.engine.close()
         return outcome
 
     def _leave_result(self) -> None:

@@ -1,0 +1,60 @@
+"""While all threads for decoding are busy, merges are computed and fences are written."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from builders.exchange import WAIT_TIMEOUT
+from diloco.syncer.arithmetic import Arithmetic
+from diloco.syncer.fences import FenceWriter, load_fences
+
+MANY = (os.cpu_count() or 1) + 64
+"""More than the threads of asyncio's own pool."""
+
+
+@asynccontextmanager
+async def busy(arithmetic: Arithmetic) -> AsyncIterator[list[int]]:
+    """Decodes wait in all threads, and more for a thread. Yields how many run."""
+    started, released, running = threading.Event(), threading.Event(), [0]
+    lock = threading.Lock()
+
+    def held() -> None:
+        with lock:
+            running[0] += 1
+        started.set()
+        assert released.wait(WAIT_TIMEOUT)
+
+    decodes = [asyncio.create_task(arithmetic.decode(held)) for _ in range(MANY)]
+    assert await asyncio.to_thread(started.wait, WAIT_TIMEOUT)
+    try:
+        yield running
+    finally:
+        released.set()
+        await asyncio.gather(*decodes)
+
+
+async def test_a_merge_and_a_fence_wait_for_no_decode(tmp_path: Path) -> None:
+    arithmetic = Arithmetic()
+    async with busy(arithmetic) as running:
+        assert await asyncio.wait_for(arithmetic.merge(lambda: 5), WAIT_TIMEOUT / 2) == 5
+        fences = FenceWriter(tmp_path, "job", {}, lambda: None)
+        fences.write({"u-0": 3})
+        await asyncio.wait_for(fences.idle(), WAIT_TIMEOUT / 2)
+        assert load_fences(tmp_path, "job") == {"u-0": 3}
+        assert running[0] <= (os.cpu_count() or 1)
+    assert running[0] == MANY
+    arithmetic.close()
+
+
+async def test_merges_are_computed_in_the_order_of_their_orders() -> None:
+    arithmetic = Arithmetic()
+    done: list[int] = []
+    await asyncio.gather(*(arithmetic.merge(functools.partial(done.append, t)) for t in range(20)))
+    assert done == list(range(20))
+    arithmetic.close()
