@@ -10,45 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from builders.simulated_unit import PLACES, STEP_SECONDS, Learner, Steps, UnitSpeed
 from builders.virtual_time import run_virtual
 from diloco import contract
-from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import JobFile, Training
-from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
-from diloco.protocol.framing import Transfer, is_last
 from diloco.protocol.tls import TlsFiles
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.engine import Engine, RunOutcome
 from diloco.syncer.event_writer import EventWriter
-from diloco.syncer.peer import (
-    WITHOUT_SLOT,
-    ByeReceived,
-    EvaluationReceived,
-    HelloReceived,
-    Peer,
-    ProgressReported,
-    SeedReceived,
-    StreamEvent,
-    StreamLost,
-    WorkRequested,
-)
 from diloco.syncer.restore import restore, snapshot_places
 from diloco.syncer.snapshot_writer import SnapshotData, SnapshotWriter
-
-STEP_SECONDS = 1.0
-PLACES = 4096
-"""Local steps that a run can hold."""
 
 
 @dataclass(slots=True)
@@ -67,25 +48,13 @@ class Account:
     """Samples that every fragment holds from two local steps."""
     wrong_tokens: int = 0
     """Difference of the tokens, as the learners count them."""
+    longest_open: int = 0
+    """Outer steps from the training of a sample to the newest snapshot that did not have it as committed, at most. Of a run without
+    trouble, in which every sample is trained once."""
 
     @property
     def wrong(self) -> int:
         return self.committed_and_missing + self.missing_and_committed + self.trained_twice + self.wrong_tokens
-
-
-@dataclass(slots=True)
-class Steps:
-    """What the learners trained, step by step, as they count it."""
-
-    numbers: list[tuple[int, ...]] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-
-    def add(self, numbers: tuple[int, ...], tokens: int) -> int:
-        """The place of a new step."""
-        self.numbers.append(numbers)
-        self.tokens.append(tokens)
-        assert len(self.numbers) <= PLACES, "the run is longer than the model has places"
-        return len(self.numbers) - 1
 
 
 class _Inline(ThreadPoolExecutor):
@@ -117,7 +86,8 @@ class _ComparingWriter(SnapshotWriter):
 class World:
     """One job: a syncer that may die, learners that may die, and links that may break."""
 
-    def __init__(self, directory: Path, seed: int, training: Training, units: int) -> None:
+    def __init__(self, directory: Path, seed: int, training: Training, units: Sequence[UnitSpeed | None]) -> None:
+        """`units`: None for one of random speed."""
         self.random = random.Random(seed)
         self.training = training
         self.layout = Layout(TensorSpec(f"w{p}", (PLACES,)) for p in range(training.fragments))
@@ -127,6 +97,11 @@ class World:
         self.outcome: RunOutcome | None = None
         self.told: Counter[str] = Counter()
         """What happened to the processes, by kind."""
+        self.answered_ahead = 0
+        """Pulls that found what a unit had staged for them."""
+        self.settled = 0
+        """Outer step from which on `share_of_merges` and `Account.longest_open` count: a unit needs some steps to know its pace."""
+        self._before: Counter[str] | None = None
         self._directory = directory
         self._config = SyncerConfig(
             job=JobFile(name="job", namespace="default", uid="uid", training=training),
@@ -140,7 +115,8 @@ class World:
         self._engine_task: asyncio.Task[RunOutcome] | None = None
         self._learners: dict[str, Learner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._units = [f"u-{i}" for i in range(units)]
+        self._speeds = {f"u-{i}": speed for i, speed in enumerate(units)}
+        self._units = list(self._speeds)
         self._attempts = dict.fromkeys(self._units, 0)
 
     async def run(self, trouble: int) -> None:
@@ -159,6 +135,30 @@ class World:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
+    @property
+    def units(self) -> list[str]:
+        """Their names."""
+        return list(self._units)
+
+    def learner(self, unit: str) -> Learner:
+        """The unit's newest process."""
+        return self._learners[unit]
+
+    @property
+    def t(self) -> int:
+        """Outer steps taken."""
+        return self.engine.exchanges.t if self.engine is not None else 0
+
+    def share_of_merges(self, unit: str) -> float:
+        """The merges that hold a contribution of the unit, in parts of those of u-0, the fastest, which is in every merge."""
+        merges = self._contributions() - (self._before or Counter())
+        return merges[unit] / merges["u-0"]
+
+    def _contributions(self) -> Counter[str]:
+        assert self.engine is not None
+        assert self.engine.exchanges.core is not None
+        return Counter({unit: one.contributions for unit, one in self.engine.exchanges.core.coordinator.contributions.items()})
+
     def compare(self, data: SnapshotData) -> None:
         """The parameters of a snapshot against its ledger."""
         arrays = dict(zip(data.tensors.shapes, data.tensors.arrays(), strict=True))
@@ -170,6 +170,11 @@ class World:
         account = self.account
         account.moments += 1
         account.compared += len(committed)
+        if self._before is None and data.t >= self.settled:
+            self._before = self._contributions()
+        trained = zip(self.steps.t, self.steps.numbers, strict=True)
+        waiting = (t for t, numbers in trained if t >= self.settled and not committed.issuperset(numbers))
+        account.longest_open = max(account.longest_open, data.t - next(waiting, data.t))
         account.committed_and_missing += len(committed - merged.keys())
         account.missing_and_committed += len(merged.keys() - committed)
         account.trained_twice += sum(times > 1 for times in merged.values())
@@ -227,205 +232,8 @@ class World:
 
     def _start_learner(self, unit: str) -> None:
         self._attempts[unit] += 1
-        learner = self._learners[unit] = Learner(self, unit, self._attempts[unit])
+        learner = self._learners[unit] = Learner(self, unit, self._attempts[unit], self._speeds[unit])
         self._tasks[unit] = asyncio.create_task(learner.run())
-
-
-class Learner:
-    """One process of a learner. It trains without waiting for anything but work."""
-
-    def __init__(self, world: World, unit: str, attempt: int) -> None:
-        self._world = world
-        self._random = world.random
-        self._count = world.training.fragments
-        self._coding = Coding.BFLOAT16_DELTA
-        self._step_seconds = STEP_SECONDS * self._random.uniform(0.7, 1.4)
-        self._batch = self._random.randint(1, 4)
-        self._hello = Hello(
-            job_uid="uid",
-            unit=unit,
-            attempt=attempt,
-            session=self._random.randbytes(16),
-            framework="simulated",
-            tensors=[Tensor(name=x.name, shape=x.shape) for x in world.layout.tensors],
-            fingerprint=world.layout.fingerprint,
-        )
-        self._incarnation = b""
-        self._local_step = 0
-        self._peer: Peer | None = None
-        self._link: asyncio.Task[None] | None = None
-        self._over = False
-        self._begin()
-
-    def _begin(self) -> None:
-        """A new session: nothing of the one before counts."""
-        self._places: list[int] = []
-        self._leases: deque[int] = deque()
-        self._leased = self._samples = self._tokens = 0
-        self._versions: dict[int, int] = {}
-        self._adopted: set[int] = set()
-        self._pulls: list[tuple[int, int]] = []
-        self._fragment_steps = [0] * self._count
-        self._fragment_tokens = [0] * self._count
-
-    async def run(self) -> None:
-        training = asyncio.create_task(self._train())
-        try:
-            while not self._over:
-                if self._world.engine is not None:
-                    self._link = asyncio.create_task(self._stream(self._world.engine))
-                    await asyncio.wait([self._link])
-                await asyncio.sleep(self._random.uniform(0.05, 2.0))
-        finally:
-            training.cancel()
-            self.cut()
-
-    def cut(self) -> None:
-        """The connection breaks."""
-        if self._link is not None:
-            self._link.cancel()
-
-    async def drain(self) -> None:
-        """As SIGTERM does."""
-        self._over = True
-        engine, peer = self._world.engine, self._peer
-        if engine is not None and peer is not None:
-            await _submit(engine, peer, ByeReceived(peer, Bye(drained=True)))
-            await asyncio.sleep(0.5)
-
-    # --- the connection -----------------------------------------------------------------------------------------------
-
-    async def _stream(self, engine: Engine) -> None:
-        peer = engine.connect()
-        hello = Hello()
-        hello.CopyFrom(self._hello)
-        hello.incarnation, hello.samples_leased = self._incarnation, self._leased
-        if self._versions:
-            hello.versions.extend(self._versions.get(p, -1) for p in range(self._count))
-        try:
-            await _submit(engine, peer, HelloReceived(peer, hello))
-            async for message in peer.outgoing.messages():
-                await asyncio.sleep(self._random.uniform(0.0, 0.02))
-                await self._hear(engine, peer, message)
-        finally:
-            self._peer = None
-            engine.submit(StreamLost(peer, "cut"))
-
-    async def _hear(self, engine: Engine, peer: Peer, message: ToLearner | DataChunk) -> None:
-        if isinstance(message, DataChunk):
-            if is_last(message):
-                p, header = message.header.fragment, message.header
-                assert header.coding == Chunk.FLOAT32 or self._versions[p] == header.base, "a delta without its base"
-                self._versions[p] = header.t
-                self._adopted.add(p)
-            return
-        match message.WhichOneof("message"):
-            case "welcome":
-                await self._welcomed(engine, peer, message.welcome)
-            case "pull":
-                self._pulls.append((message.pull.fragment, message.pull.t))
-            case "work":
-                self._leases.extend(range(message.work.start, message.work.end))
-                self._leased += message.work.end - message.work.start
-            case "done":
-                self._over = True
-                await _submit(engine, peer, EvaluationReceived(peer, Evaluation(held_out_loss=1.0, tokens=1, t=message.done.t)))
-                await _submit(engine, peer, ByeReceived(peer, Bye()))
-            case "refused":
-                raise AssertionError(message.refused.message)
-
-    async def _welcomed(self, engine: Engine, peer: Peer, welcome: Welcome) -> None:
-        if not welcome.resumed:
-            self._begin()
-        self._incarnation = welcome.incarnation
-        self._peer = peer
-        if welcome.seed_wanted:
-            payload = memoryview(bytes(4 * PLACES))
-            for p in range(self._count):
-                self._versions[p] = 0
-                await _submit(engine, peer, SeedReceived(peer, Transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), payload)))
-
-    # --- training -----------------------------------------------------------------------------------------------------
-
-    async def _train(self) -> None:
-        while not self._over:
-            await asyncio.sleep(self._step_seconds * self._random.uniform(0.8, 1.2))
-            if len(self._versions) < self._count:
-                continue
-            if len(self._leases) < 4 * self._batch and self._peer is not None and self._world.engine is not None:
-                await _submit(self._world.engine, self._peer, WorkRequested(self._peer, 12 * self._batch))
-            if len(self._leases) >= self._batch:
-                self._step()
-
-    def _step(self) -> None:
-        numbers = tuple(self._leases.popleft() for _ in range(self._batch))
-        tokens = sum(self._random.randint(10, 30) for _ in numbers)
-        self._places.append(self._world.steps.add(numbers, tokens))
-        self._local_step += 1
-        self._samples += len(numbers)
-        self._tokens += tokens
-        self._fragment_steps = [steps + 1 for steps in self._fragment_steps]
-        self._fragment_tokens = [total + tokens for total in self._fragment_tokens]
-        self._report()
-        pulls, self._pulls = self._pulls, []
-        for p, t in pulls:
-            if self._fragment_steps[p]:
-                self._push(p, t)
-            else:
-                self._pulls.append((p, t))
-        for p in self._adopted:
-            self._fragment_steps[p] = self._fragment_tokens[p] = 0
-        self._adopted = set()
-
-    def _report(self) -> None:
-        engine, peer = self._world.engine, self._peer
-        if engine is None or peer is None:
-            return
-        waiting = peer.progress is not None
-        peer.progress = Progress(
-            local_step=self._local_step,
-            steps=self._fragment_steps,
-            tokens=self._fragment_tokens,
-            step_seconds=self._step_seconds,
-            loss=1.0,
-            samples_done=self._samples,
-            tokens_done=self._tokens,
-        )
-        if not waiting:
-            engine.submit(ProgressReported(peer))
-
-    def _push(self, p: int, t: int) -> None:
-        engine, peer = self._world.engine, self._peer
-        if engine is None or peer is None:
-            return
-        delta = np.zeros(PLACES, np.float32)
-        delta[self._places] = 1.0
-        header = Chunk(
-            kind=Chunk.PUSH,
-            fragment=p,
-            t=t,
-            coding=int(self._coding),  # type: ignore[arg-type]
-            base=self._versions[p],
-            steps=self._fragment_steps[p],
-            tokens=self._fragment_tokens[p],
-            samples_done=self._samples,
-            tokens_done=self._tokens,
-            steps_done=len(self._places),
-        )
-        transfer = Transfer(header, memoryview(encode(self._coding, delta)))
-        asyncio.get_running_loop().call_later(self._random.uniform(0.0, 2.5 * STEP_SECONDS), lambda: self._arrive(engine, peer, transfer))
-
-    def _arrive(self, engine: Engine, peer: Peer, transfer: Transfer) -> None:
-        """After its time on the wire, unless the connection broke."""
-        if peer is self._peer:
-            task = asyncio.ensure_future(engine.push(peer, transfer))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-
-async def _submit(engine: Engine, peer: Peer, event: StreamEvent) -> None:
-    if not isinstance(event, WITHOUT_SLOT):
-        await peer.slots.acquire()
-    engine.submit(event)
 
 
 def a_training(steps: int, *, interval: int, fragments: int, overlap: int) -> Training:
@@ -442,11 +250,14 @@ def a_training(steps: int, *, interval: int, fragments: int, overlap: int) -> Tr
     )
 
 
-def simulate(directory: Path, seed: int, *, steps: int = 120, units: int = 3, trouble: int = 12) -> World:
-    """A whole job with random H, P and tau, and with deaths at random moments. Deterministic."""
+def simulate(directory: Path, seed: int, *, steps: int = 120, units: int = 3, trouble: int = 12, slow: bool = False) -> World:
+    """A whole job with random H, P and tau, and with deaths at random moments. Deterministic. `slow`: all units but one are so slow that
+    they stage ahead."""
     choice = random.Random(seed)
-    interval = choice.choice([2, 4, 6, 9])
-    fragments = choice.randint(1, min(4, interval))
-    world = World(directory, seed, a_training(steps, interval=interval, fragments=fragments, overlap=choice.randrange(interval)), units)
+    interval = choice.choice([16, 24] if slow else [2, 4, 6, 9])
+    fragments = 8 if slow else choice.randint(1, min(4, interval))
+    training = a_training(steps, interval=interval, fragments=fragments, overlap=choice.randrange(4 if slow else interval))
+    speeds = [UnitSpeed(choice.uniform(5.0, 10.0)) if slow and unit else None for unit in range(units)]
+    world = World(directory, seed, training, speeds)
     run_virtual(world.run(trouble))
     return world

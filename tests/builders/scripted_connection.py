@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 from builders.exchange import job_file, training
 from diloco.algorithm.fragments import make_fragments, pack
 from diloco.algorithm.layout import Layout
+from diloco.learner.ahead import StagedAhead
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
@@ -33,6 +34,7 @@ class ScriptedConnection:
     """What the last `Received` of each fragment brought."""
     reported: list[tuple[int, Progress]] = field(default_factory=list)
     pushed: list[tuple[int, Chunk, Staged]] = field(default_factory=list)
+    ahead: StagedAhead = field(default_factory=StagedAhead)
     seeded: list[tuple[int, list[Float32Array]]] = field(default_factory=list)
     wanted: list[tuple[int, int]] = field(default_factory=list)
     has_stream: bool = True
@@ -57,6 +59,12 @@ class ScriptedConnection:
 
     def push(self, generation: int, header: Chunk, staged: Staged) -> None:
         self.pushed.append((generation, header, staged))
+
+    def keep_only(self, fragments: Collection[int]) -> None:
+        self.ahead.keep_only(fragments)
+
+    def keep(self, generation: int, header: Chunk, staged: Staged) -> None:
+        self.ahead.keep(header, staged)
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
         self.seeded.append((generation, list(values)))

@@ -14,23 +14,25 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import grpc
 import numpy as np
 
-from diloco.algorithm.codec import CodecError, Coding, NonFiniteError, encode, payload_bytes, value_of
+from diloco.algorithm.codec import CodecError, Coding, payload_bytes, value_of
 from diloco.algorithm.fragments import Fragment
 from diloco.contract import Exit, learner_identity
+from diloco.learner.ahead import StagedAhead
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.outbox import Outbox
+from diloco.learner.push_coding import coded, push_chunks
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.backoff import exponential
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
-from diloco.protocol.framing import Assembler, FramingError, Transfer, split
+from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.refusal import exit_for, name_of
 from diloco.protocol.tls import TlsError, TlsFiles
 
@@ -84,6 +86,7 @@ class Connection:
         self._overlap_steps = overlap_steps
         self._jitter = jitter
         self._bases: dict[int, tuple[int, Float32Array]] = {}
+        self._ahead = StagedAhead()
         self._incarnation = b""
         self._leased = 0
         self._generation = 0
@@ -124,7 +127,21 @@ class Connection:
         known to be over."""
         with self._lock:
             if self._outbox is not None and generation == self._generation:
-                self._outbox.push(header, self._push_chunks(header, staged), staged.release)
+                self._push(self._outbox, header, staged)
+            else:
+                staged.release()
+
+    def keep_only(self, fragments: Collection[int]) -> None:
+        """Release what is kept of all other fragments for pulls to come."""
+        with self._lock:
+            self._ahead.keep_only(fragments)
+
+    def keep(self, generation: int, header: Chunk, staged: Staged) -> None:
+        """Keep the answer to a pull that has not come yet. The connection's own thread sends it when the pull comes, see `StagedAhead`.
+        Dropped as `progress` is."""
+        with self._lock:
+            if self._outbox is not None and generation == self._generation and not self._closing.is_set():
+                self._ahead.keep(header, staged)
             else:
                 staged.release()
 
@@ -136,7 +153,7 @@ class Connection:
                 self._bases[index] = (0, value)
                 if self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
-                    self._outbox.seed(_coded(header, value))
+                    self._outbox.seed(coded(header, value))
 
     def received(self) -> list[Float32Array] | None:
         """The last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
@@ -159,6 +176,7 @@ class Connection:
         """End the connection. With `bye`: after delivery of the outbox and Bye, which may take CLOSE_TIMEOUT seconds; without: at once."""
         self._closing.set()
         with self._lock:
+            self._ahead.clear()  # nothing is sent after Bye
             if bye is not None and self._outbox is not None:
                 self._outbox.finish(FromLearner(bye=bye))
             elif self._call is not None:
@@ -267,12 +285,15 @@ class Connection:
                 if message.pull.fragment >= len(self._fragments):
                     raise FramingError(f"the syncer pulls fragment {message.pull.fragment} of {len(self._fragments)}")
                 outbox.clock(message.pull.t)
-                self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t))
+                answered = self._answer(message.pull.fragment, message.pull.t)
+                self._inbox.put(PullWanted(self._generation, message.pull.fragment, message.pull.t, answered))
             case "work":
                 self._leased += message.work.end - message.work.start
                 self._inbox.put(Leased(message.work.start, message.work.end))
             case "done":
                 outbox.all_merged()
+                with self._lock:
+                    self._ahead.clear()
                 self._inbox.put(Finished(message.done.t))
             case "refused":
                 self._inbox.put(_refused_for_good(message.refused))
@@ -290,6 +311,7 @@ class Connection:
         with self._lock:
             if not welcome.resumed:
                 self._generation += 1
+                self._ahead.clear()
                 self._leased = 0
                 asked = self._initial_request
                 if asked:
@@ -300,6 +322,26 @@ class Connection:
             outbox.may_cancel()
         outbox.clock(welcome.t)
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked))
+
+    def _push(self, outbox: Outbox, header: Chunk, staged: Staged) -> None:
+        # Coded when its turn comes, against the newest broadcast received by then.
+        names = self._names[header.fragment]
+        outbox.push(header, push_chunks(header, staged, lambda: self._base(header.fragment), self._store, names), staged.release)
+
+    def _base(self, fragment: int) -> tuple[int, Float32Array]:
+        with self._lock:
+            return self._bases[fragment]
+
+    def _answer(self, fragment: int, t: int) -> bool:
+        """Answer a pull with what was staged ahead for it. False: there is nothing, so that the next step boundary answers."""
+        with self._lock:
+            if self._outbox is None or fragment not in self._bases:
+                return False
+            kept = self._ahead.take(fragment, t, self._bases[fragment][0])
+            if kept is None:
+                return False
+            self._push(self._outbox, *kept)
+            return True
 
     def _expected_bytes(self, chunk: Chunk) -> int:
         if chunk.kind != Chunk.BROADCAST or chunk.fragment >= len(self._fragments):
@@ -318,37 +360,8 @@ class Connection:
         value.flags.writeable = False
         with self._lock:
             self._bases[header.fragment] = (header.t, value)
+            self._ahead.received(header.fragment)
         self._inbox.put(Received(header.fragment, header.t, ready))
-
-    def _push_chunks(self, header: Chunk, staged: Staged) -> Iterator[DataChunk]:
-        """The transfer of one fragment. It is coded when its turn comes, against the newest broadcast received by then."""
-        values = staged.wait()
-        self._subtract_adopted(header, values)
-        yield from _coded(header, values)
-
-    def _subtract_adopted(self, header: Chunk, values: Float32Array) -> None:
-        """Make of `values` what the coding sends: the change against what the model held when it had adopted the base, or the base with
-        that change. The model adopts the base rounded to its parameters' types; so one that is not trained changes nothing."""
-        with self._lock:
-            header.base, base = self._bases[header.fragment]
-        adopted = self._store.rounded(self._names[header.fragment], base)
-        if Coding(header.coding).delta:
-            np.subtract(values, adopted, out=values)
-        elif adopted is not base:
-            np.subtract(values, adopted, out=values)
-            np.add(values, base, out=values)
-
-
-def _coded(header: Chunk, values: Float32Array) -> Iterator[DataChunk]:
-    coding = Coding(header.coding)
-    payload: memoryview | bytes
-    try:
-        payload = encode(coding, values)
-    except NonFiniteError as error:
-        # The syncer must see it, refuse it and count it. All bits set is NaN in every coding.
-        _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
-        payload = b"\xff" * payload_bytes(coding, values.size)
-    yield from split(header, payload)
 
 
 def _refused_for_good(refused: Refused) -> RefusedForGood:

@@ -45,6 +45,8 @@ class PullWanted:
     generation: int
     fragment: int
     t: int
+    answered: bool = False
+    """It found what the unit had staged ahead for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ for batch in session.batches(load, batch_size=32):
 session.evaluate(held_out_loss=evaluate(), tokens=n)
 session.close()
 
-What happens between two steps is decided by `unit_plan`, purely; the session carries it out.
+What happens between two steps is decided by `unit_plan`, purely, and carried out by `plan_executor`.
 
 See docs/decisions/0151-step-boundary.md.
 """
@@ -35,15 +35,17 @@ from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
-from diloco.learner.inbox import Inbox, Received
+from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave, log_to_stderr
+from diloco.learner.plan_executor import PlanExecutor
 from diloco.learner.step_timer import StepTimer
-from diloco.learner.store import ParameterStore, Ready
+from diloco.learner.store import ParameterStore
 from diloco.learner.syncer_link import SyncerLink
-from diloco.learner.unit_plan import Adoption, Read, UnitPlan, Work, new_unit, plan_boundary
+from diloco.learner.timetable import timetable
+from diloco.learner.unit_plan import new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.channel import Keepalive
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor
+from diloco.protocol.diloco_pb2 import Bye, Evaluation, Hello, Progress, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.wording import plural
 
@@ -54,7 +56,15 @@ _POLL = 0.1
 _WAIT_LOG_INTERVAL = 5.0
 """While it waits, the training thread logs that this often, seconds."""
 _MOST_AT_ONCE = 16 << 20
-"""Elements that one step boundary moves at most, unless a single fragment is larger: 64 MiB, for whose copy a processor needs 10 ms."""
+"""Elements that the boundary of a short step moves at most, unless a single fragment is larger: 64 MiB, for whose copy a processor needs
+10 ms."""
+_SHORT_STEP = 0.5
+"""The boundary of a longer step, seconds, moves as much more: the copies take 2 % of its time."""
+
+
+def most_at_once(step_seconds: float) -> int:
+    """Elements that the boundary after a step of so many seconds moves at most."""
+    return int(_MOST_AT_ONCE * max(1.0, step_seconds / _SHORT_STEP))
 
 
 class Session:
@@ -126,19 +136,15 @@ class Session:
         on_adopt: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """Use `join`."""
-        self._store = store
-        self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
-        self._sizes = [fragment.size for fragment in fragments]
-        self._on_adopt = on_adopt
-        self._coding = coding_for(config.job.training.compression)
+        training = config.job.training
+        self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
         self._unit = config.unit
         self._inbox = inbox
         self._connection = connection
         self._timer = StepTimer(config.relative_speed)
         self._work = LeasedWork()
-        self._state = new_unit(len(fragments), config.job.training.steps)
-        self._arrived: dict[int, Received] = {}
-        """The newest version of each fragment that waits for its adoption."""
+        self._state = new_unit(len(fragments), training.steps)
+        self._executor = PlanExecutor(config.unit, store, fragments, coding_for(training.compression), self._work, connection, on_adopt)
         self._batch_size = 0
         self._draining = False
         self._closed = False
@@ -243,7 +249,7 @@ class Session:
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
                 logged = now
-        self._store.warm_up(self._names)
+        self._executor.warm_up()
         _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
         self._timer.restart()
 
@@ -275,77 +281,15 @@ class Session:
     def _boundary(self) -> None:
         """Do what is due between two steps."""
         events = self._inbox.drain()
-        for event in events:
-            if isinstance(event, Received):
-                self._arrived[event.fragment] = event
+        self._executor.take(events)
         generation = self._state.generation
-        plan, self._state = plan_boundary(self._state, events, self._sizes, _MOST_AT_ONCE)
+        plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._timer.step_seconds))
         if generation not in (0, self._state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
-        self._carry_out(plan)
-
-    def _carry_out(self, plan: UnitPlan) -> None:
-        self._take_work(plan.work)
-        for read in plan.reads:
-            self._read(read)
-        for adoption in plan.adoptions:
-            self._adopt(adoption)
-        if plan.seed:
-            self._seed()
-        if plan.finish:
-            self._finish()
+        self._executor.carry_out(plan, self._state)
         if plan.refused is not None:
             self._end(None)
             raise leave(plan.refused.status, plan.refused.message)
-
-    def _take_work(self, work: Work) -> None:
-        if work.restart:
-            self._work.forget()
-        if work.asked is not None:
-            self._work.asked = work.asked
-        for start, end in work.leases:
-            self._work.granted(start, end)
-
-    def _read(self, read: Read) -> None:
-        header = Chunk(
-            kind=Chunk.PUSH,
-            fragment=read.fragment,
-            t=read.t,
-            coding=int(self._coding),  # type: ignore[arg-type]
-            steps=read.steps,
-            tokens=read.tokens,
-            samples_done=self._state.samples_done,
-            tokens_done=self._state.tokens_done,
-            steps_done=self._state.steps_done,
-        )
-        self._connection.push(self._state.generation, header, self._store.stage(self._names[read.fragment]))
-
-    def _adopt(self, adoption: Adoption) -> None:
-        self._apply(self._arrived.pop(adoption.fragment).ready)
-
-    def _apply(self, ready: Ready) -> None:
-        self._store.apply(ready)
-        if self._on_adopt is not None:
-            self._on_adopt(ready.names)
-
-    def _finish(self) -> None:
-        """Take the final parameters. The last broadcasts came before: all learners end with the same values, without what they trained
-        since."""
-        self._arrived.clear()
-        for names, value in zip(self._names, self._connection.received() or (), strict=True):
-            self._apply(self._store.prepare(names, value))
-
-    def _seed(self) -> None:
-        """Send the job's first parameters: the last ones from the syncer, or else the model's own."""
-        values = self._connection.received()
-        if values is None:
-            _log.info("unit %s seeds the job", self._unit)
-            values = []
-            for names in self._names:
-                staged = self._store.stage(names)
-                values.append(staged.wait().copy())
-                staged.release()
-        self._connection.seed(self._state.generation, values)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from diloco.learner.store import Float32Array, Staged
@@ -30,6 +30,15 @@ class SyncerLink(Protocol):
 
     def push(self, generation: int, header: Chunk, staged: Staged) -> None:
         """Answer a pull."""
+        ...
+
+    def keep_only(self, fragments: Collection[int]) -> None:
+        """Release what is kept of all other fragments for pulls to come."""
+        ...
+
+    def keep(self, generation: int, header: Chunk, staged: Staged) -> None:
+        """Keep the answer to a pull that has not come yet, in place of an older one of the fragment. It is sent as soon as the pull comes,
+        unless another version of the fragment than `header.base` comes before."""
         ...
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:

@@ -2,15 +2,16 @@
 
 The plan is data without arrays, so that one process can decide for others.
 
-See docs/decisions/0151-step-boundary.md.
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0155-staged-ahead.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.timetable import Pace, Timetable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,15 @@ class Read:
     """Local steps since the fragment was adopted."""
     tokens: int
     """Tokens of these steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """Stage a fragment for a pull that has not come yet, and that would wait too long for the next boundary."""
+
+    read: Read
+    version: int
+    """Of the fragment, from which these steps went on. Against another version the values are never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class UnitPlan:
     work: Work = Work()
     reads: tuple[Read, ...] = ()
     adoptions: tuple[Adoption, ...] = ()
+    ahead: tuple[ReadAhead, ...] | None = ()
+    """What is kept for pulls to come, in place of all that was kept before; None: keep that."""
     seed: bool = False
     """Send the job's first parameters."""
     finish: bool = False
@@ -69,6 +81,8 @@ class UnitState:
     fragment_steps: tuple[int, ...]
     """Local steps since each fragment was adopted."""
     fragment_tokens: tuple[int, ...]
+    versions: tuple[int, ...]
+    """Version of each fragment that the model adopted last; -1: none yet."""
     missing: frozenset[int]
     """Fragments that the model does not have from the job yet."""
     generation: int = 0
@@ -87,6 +101,9 @@ class UnitState:
     """(generation, samples) of the batch that is trained on; None between a step and the next batch."""
     waiting: tuple[PullWanted | Adoption, ...] = ()
     """In the order in which they came; at most one of each kind for a fragment."""
+    pace: Pace = field(default_factory=Pace)
+    planned: int = 0
+    """Local steps of the process at the last boundary."""
     done: bool = False
     """The job is over."""
 
@@ -112,39 +129,50 @@ class UnitState:
 def new_unit(fragments: int, steps: int) -> UnitState:
     """A unit of a model with so many fragments, before the syncer has accepted it. `steps`: outer steps of the job."""
     nothing = (0,) * fragments
-    return UnitState(fragment_steps=nothing, fragment_tokens=nothing, missing=frozenset(range(fragments)), steps=steps)
+    return UnitState(nothing, nothing, versions=(-1,) * fragments, missing=frozenset(range(fragments)), steps=steps)
 
 
-def plan_boundary(state: UnitState, events: Sequence[InboxEvent], sizes: Sequence[int], most: int) -> tuple[UnitPlan, UnitState]:
+def plan_boundary(state: UnitState, events: Sequence[InboxEvent], table: Timetable, most: int) -> tuple[UnitPlan, UnitState]:
     """The plan for this boundary, and the state once it is carried out.
 
-    `events` came since the last boundary, in this order. `sizes`: elements of each fragment. A boundary moves at most `most` elements,
-    in order of arrival; but always one fragment, and all of them while the model lacks some. The rest waits for the next boundary.
+    `events` came since the last boundary, in this order. A boundary moves at most `most` elements, in order of arrival, and then reads
+    ahead with what is left of them; but always one fragment, and all of them while the model lacks some. The rest waits for the next
+    boundary.
     """
     work, seed, finish, refused = Work(), False, False, None
+    heard = state.pace.t
     for event in events:
         match event:
             case Received():
                 state = _received(state, event)
+                heard = max(heard, event.t)
             case PullWanted() if event.generation == state.generation:
                 # A newer exchange of the fragment means that the older one is over.
-                state = replace(state, waiting=(*(x for x in state.waiting if not _is_pull(x, event.fragment)), event))
+                others = tuple(x for x in state.waiting if not _is_pull(x, event.fragment))
+                state = replace(state, waiting=others if event.answered else (*others, event))
+                heard = max(heard, event.t)
             case Leased():
                 work = replace(work, leases=(*work.leases, (event.start, event.end)))
             case Welcomed():
-                work = _welcomed_work(work, event, resumed=event.generation == state.generation)
+                resumed = event.generation == state.generation
+                work = _welcomed_work(work, event, resumed=resumed)
                 state = _welcomed(state, event)
+                heard = max(heard, event.t) if resumed else event.t
                 seed = event.seed_wanted
             case Finished():
                 state = replace(state, t=event.t, done=True, waiting=())
                 finish = True
             case RefusedForGood():
                 refused = event
+    if seed:
+        state = replace(state, versions=(0,) * len(state.versions))
     if seed or finish:
         state = replace(state, missing=frozenset())
-    reads, adoptions, waiting = _moves(state, sizes, most)
-    plan = UnitPlan(state.step, work, reads, adoptions, seed, finish, refused)
-    return plan, _adopted(replace(state, waiting=waiting), {adoption.fragment for adoption in adoptions})
+    reads, adoptions, waiting = _moves(state, table.sizes, most)
+    state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
+    moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
+    ahead = None if state.step == state.planned else _ahead(state, table, most, moved)
+    return UnitPlan(state.step, work, reads, adoptions, ahead, seed, finish, refused), replace(state, planned=state.step)
 
 
 def _received(state: UnitState, event: Received) -> UnitState:
@@ -171,6 +199,7 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
         fragment_steps=nothing,
         fragment_tokens=nothing,
         waiting=tuple(x for x in state.waiting if isinstance(x, Adoption)),
+        pace=state.pace.restart(state.step, event.t),
     )
 
 
@@ -205,12 +234,33 @@ def _moves(
     return tuple(reads), tuple(adoptions), tuple(waiting)
 
 
-def _adopted(state: UnitState, fragments: Collection[int]) -> UnitState:
+def _ahead(state: UnitState, table: Timetable, most: int, moved: int) -> tuple[ReadAhead, ...]:
+    """What a pull would have to wait for too long, the next one first, as far as it fits. `moved`: elements that this boundary moves
+    already."""
+    if state.done or state.missing:
+        return ()
+    ahead: list[ReadAhead] = []
+    kept = 0
+    for fragment, t in state.pace.late(table, state.step).items():
+        busy = any(x.fragment == fragment for x in state.waiting)
+        size = table.sizes[fragment]
+        fits = (not kept or kept + size <= table.most_ahead) and (not moved or moved + size <= most)
+        if t > state.steps or busy or not state.fragment_steps[fragment] or not fits:
+            continue
+        kept, moved = kept + size, moved + size
+        read = Read(fragment, t, state.fragment_steps[fragment], state.fragment_tokens[fragment])
+        ahead.append(ReadAhead(read, state.versions[fragment]))
+    return tuple(ahead)
+
+
+def _adopted(state: UnitState, adoptions: Collection[Adoption]) -> UnitState:
+    versions = {adoption.fragment: adoption.version for adoption in adoptions}
     return replace(
         state,
-        fragment_steps=tuple(0 if index in fragments else steps for index, steps in enumerate(state.fragment_steps)),
-        fragment_tokens=tuple(0 if index in fragments else tokens for index, tokens in enumerate(state.fragment_tokens)),
-        missing=state.missing.difference(fragments),
+        fragment_steps=tuple(0 if index in versions else steps for index, steps in enumerate(state.fragment_steps)),
+        fragment_tokens=tuple(0 if index in versions else tokens for index, tokens in enumerate(state.fragment_tokens)),
+        versions=tuple(versions.get(index, before) for index, before in enumerate(state.versions)),
+        missing=state.missing.difference(versions),
     )
 
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from builders.exchange import weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import BATCH, TOKENS, Learner, newest_progress, of_fragment, values
-from diloco.learner.inbox import PullWanted, Received, Welcomed
+from builders.stepped_learner import BATCH, TOKENS, Learner, kinds, newest_progress, of_fragment, values
+from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
+from diloco.learner.leave import Leave
 from diloco.protocol.diloco_pb2 import Chunk, ToLearner
+from diloco.protocol.framing import Transfer
 
 # --- between two steps --------------------------------------------------------------------------------------------------
 
@@ -54,6 +56,85 @@ def test_a_fragment_that_was_just_adopted_is_not_sent_before_it_was_trained(
     learner.train(2)
     header = stream.hear_transfer().header
     assert (header.t, header.base, header.steps) == (7, 6, 1)
+
+
+# --- pulls during a long step ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(learner: Learner, stream: ScriptedStream) -> Learner:
+    """It has heard of four outer steps in each of its two steps, and has staged fragment 1 for outer step 13."""
+    for t in (8, 12):
+        learner.batch()
+        stream.pull(0, t)  # during the step: waiting for work would not count
+        learner.wait_for(PullWanted)
+        learner.step()
+        assert stream.hear_transfer().header.t == t
+    return learner
+
+
+def deltas(transfer: Transfer) -> set[float]:
+    """In bfloat16: the upper half of a float32."""
+    return set((np.frombuffer(transfer.payload, np.uint16).astype(np.uint32) << 16).view(np.float32).tolist())
+
+
+def test_a_pull_during_a_long_step_is_answered_at_once_with_the_values_of_the_boundary_before(
+    slow: Learner, stream: ScriptedStream
+) -> None:
+    for array in slow.arrays.values():
+        array += 100  # the step under way
+    push = stream.pull(1, 13).hear_transfer()
+    header = push.header
+    assert (header.fragment, header.t, header.base, header.steps, header.tokens) == (1, 13, 4, 2, 2 * TOKENS)
+    assert (header.samples_done, header.tokens_done, header.steps_done) == (2 * BATCH, 2 * TOKENS, 2)
+    assert deltas(push) == {2.0}
+    slow.wait_for(PullWanted)
+    slow.train()
+    # Each answer is for one pull: of outer step 13 nothing comes again. The next pull finds what was staged since.
+    push = stream.pull(0, 14).hear_transfer()
+    assert (push.header.t, push.header.steps, deltas(push)) == (14, 3, {103.0})
+
+
+def test_a_pull_of_another_outer_step_waits_for_the_boundary(slow: Learner, stream: ScriptedStream) -> None:
+    stream.pull(1, 15)
+    slow.wait_for(PullWanted)
+    slow.train()
+    push = stream.hear_transfer()
+    assert (push.header.t, push.header.steps, deltas(push)) == (15, 3, {3.0})
+
+
+def test_what_was_staged_before_a_broadcast_of_its_fragment_is_not_sent_after_it(slow: Learner, stream: ScriptedStream) -> None:
+    stream.update(1, 11, base=4, delta=2.0).pull(1, 13)
+    slow.wait_for(PullWanted)
+    slow.train(2)
+    push = stream.hear_transfer()
+    # Version 11 is 7 everywhere, adopted after the third step; the fourth is the only one since.
+    assert (push.header.t, push.header.base, push.header.steps, deltas(push)) == (13, 11, 1, {1.0})
+
+
+def test_what_was_staged_in_an_ended_session_is_not_sent_in_the_next(slow: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
+    stream.end()
+    again = syncer.accept().welcome(t=12, incarnation=b"second").pull(1, 13).lease(200, 300)
+    slow.wait_for(Leased)
+    slow.train(2)
+    header = again.hear_transfer().header
+    assert (header.t, header.steps, header.samples_done, header.steps_done) == (13, 1, BATCH, 1)
+
+
+def test_what_was_staged_outlives_a_broken_stream(slow: Learner, syncer: ScriptedSyncer, stream: ScriptedStream) -> None:
+    stream.end()
+    push = syncer.accept().welcome(resumed=True, t=12).pull(1, 13).hear_transfer()
+    assert (push.header.t, push.header.steps, deltas(push)) == (13, 2, {2.0})
+
+
+def test_nothing_is_answered_after_bye(slow: Learner, stream: ScriptedStream) -> None:
+    slow.session._draining = True
+    with pytest.raises(Leave):
+        slow.session.close()
+    stream.pull(1, 13)
+    said = kinds(stream.rest())
+    assert said[-1] == "bye"
+    assert "chunk" not in said
 
 
 # --- broadcasts that do not fit -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood
 from diloco.learner.leave import Leave
+from diloco.learner.session import most_at_once
 from diloco.protocol.diloco_pb2 import Chunk
 
 
@@ -74,7 +75,7 @@ def test_what_waits_in_the_inbox_is_adopted_as_the_newest_of_each_fragment() -> 
 
 
 def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diloco.learner.session._MOST_AT_ONCE", 3)
+    monkeypatch.setattr("diloco.learner.session.most_at_once", lambda step_seconds: 3)
     learner = ScriptedSession().join(5.0)
     learner.comes(learner.broadcast(0, 5, 50.0), learner.broadcast(1, 6, 60.0))
     learner.train()
@@ -92,6 +93,58 @@ def test_a_pull_beside_an_adoption_waits_for_the_next_step() -> None:
     learner.train()
     [(_, header, staged)] = learner.connection.pushed
     assert (header.t, header.steps, set(staged.wait().tolist())) == (6, 1, {51.0})
+
+
+# --- staged ahead -------------------------------------------------------------------------------------------------------
+
+
+def slow() -> ScriptedSession:
+    """It has heard of four outer steps in each of its two steps. Fragment p is exchanged at the outer steps t with t mod 2 == p."""
+    learner = ScriptedSession().join(5.0)
+    for t in (8, 12):
+        learner.comes(pull(0, t))
+        learner.train()
+    learner.connection.pushed.clear()
+    return learner
+
+
+def test_a_slow_unit_keeps_an_answer_for_the_next_pull_with_the_counters_of_its_boundary() -> None:
+    learner = slow()
+    assert len(learner.connection.ahead) == 1, "half of the model at most, and one fragment always"
+    learner.arrays["b"] += 100  # the program trains on
+    header, staged = learner.connection.ahead.take(1, 13, version=4) or (None, None)
+    assert header is not None
+    assert staged is not None
+    assert (header.kind, header.fragment, header.t, header.base) == (Chunk.PUSH, 1, 13, 4)
+    assert (header.steps, header.tokens) == (2, 2 * TOKENS)
+    assert (header.samples_done, header.tokens_done, header.steps_done) == (2 * BATCH, 2 * TOKENS, 2)
+    assert set(staged.wait().tolist()) == {7.0}
+
+
+def test_at_each_boundary_what_is_kept_is_staged_anew_or_let_go() -> None:
+    learner = slow()
+    learner.train()
+    header, _ = learner.connection.ahead.take(1, 13, version=4) or (None, None)
+    assert header is not None
+    assert header.steps == 3
+    assert len(learner.connection.ahead) == 0
+    for t in range(13, 19):  # one outer step in each of its steps: it is slow no more
+        learner.comes(pull(t % 2, t))
+        learner.train()
+    assert len(learner.connection.ahead) == 0
+
+
+def test_a_unit_as_fast_as_the_clock_keeps_nothing() -> None:
+    learner = ScriptedSession().join(5.0)
+    for t in range(5, 12):
+        learner.comes(pull(t % 2, t))
+        learner.train()
+        assert len(learner.connection.ahead) == 0
+
+
+def test_the_boundary_of_a_long_step_may_move_more() -> None:
+    # 64 MiB, which take 10 ms to copy, for each half second: 2 %
+    assert [most_at_once(seconds) // (1 << 20) for seconds in (0.0, 0.1, 0.5, 1.0, 10.0)] == [16, 16, 16, 32, 320]
 
 
 # --- a new generation ---------------------------------------------------------------------------------------------------

@@ -8,13 +8,16 @@ from dataclasses import replace
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.store import Ready
-from diloco.learner.unit_plan import Adoption, Read, UnitPlan, UnitState, Work, new_unit, plan_boundary
+from diloco.learner.timetable import Pace, Timetable, timetable
+from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, Work, new_unit, plan_boundary
 from hypothesis import given
 from hypothesis import strategies as st
 
 SIZES = [10, 20, 30]
 FRAGMENTS = range(len(SIZES))
-NOTHING = UnitPlan(step=0)
+NOTHING = UnitPlan(step=0, ahead=None)
+"""At a boundary without a step before it."""
+TABLE = Timetable(tuple(SIZES), offsets=(0, 2, 4), interval=6, overlap=1)
 
 
 def received(fragment: int, t: int) -> Received:
@@ -30,7 +33,7 @@ def pull(fragment: int, t: int, generation: int = 1) -> PullWanted:
 
 
 def boundary(state: UnitState, *events: InboxEvent, most: int = 1000) -> tuple[UnitPlan, UnitState]:
-    return plan_boundary(state, events, SIZES, most)
+    return plan_boundary(state, events, TABLE, most)
 
 
 def trained(steps: int = 3) -> UnitState:
@@ -137,6 +140,103 @@ def test_values_are_read_before_they_are_overwritten() -> None:
     assert (plan.reads, plan.adoptions) == ((Read(0, 7, steps=3, tokens=24),), (Adoption(0, 6),))
 
 
+# --- reads ahead --------------------------------------------------------------------------------------------------------
+
+SIX = timetable([10] * 6, interval=6, overlap=1)
+"""Fragment p is exchanged at the outer steps t with t mod 6 == p. Half of the model is 30."""
+
+
+def slow(steps: int = 3, versions: int = 94) -> UnitState:
+    """A unit of SIX that has adopted everything at `versions`, with 4 outer steps in each of its steps: it is after `steps`, at 96."""
+    events: list[InboxEvent] = [welcomed(1, t=versions), *(received(index, versions) for index in range(6))]
+    _, state = plan_boundary(replace(new_unit(6, 1000), pace=Pace(0, 0, (4.0, 4.0))), events, SIX, 1000)
+    for _ in range(steps):
+        state = state.take_batch(2).count(8)
+    return replace(state, pace=Pace(96, steps, (4.0, 4.0)))
+
+
+def ahead(state: UnitState, *events: InboxEvent, most: int = 1000) -> tuple[list[tuple[int, int]] | None, UnitState]:
+    """(fragment, outer step) of what the boundary reads ahead."""
+    plan, state = plan_boundary(state, events, SIX, most)
+    return (None if plan.ahead is None else [(one.read.fragment, one.read.t) for one in plan.ahead]), state
+
+
+def test_what_will_be_pulled_too_early_in_the_next_step_is_read_ahead_with_the_counters_of_now() -> None:
+    # 97 to 100 are taken in the next step. The boundary after it comes early enough for 99 and 100.
+    plan, _ = plan_boundary(slow(), [], SIX, 1000)
+    assert plan.ahead == (ReadAhead(Read(1, 97, steps=3, tokens=24), 94), ReadAhead(Read(2, 98, steps=3, tokens=24), 94))
+
+
+def test_a_boundary_without_a_step_before_it_keeps_what_is_kept() -> None:
+    found, state = ahead(slow())
+    assert found == [(1, 97), (2, 98)]
+    assert ahead(state, received(4, 97))[0] is None
+    assert ahead(state.count(8))[0] == [(1, 97), (2, 98)], "staged anew, with one more step"
+
+
+def test_a_pull_that_was_answered_from_what_was_staged_is_not_read_again() -> None:
+    _, state = ahead(slow())
+    plan, state = plan_boundary(state.count(8), [replace(pull(1, 97), answered=True), pull(2, 98)], SIX, 1000)
+    assert plan.reads == (Read(2, 98, steps=4, tokens=32),)
+    assert plan.ahead is not None
+    assert [one.read.t for one in plan.ahead][:1] == [99]
+
+
+def test_an_answered_pull_replaces_an_older_one_that_waits() -> None:
+    _, state = plan_boundary(slow(), [pull(1, 91), received(5, 93)], SIX, 0)
+    assert state.waiting
+    plan, _ = plan_boundary(state.count(8), [replace(pull(1, 97), answered=True)], SIX, 1000)
+    assert not plan.reads
+
+
+def test_a_fragment_that_was_just_adopted_or_waits_for_it_is_not_read_ahead() -> None:
+    assert ahead(slow(), received(1, 95))[0] == [(2, 98)]
+    # The boundary has room for one fragment: 2 waits for its adoption.
+    found, _ = ahead(slow(), received(1, 95), received(2, 95), most=10)
+    assert found == []
+
+
+def test_a_fragment_whose_pull_waits_is_not_read_ahead() -> None:
+    found, _ = ahead(slow(), pull(4, 93), pull(1, 95), most=10)
+    assert found == []
+
+
+def test_it_is_read_from_the_version_that_the_model_adopted_last() -> None:
+    _, state = ahead(slow(), received(1, 95))
+    plan, _ = plan_boundary(state.count(8), [], SIX, 1000)
+    assert plan.ahead is not None
+    assert [(one.read.fragment, one.version, one.read.steps) for one in plan.ahead] == [(1, 95, 1), (2, 94, 4)]
+
+
+def test_no_more_than_half_of_the_model_is_kept_ahead_and_the_next_pull_comes_first() -> None:
+    state = replace(slow(), pace=Pace(96, 3, (9.0, 9.0)))
+    assert ahead(state)[0] == [(1, 97), (2, 98), (3, 99)]
+
+
+def test_reads_ahead_take_what_pulls_and_adoptions_leave_of_a_boundary() -> None:
+    assert ahead(slow(), pull(5, 95), most=20)[0] == [(1, 97)]
+    assert ahead(slow(), pull(5, 95), most=10)[0] == []
+    assert ahead(slow(), most=5)[0] == [(1, 97)], "one fragment always"
+
+
+def test_nothing_is_read_ahead_beyond_the_last_outer_step() -> None:
+    assert ahead(replace(slow(), steps=97))[0] == [(1, 97)]
+    assert ahead(slow(), Finished(97))[0] == []
+
+
+def test_a_new_generation_begins_without_anything_ahead_and_keeps_its_pace() -> None:
+    found, state = ahead(slow(), welcomed(2, t=60))
+    assert found == []
+    assert ahead(state.count(8))[0] == [(1, 61), (2, 62)]
+
+
+def test_a_seed_is_version_0_of_every_fragment() -> None:
+    _, state = ahead(slow(), welcomed(2, t=0, seed=True))
+    plan, _ = plan_boundary(state.count(8), [], SIX, 1000)
+    assert plan.ahead
+    assert all(one.version == 0 for one in plan.ahead)
+
+
 # --- adoptions ----------------------------------------------------------------------------------------------------------
 
 
@@ -213,7 +313,7 @@ def run(story: Sequence[tuple[bool, Sequence[InboxEvent]]], most: int) -> list[t
     state, lived = new_unit(len(SIZES), 100), []
     for stepped, came in story:
         before = state.take_batch(2).count(8) if stepped else state
-        plan, state = plan_boundary(before, came, SIZES, most)
+        plan, state = plan_boundary(before, came, TABLE, most)
         lived.append((before, plan, state))
     return lived
 
@@ -223,6 +323,30 @@ def test_a_boundary_moves_no_more_than_it_may(story: list[tuple[bool, list[Inbox
     for before, plan, _ in run(story, most):
         moves: list[Read | Adoption] = [*plan.reads, *plan.adoptions]
         assert before.missing or len(moves) <= 1 or sum(SIZES[move.fragment] for move in moves) <= most
+
+
+@given(boundaries, st.sampled_from([1, 25, 1000]), st.lists(st.integers(0, 9), min_size=2, max_size=5))
+def test_what_is_read_ahead_was_trained_from_the_version_adopted_last_and_is_for_an_exchange_to_come(
+    story: list[tuple[bool, list[InboxEvent]]], most: int, counts: list[int]
+) -> None:
+    state, adopted = replace(new_unit(len(SIZES), 100), pace=Pace(counts=tuple(map(float, counts)))), [-1] * len(SIZES)
+    for stepped, came in story:
+        state = state.take_batch(2).count(8) if stepped else state
+        plan, state = plan_boundary(state, came, TABLE, most)
+        for adoption in plan.adoptions:
+            adopted[adoption.fragment] = adoption.version
+        if plan.seed:
+            adopted = [0] * len(SIZES)
+        for one in plan.ahead or ():
+            read = one.read
+            assert one.version == adopted[read.fragment]
+            assert (read.steps, read.tokens) == (state.fragment_steps[read.fragment], state.fragment_tokens[read.fragment])
+            assert read.steps > 0
+            assert read.t > state.pace.t
+            assert read.t % TABLE.interval == TABLE.offsets[read.fragment]
+            assert read.fragment not in {waiting.fragment for waiting in state.waiting}
+        sizes = [SIZES[one.read.fragment] for one in plan.ahead or ()]
+        assert len(sizes) <= 1 or sum(sizes) <= min(most, sum(SIZES) // 2)
 
 
 @given(boundaries, st.sampled_from([1, 25, 1000]))

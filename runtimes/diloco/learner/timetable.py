@@ -1,0 +1,93 @@
+"""When fragments are exchanged, seen from a unit: which of them the syncer will pull before the unit's next step boundary.
+
+Pure, and without a clock: the unit counts the outer steps that it hears of from boundary to boundary, and so knows how many of them come
+during one of its own steps.
+
+See docs/decisions/0155-staged-ahead.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from diloco.algorithm.fragments import offsets
+
+_SAMPLES: Final = 5
+"""Of so many counts of outer steps per local step the second largest is believed: one pause of the program or of the syncer does not make
+a unit a slow one, and a slow one that is sometimes faster stays one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """The fragments of a job, and when each is exchanged."""
+
+    sizes: tuple[int, ...]
+    """Elements of each fragment."""
+    offsets: tuple[int, ...]
+    """Fragment p is exchanged at outer steps t with t mod H == offsets[p]."""
+    interval: int
+    """H."""
+    overlap: int
+    """tau. The exchange of outer step t is over when the syncer takes step t + tau + 1, or before."""
+
+    def next_exchange(self, fragment: int, t: int) -> int:
+        """The first outer step after `t` at which the fragment is exchanged."""
+        return t + 1 + (self.offsets[fragment] - t - 1) % self.interval
+
+    @property
+    def patience(self) -> float:
+        """Outer steps from a pull to a boundary at which its answer is not late: one less than the overlap, for its way to the syncer.
+        At least 1, so that a unit whose steps are as long as outer steps answers at its boundaries whatever the overlap is."""
+        return max(1.0, self.overlap - 1.0)
+
+    @property
+    def most_ahead(self) -> int:
+        """Elements that may be kept for pulls that have not come: half of the model."""
+        return sum(self.sizes) // 2
+
+
+def timetable(sizes: Sequence[int], interval: int, overlap: int) -> Timetable:
+    """Of fragments of so many elements. `interval`: H. `overlap`: tau."""
+    return Timetable(tuple(sizes), offsets(len(sizes), interval), interval, overlap)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast outer steps come, in a unit's own steps."""
+
+    t: int = 0
+    """Newest outer step heard of, by a pull or a broadcast."""
+    step: int = 0
+    """The local step at whose end it was heard of."""
+    counts: tuple[float, ...] = ()
+    """Outer steps per local step, the newest last."""
+
+    def heard(self, step: int, t: int) -> Pace:
+        """At the boundary after local step `step`, `t` is the newest outer step heard of. Outer steps that came while the unit waited for
+        work, so without a step in between, say nothing about its steps."""
+        if t <= self.t:
+            return self
+        steps = step - self.step
+        counts = (*self.counts, (t - self.t) / steps)[-_SAMPLES:] if steps else self.counts
+        return Pace(t, step, counts)
+
+    def restart(self, step: int, t: int) -> Pace:
+        """The syncer is at outer step `t`, also if that is earlier than before."""
+        return replace(self, t=t, step=step)
+
+    @property
+    def per_step(self) -> float:
+        """Outer steps that come during one local step; 0: not known yet."""
+        return sorted(self.counts)[-2] if len(self.counts) > 1 else 0.0
+
+    def late(self, table: Timetable, step: int) -> dict[int, int]:
+        """What an answer at the boundary after the next step would be late for, seen from the boundary after `step`: by fragment the outer
+        step of the exchange, the next one first."""
+        if not self.per_step:
+            return {}
+        coming = sorted((table.next_exchange(fragment, self.t), fragment) for fragment in range(len(table.offsets)))
+        # The clock may have moved on since it was heard of, but not to the next exchange, of which the unit would have heard.
+        now = min(self.t + self.per_step * (step - self.step + 1), coming[0][0] - 1)
+        return {fragment: t for t, fragment in coming if now + self.per_step - t > table.patience}

@@ -1,0 +1,374 @@
+"""A learner of the engine simulation: the plans of a real unit, on virtual time, with a record of its local steps in place of a model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from diloco.algorithm.codec import Coding, encode
+from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.contract import Training
+from diloco.learner.ahead import StagedAhead
+from diloco.learner.inbox import Inbox, Leased, PullWanted, Received, Welcomed
+from diloco.learner.plan_executor import PlanExecutor
+from diloco.learner.store import Float32Array, Ready, Staged
+from diloco.learner.timetable import timetable
+from diloco.learner.unit_plan import new_unit, plan_boundary
+from diloco.learner.work import LeasedWork
+from diloco.protocol.chunks import DataChunk
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
+from diloco.protocol.framing import Transfer, is_last
+from diloco.syncer.engine import Engine
+from diloco.syncer.peer import (
+    WITHOUT_SLOT,
+    ByeReceived,
+    EvaluationReceived,
+    HelloReceived,
+    Peer,
+    ProgressReported,
+    SeedReceived,
+    StreamEvent,
+    StreamLost,
+    WorkRequested,
+)
+
+STEP_SECONDS = 1.0
+PLACES = 4096
+"""Local steps that a run can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSpeed:
+    """How long a unit's steps and transfers take."""
+
+    step_seconds: float
+    jitter: float = 0.2
+    """Of each step, in parts of it."""
+    wire_seconds: float = 2.5 * STEP_SECONDS
+    """The longest transfer of a push."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """What the learners trained, step by step, as they count it."""
+
+    numbers: list[tuple[int, ...]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    t: list[int] = field(default_factory=list)
+    """The outer step at which each ended."""
+
+    def add(self, numbers: tuple[int, ...], tokens: int, t: int) -> int:
+        """The place of a new step."""
+        self.numbers.append(numbers)
+        self.tokens.append(tokens)
+        self.t.append(t)
+        assert len(self.numbers) <= PLACES, "the run is longer than the model has places"
+        return len(self.numbers) - 1
+
+
+class Surroundings(Protocol):
+    """What a learner shares with the others."""
+
+    random: random.Random
+    training: Training
+    layout: Layout
+    steps: Steps
+    engine: Engine | None
+    answered_ahead: int
+
+    @property
+    def t(self) -> int:
+        """Outer steps taken."""
+        ...
+
+
+class _Record:
+    """A `ParameterStore` whose values are the steps of the session so far. Nothing of it is ever overwritten."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.places: list[int] = []
+        self.staged = 0
+        """Copies that were not released."""
+        self._layout = layout
+
+    def specs(self) -> Sequence[TensorSpec]:
+        return self._layout.tensors
+
+    def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
+        pass
+
+    def stage(self, names: Sequence[str]) -> _Copy:
+        self.staged += 1
+        return _Copy(self, list(self.places))
+
+    def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
+        return Ready(tuple(names), ())
+
+    def apply(self, ready: Ready) -> None:
+        pass
+
+    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
+        return values
+
+
+class _Copy:
+    def __init__(self, record: _Record, places: list[int]) -> None:
+        self._record = record
+        self._places = places
+        self._released = False
+
+    def wait(self) -> Float32Array:
+        assert not self._released
+        held = np.zeros(PLACES, np.float32)
+        held[self._places] = 1.0
+        return held
+
+    def release(self) -> None:
+        self._record.staged -= not self._released
+        self._released = True
+
+
+class Learner:
+    """One process of a learner. It trains without waiting for anything but work. It is its own `SyncerLink`."""
+
+    def __init__(self, world: Surroundings, unit: str, attempt: int, speed: UnitSpeed | None) -> None:
+        self._world = world
+        self._random = world.random
+        self._speed = speed or UnitSpeed(STEP_SECONDS * self._random.uniform(0.7, 1.4))
+        self._batch = self._random.randint(1, 4)
+        self._coding = Coding.BFLOAT16_DELTA
+        self._hello = Hello(
+            job_uid="uid",
+            unit=unit,
+            attempt=attempt,
+            session=self._random.randbytes(16),
+            framework="simulated",
+            tensors=[Tensor(name=x.name, shape=x.shape) for x in world.layout.tensors],
+            fingerprint=world.layout.fingerprint,
+        )
+        training = world.training
+        fragments = make_fragments(world.layout, training.fragments)
+        self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
+        self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
+        self._inbox = Inbox(training.overlap_steps)
+        self._state = new_unit(len(fragments), training.steps)
+        self._work = LeasedWork()
+        self.record = self._record = _Record(world.layout)
+        self._executor = PlanExecutor(unit, self._record, fragments, self._coding, self._work, self, None)
+        self._ahead = StagedAhead()
+        self._versions: dict[int, int] = {}
+        """Per fragment the version that has come."""
+        self._incarnation = b""
+        self._generation = self._leased = 0
+        self._peer: Peer | None = None
+        self._link: asyncio.Task[None] | None = None
+        self._seeding: asyncio.Task[None] | None = None
+        self._over = False
+        self.most_ahead = 0
+        """The most answers that it kept for pulls to come."""
+
+    async def run(self) -> None:
+        training = asyncio.create_task(self._train())
+        try:
+            while not self._over:
+                if self._world.engine is not None:
+                    self._link = asyncio.create_task(self._stream(self._world.engine))
+                    await asyncio.wait([self._link])
+                await asyncio.sleep(self._random.uniform(0.05, 2.0))
+        finally:
+            training.cancel()
+            self.cut()
+
+    def cut(self) -> None:
+        """The connection breaks."""
+        if self._link is not None:
+            self._link.cancel()
+
+    async def drain(self) -> None:
+        """As SIGTERM does."""
+        self._over = True
+        self._ahead.clear()
+        engine, peer = self._world.engine, self._peer
+        if engine is not None and peer is not None:
+            await _submit(engine, peer, ByeReceived(peer, Bye(drained=True)))
+            await asyncio.sleep(0.5)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def _stream(self, engine: Engine) -> None:
+        peer = engine.connect()
+        hello = Hello()
+        hello.CopyFrom(self._hello)
+        hello.incarnation, hello.samples_leased = self._incarnation, self._leased
+        if self._versions:
+            hello.versions.extend(self._versions.get(p, -1) for p in range(len(self._names)))
+        try:
+            await _submit(engine, peer, HelloReceived(peer, hello))
+            async for message in peer.outgoing.messages():
+                await asyncio.sleep(self._random.uniform(0.0, 0.02))
+                await self._hear(engine, peer, message)
+        finally:
+            self._peer = None
+            engine.submit(StreamLost(peer, "cut"))
+
+    async def _hear(self, engine: Engine, peer: Peer, message: ToLearner | DataChunk) -> None:
+        if isinstance(message, DataChunk):
+            if is_last(message):
+                p, header = message.header.fragment, message.header
+                assert header.coding == Chunk.FLOAT32 or self._versions[p] == header.base, "a delta without its base"
+                self._versions[p] = header.t
+                self._ahead.received(p)
+                self._inbox.put(Received(p, header.t, self._record.prepare(self._names[p], np.empty(0, np.float32))))
+            return
+        match message.WhichOneof("message"):
+            case "welcome":
+                self._welcomed(peer, message.welcome)
+            case "pull":
+                p, t = message.pull.fragment, message.pull.t
+                if (kept := self._ahead.take(p, t, self._versions[p])) is not None:
+                    self._world.answered_ahead += 1
+                    self.push(self._generation, *kept)
+                self._inbox.put(PullWanted(self._generation, p, t, kept is not None))
+            case "work":
+                self._leased += message.work.end - message.work.start
+                self._inbox.put(Leased(message.work.start, message.work.end))
+            case "done":
+                self._over = True
+                self._ahead.clear()
+                await _submit(engine, peer, EvaluationReceived(peer, Evaluation(held_out_loss=1.0, tokens=1, t=message.done.t)))
+                await _submit(engine, peer, ByeReceived(peer, Bye()))
+            case "refused":
+                raise AssertionError(message.refused.message)
+
+    def _welcomed(self, peer: Peer, welcome: Welcome) -> None:
+        if not welcome.resumed:
+            self._generation += 1
+            self._leased = 0
+            self._ahead.clear()
+        self._incarnation = welcome.incarnation
+        self._peer = peer
+        self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, 0))
+
+    # --- what plans ask of it -----------------------------------------------------------------------------------------
+
+    def push(self, generation: int, header: Chunk, staged: Staged) -> None:
+        engine, peer = self._world.engine, self._peer
+        if engine is not None and peer is not None and generation == self._generation:
+            header.base = self._versions[header.fragment]
+            transfer = Transfer(header, memoryview(encode(self._coding, staged.wait())))
+            wire = self._random.uniform(0.0, self._speed.wire_seconds)
+            asyncio.get_running_loop().call_later(wire, lambda: self._arrive(engine, peer, transfer))
+        staged.release()
+
+    def keep_only(self, fragments: Collection[int]) -> None:
+        self._ahead.keep_only(fragments)
+
+    def keep(self, generation: int, header: Chunk, staged: Staged) -> None:
+        if self._peer is not None and generation == self._generation and not self._over:
+            self._ahead.keep(header, staged)
+        else:
+            staged.release()
+
+    def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
+        engine, peer = self._world.engine, self._peer
+        self._versions = dict.fromkeys(range(len(self._names)), 0)
+        if engine is not None and peer is not None and generation == self._generation:
+            self._seeding = asyncio.ensure_future(self._send_seed(engine, peer))
+
+    async def _send_seed(self, engine: Engine, peer: Peer) -> None:
+        for p in range(len(self._names)):
+            payload = memoryview(bytes(4 * PLACES))
+            await _submit(engine, peer, SeedReceived(peer, Transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), payload)))
+
+    def received(self) -> list[Float32Array] | None:
+        return None
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def progress(self, generation: int, progress: Progress) -> None:
+        engine, peer = self._world.engine, self._peer
+        if engine is None or peer is None or generation != self._generation:
+            return
+        waiting = peer.progress is not None
+        peer.progress = progress
+        if not waiting:
+            engine.submit(ProgressReported(peer))
+
+    def want(self, generation: int, samples: int) -> bool:
+        raise NotImplementedError
+
+    def set_initial_request(self, samples: int) -> None:
+        raise NotImplementedError
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        raise NotImplementedError
+
+    def close(self, bye: Bye | None) -> None:
+        raise NotImplementedError
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    async def _train(self) -> None:
+        while not self._over:
+            await self._ask_for_work()
+            if self._state.missing or (numbers := self._work.take(self._batch)) is None:
+                await asyncio.sleep(0.1 * STEP_SECONDS)
+                self._boundary()
+                continue
+            self._state = self._state.take_batch(self._batch)
+            seconds = self._speed.step_seconds * self._random.uniform(1 - self._speed.jitter, 1 + self._speed.jitter)
+            await asyncio.sleep(seconds)
+            generation, _ = self._state.in_hand or (0, 0)
+            # A batch of a session that ended counts for nothing, but its tokens and the step do.
+            counted = tuple(numbers.tolist()) if generation == self._state.generation else ()
+            tokens = sum(self._random.randint(10, 30) for _ in range(self._batch))
+            self._record.places.append(self._world.steps.add(counted, tokens, self._world.t))
+            self._state = self._state.count(tokens)
+            self._report(seconds)
+            self._boundary()
+            self.most_ahead = max(self.most_ahead, len(self._ahead))
+
+    async def _ask_for_work(self) -> None:
+        if self._work.remaining < 4 * self._batch and self._peer is not None and self._world.engine is not None:
+            await _submit(self._world.engine, self._peer, WorkRequested(self._peer, 12 * self._batch))
+
+    def _boundary(self) -> None:
+        events = self._inbox.drain()
+        self._executor.take(events)
+        generation = self._state.generation
+        plan, self._state = plan_boundary(self._state, events, self._table, PLACES * len(self._names))
+        if self._state.generation != generation:
+            self._record.places = []  # nothing of the session before counts
+        self._executor.carry_out(plan, self._state)
+
+    def _report(self, seconds: float) -> None:
+        state = self._state
+        progress = Progress(
+            local_step=state.step,
+            steps=state.fragment_steps,
+            tokens=state.fragment_tokens,
+            step_seconds=seconds,
+            loss=1.0,
+            samples_done=state.samples_done,
+            tokens_done=state.tokens_done,
+            t=state.t,
+        )
+        self.progress(state.generation, progress)
+
+    def _arrive(self, engine: Engine, peer: Peer, transfer: Transfer) -> None:
+        """After its time on the wire, unless the connection broke."""
+        if peer is self._peer:
+            task = asyncio.ensure_future(engine.push(peer, transfer))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def _submit(engine: Engine, peer: Peer, event: StreamEvent) -> None:
+    if not isinstance(event, WITHOUT_SLOT):
+        await peer.slots.acquire()
+    engine.submit(event)
