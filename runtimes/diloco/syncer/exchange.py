@@ -37,6 +37,10 @@ _log = logging.getLogger(__name__)
 INLINE_ELEMENTS = 1 << 18
 """Fragments up to this many values (1 MiB) are merged and decoded in the event loop: a thread would cost more."""
 
+SKIPS_SAID_AGAIN_AFTER = 100
+"""Of the exchanges that merge nothing, one within so many outer steps is logged, with the number of those before it: a job whose learners
+do not answer skips every outer step."""
+
 type Submit = Callable[[MergeComputed], None]
 
 
@@ -55,6 +59,8 @@ class Exchanges:
         self._submit = submit
         self._arithmetic = Arithmetic()
         self._merges: set[asyncio.Task[Update | None]] = set()
+        self._skips_said_at: int | None = None
+        self._skips_unsaid = 0
 
     @property
     def seeded(self) -> bool:
@@ -240,7 +246,12 @@ class Exchanges:
 
     def _skipped(self, skipped: Skipped) -> None:
         self._work.closed(skipped.fragment, skipped.t, ())
-        _log.info("outer step %d leaves fragment %d unchanged: %s", skipped.t, skipped.fragment, skipped.message)
+        if self._skips_said_at is not None and skipped.t < self._skips_said_at + SKIPS_SAID_AGAIN_AFTER:
+            self._skips_unsaid += 1
+            return
+        before = f"; since outer step {self._skips_said_at} so did {self._skips_unsaid} others" if self._skips_unsaid else ""
+        _log.info("outer step %d leaves fragment %d unchanged: %s%s", skipped.t, skipped.fragment, skipped.message, before)
+        self._skips_said_at, self._skips_unsaid = skipped.t, 0
 
     def _core(self) -> Core:
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined
