@@ -8,12 +8,14 @@ is in the syncer's reports over gRPC (`diloco.protocol`).
 from __future__ import annotations
 
 import enum
-from typing import Literal
+import re
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 __all__ = [
+    "ENV_ACCELERATORS_PER_HOST",
     "ENV_ATTEMPT",
     "ENV_HOST",
     "ENV_HOSTS",
@@ -44,6 +46,7 @@ __all__ = [
     "Exit",
     "Grace",
     "JobFile",
+    "LastWords",
     "Merge",
     "MergeMethod",
     "OuterOptimizer",
@@ -52,6 +55,7 @@ __all__ = [
     "UnitResult",
     "learner_identity",
     "operator_identity",
+    "parse_last_words",
     "remote_snapshots",
     "syncer_host_name",
     "syncer_identity",
@@ -66,6 +70,9 @@ ENV_TLS_DIR = "DILOCO_TLS_DIR"
 ENV_POD_IP = "DILOCO_POD_IP"
 """The pod's own address (downward API `status.podIP`)."""
 
+ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
+"""Path of the container's termination message, where the syncer leaves the job's result, JSON, and a learner why it ended, `LastWords`."""
+
 # --- environment of a learner -----------------------------------------------------------------------------------------
 ENV_UNIT = "DILOCO_UNIT"
 """Name of the learner unit, unique in the job: `<pool>-<index>`."""
@@ -79,6 +86,8 @@ ENV_HOSTS = "DILOCO_HOSTS"
 """Number of hosts of the unit."""
 ENV_PROCESSES_PER_HOST = "DILOCO_PROCESSES_PER_HOST"
 """Number of processes (ranks) that the program runs as on each host: `spec.pools[].processesPerHost`. `diloco-launch` starts as many."""
+ENV_ACCELERATORS_PER_HOST = "DILOCO_ACCELERATORS_PER_HOST"
+"""Number of accelerators of each host; 0 for cpu. `diloco-launch` deals them out to the processes of JAX."""
 ENV_LEADER_ADDRESS = "DILOCO_LEADER_ADDRESS"
 """`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet their leader. A unit of one host has none."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
@@ -92,8 +101,6 @@ ENV_STATE_DIR = "DILOCO_STATE_DIR"
 """Directory of the syncer's volume: snapshots and the ledger live here."""
 ENV_LISTEN_PORT = "DILOCO_LISTEN_PORT"
 """Port on which the syncer serves, on `DILOCO_POD_IP`."""
-ENV_TERMINATION_LOG = "DILOCO_TERMINATION_LOG"
-"""Path of the container's termination message, where the syncer leaves the job's result, JSON."""
 
 SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
@@ -175,6 +182,29 @@ class Exit(enum.IntEnum):
     """Another rank of the unit ended or was lost; the message names it."""
     DRAINED = 143
     """SIGTERM was obeyed: state handed back, nothing lost."""
+
+
+class LastWords(NamedTuple):
+    """Why a learner's process ended, as its pod's termination message. The pod's own status may be that of a launcher such as torchrun."""
+
+    status: int
+    """Exit status of the process, see `Exit`."""
+    rank: int | None
+    """None: the unit has one process."""
+    message: str
+    """One line."""
+
+    def __str__(self) -> str:
+        return f"diloco: exit {self.status}{'' if self.rank is None else f', rank {self.rank}'}: {self.message}"
+
+
+_LAST_WORDS = re.compile(r"diloco: exit (\d{1,3})(?:, rank (\d{1,6}))?: (.*)", re.ASCII)
+
+
+def parse_last_words(line: str) -> LastWords | None:
+    """None: the line is something else."""
+    found = _LAST_WORDS.fullmatch(line)
+    return LastWords(int(found[1]), None if found[2] is None else int(found[2]), found[3]) if found is not None else None
 
 
 class _Wire(BaseModel):

@@ -20,12 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
+from diloco.jax.processes import initialize
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
+from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
 from diloco.learner.session import Session as Driver
 
-__all__ = ["Canonical", "Session", "TreeStore", "join"]
+__all__ = ["Canonical", "Session", "TreeStore", "initialize", "join"]
+
+report_exceptions()
 
 
 def join[Tree, State](

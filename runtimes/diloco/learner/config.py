@@ -49,6 +49,12 @@ def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
         syncer=required(environment, contract.ENV_SYNCER_ADDRESS),
         relative_speed=_speed(environment),
     )
+    restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if restarts != "0":
+        raise ContractError(
+            f"torchrun would start ranks again by itself, {restarts} times (--max-restarts): they would come back without the state of the "
+            "unit. Leave the option out: the operator restarts the unit as a whole, see spec.learners.restart"
+        )
     if config.host >= config.hosts:
         raise ContractError(
             f"{contract.ENV_HOST} is {config.host}, but the unit has {plural(config.hosts, 'host')} ({contract.ENV_HOSTS}), counted from 0"

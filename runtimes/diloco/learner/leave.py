@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 from diloco.algorithm.layout import LayoutError
 from diloco.contract import Exit
+from diloco.last_words import leave_last_words
 
 
 class Leave(SystemExit):
@@ -19,7 +21,8 @@ class Leave(SystemExit):
 
 
 def leave(status: Exit, message: str) -> Leave:
-    """To be raised. The message is on stderr, the pod's log, already."""
+    """To be raised. The message is on stderr, the pod's log, and the pod's termination message already."""
+    leave_last_words(os.environ, status, message)
     sys.stderr.write(f"diloco: {message}\n")
     sys.stderr.flush()
     return Leave(status, message)

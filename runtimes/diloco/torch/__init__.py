@@ -23,12 +23,15 @@ import torch
 
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
+from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
 from diloco.learner.session import Session
 from diloco.torch.optimizers import check_optimizers
 from diloco.torch.store import ModuleStore
 
 __all__ = ["Canonical", "ModuleStore", "Session", "join"]
+
+report_exceptions()
 
 
 def join(

@@ -54,6 +54,10 @@ class Peers:
     def leader_port(self) -> int:
         return self.coordinator_port + 1 if self.pool.template.spec.get("hostNetwork") else contract.LEADER_PORT
 
+    def counts(self) -> tuple[str, str, str]:
+        """Hosts of the unit, processes and accelerators of each of them."""
+        return str(self.hosts), str(self.pool.processes_per_host or 1), str(self.pool.shape.accelerators_per_host)
+
     def environment(self) -> list[Obj]:
         """What all pods of the attempt have in common. Never MEGASCALE_*, which would fuse the slices.
 

@@ -34,6 +34,7 @@ _IDENTITY = (
     contract.ENV_POOL,
     contract.ENV_HOSTS,
     contract.ENV_PROCESSES_PER_HOST,
+    contract.ENV_ACCELERATORS_PER_HOST,
     contract.ENV_SYNCER_ADDRESS,
     contract.ENV_HOST,
 )
@@ -114,7 +115,7 @@ def learner_pods(
     }
     annotations = {**metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
-    shared = (unit, str(attempt), pool.name, str(len(hosts)), str(pool.processes_per_host or 1), syncer_address(job))
+    shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job))
     shared_env = peers.environment()
     made = []
     for index, (peer, host) in enumerate(zip(peers.names, hosts, strict=True)):
@@ -168,7 +169,6 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
     env = [
         _value(contract.ENV_STATE_DIR, contract.MOUNT_STATE),
         _value(contract.ENV_LISTEN_PORT, str(contract.SYNCER_PORT)),
-        _value(contract.ENV_TERMINATION_LOG, contract.TERMINATION_LOG),
     ]
     defaults: Obj = {
         "name": names.SYNCER_CONTAINER,
@@ -237,6 +237,7 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
         _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
         _value(contract.ENV_TLS_DIR, contract.MOUNT_TLS),
         {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        _value(contract.ENV_TERMINATION_LOG, container.get("terminationMessagePath") or contract.TERMINATION_LOG),
         *env,
     ]
     user = container.get("env") or []

@@ -14,6 +14,7 @@ from sys import intern
 from typing import Any
 
 from diloco import contract
+from diloco.error_line import error_line
 from diloco.wording import plural
 
 from diloco_operator.api import names
@@ -172,7 +173,9 @@ class Termination:
     reason: str = ""
     """As a kubelet reports it: Completed, Error, OOMKilled, …"""
     message: str = ""
-    """The termination message; of a learner its last line: where that is the end of its log, the error itself."""
+    """The termination message; of a learner one line of it: its last words, or where it is the end of its log, the error."""
+    said: bool = False
+    """The message is the learner's last words, and `exit_code` the status that they have where the main process is a launcher."""
     finished: float | None = None
 
     @property
@@ -317,15 +320,24 @@ def _termination(raw: Fields, component: str) -> Termination | None:
     if not raw:
         return None
     message = text(raw, "message", "terminated", limit=_TERMINATION_MESSAGE, lines=True)
+    code, words = whole_number(raw, "exitCode", "terminated"), None
     if component != names.COMPONENT_SYNCER:  # ended learners stay for long: what is kept of each is small
-        message = "".join(message.strip().splitlines()[-1:])[:_LAST_LINE]
+        words = contract.parse_last_words("".join(message.strip().splitlines()[-1:]))
+        message = (error_line(message) if words is None else _said(words))[:_LAST_LINE]
+    if words is not None and code == contract.Exit.CRASHED and words.status > 0:  # torchrun ends so, whatever its ranks' statuses are
+        code = words.status
     return Termination(
-        exit_code=whole_number(raw, "exitCode", "terminated"),
+        exit_code=code,
         signal=whole_number(raw, "signal", "terminated"),
         reason=text(raw, "reason", "terminated"),
         message=message,
+        said=words is not None,
         finished=moment(raw, "finishedAt", "terminated"),
     )
+
+
+def _said(words: contract.LastWords) -> str:
+    return words.message if words.rank is None else f"rank {words.rank}: {words.message}"
 
 
 def _address(text: str) -> str:

@@ -137,9 +137,9 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
 
 
 def _with_detail(text: str, end: Termination) -> str:
-    """With the last line of what the program left as its termination message. A program that a signal killed left no such message: its log
-    ends anywhere."""
-    killed = end.signal or end.exit_code > 128
+    """With what the program left as its termination message. One that a signal killed left none, unless another process of its pod did:
+    its log ends anywhere."""
+    killed = (end.signal or end.exit_code > 128) and not end.said
     return text if killed or not end.message else f"{text}: {end.message}"
 
 

@@ -38,6 +38,7 @@ def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
         (contract.ENV_JOB_FILE, "/nowhere/job.json", "cannot read job file /nowhere/job.json"),
         (contract.ENV_TLS_DIR, "", "DILOCO_TLS_DIR is not set"),
         (contract.ENV_SYNCER_ADDRESS, "", "DILOCO_SYNCER_ADDRESS is not set"),
+        ("TORCHELASTIC_MAX_RESTARTS", "3", "start ranks again by itself, 3 times"),
     ],
 )
 def test_what_is_wrong_is_named(environment: dict[str, str], name: str, value: str, message: str) -> None:

@@ -31,6 +31,7 @@ ALLOWED = {
     ("controller/diloco_operator/local/log_server.py", "diloco-"): "a temporary file",
     ("controller/diloco_operator/local/supervisor.py", "DILOCO_LOCAL_CONTAINER"): "the supervisor runs by its path and imports no package",
     ("controller/diloco_operator/reconcile/config.py", "diloco-syncer:latest"): "the default of a setting",
+    ("runtimes/diloco/launch.py", "diloco-launch"): "the command",
     ("runtimes/diloco/learner/connection.py", "diloco-exchange"): "a thread",
 }
 """By file and text, why the name may stand there."""

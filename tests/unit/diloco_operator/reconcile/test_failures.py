@@ -159,6 +159,36 @@ def test_failures_count_and_say_what_happened(code: int, how: dict[str, Any], re
     assert text in unit["message"]
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "reason", "text"),
+    [
+        # A launcher ends with status 1 whatever the status of its ranks is, and prints a table of its own.
+        (
+            1,
+            "diloco: exit 65, rank 3: tensor a has another shape\n",
+            "RefusedLayout",
+            "every pool's template: rank 3: tensor a has another shape",
+        ),
+        (1, "diloco: exit 71, rank 0: rank 2 was lost\n", "RankLost", "rank 0: rank 2 was lost"),
+        (1, "diloco: exit 1, rank 5: ValueError: bad batch\n", "Crashed", "exit 1: rank 5: ValueError: bad batch"),
+        (137, "diloco: exit 137, rank 5: killed by SIGKILL\n", "Crashed", "exit 137 (SIGKILL): rank 5: killed by SIGKILL"),
+        # What the kubelet killed is not what a rank had said.
+        (137, "half a line of a log", "Crashed", "exit 137 (SIGKILL)"),
+        (1, "ValueError: bad batch\n=====\n", "Crashed", "exit 1: ValueError: bad batch"),
+        # A status that makes no sense is not believed.
+        (1, "diloco: exit 0, rank 5: fine\n", "Crashed", "exit 1: rank 5: fine"),
+    ],
+)
+def test_what_a_rank_said_decides_and_not_the_launcher(code: int, message: str, reason: str, text: str) -> None:
+    stage = one_unit(initial="30s")
+    stage.learner_exits("v5p-0", 1, code, message=message)
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert unit["reason"] == reason
+    assert text in unit["message"]
+    assert "half a line" not in unit["message"]
+
+
 def test_one_failure_is_counted_once_however_often_it_is_seen() -> None:
     stage = one_unit(initial="30s")
     stage.learner_exits("v5p-0", 1, 1)

@@ -59,6 +59,8 @@ def test_learner_gets_its_identity_and_the_syncers_address() -> None:
         contract.ENV_POD_IP: {"fieldRef": {"fieldPath": "status.podIP"}},
         contract.ENV_UNIT: "v5p-0",
         contract.ENV_PROCESSES_PER_HOST: "1",
+        contract.ENV_ACCELERATORS_PER_HOST: "4",
+        contract.ENV_TERMINATION_LOG: "/dev/termination-log",
         contract.ENV_ATTEMPT: "1",
         contract.ENV_POOL: "v5p",
         contract.ENV_HOST: "0",

@@ -1,0 +1,247 @@
+"""`diloco-launch [--nproc-per-node N] [-m] PROGRAM ARGS…`: start the ranks of this host, for torch and JAX.
+
+It reads the pod's environment, gives every rank what `torchrun` and JAX users expect, passes signals to all of them together, and ends as
+the first rank that failed by itself did. A rank is never started again here: the operator restarts the unit as a whole.
+
+See docs/decisions/0162-launch.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import BinaryIO
+
+from diloco import contract
+from diloco.contract import Exit
+from diloco.environment import ContractError, integer
+from diloco.error_line import error_line
+from diloco.last_words import has_last_words, leave_last_words
+
+FAILURE_GRACE = 4.0
+"""Seconds that the other ranks have to end by themselves after one failed; what is left then is killed. All ranks are gone within 5 s."""
+_TAIL_LINES = 60
+_MOST_PROCESSES = 1024
+_PROGRAM = "diloco-launch"
+_CANNOT_START = 127
+"""As shells say it."""
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a rank of this host ended."""
+
+    rank: int
+    returncode: int
+    """As `subprocess` has it: negative for a signal."""
+    tail: Sequence[str] = ()
+    """The last lines that it printed."""
+    killed_here: bool = False
+
+    @property
+    def status(self) -> int:
+        """As a shell has it."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+    @property
+    def drained(self) -> bool:
+        """It obeyed SIGTERM; a process that does not handle the signal is killed by it."""
+        return self.returncode == Exit.DRAINED
+
+    @property
+    def reason(self) -> str:
+        """Its last error line, or the signal."""
+        if self.returncode < 0:
+            return f"killed by {signal.Signals(-self.returncode).name}"
+        return error_line("\n".join(self.tail))
+
+
+def rank_environments(environment: Mapping[str, str], processes: int, free_ports: tuple[int, int] = (0, 0)) -> list[dict[str, str]]:
+    """The environment of each rank of this host.
+
+    `free_ports`: where the ranks of a unit of one host meet, for torch and for JAX. Raises ContractError if the unit has several hosts and
+    the pod does not say where they meet.
+    """
+    hosts, host = integer(environment, contract.ENV_HOSTS, 1, 1), integer(environment, contract.ENV_HOST, 0, 0)
+    accelerators = integer(environment, contract.ENV_ACCELERATORS_PER_HOST, 0, 0)
+    if hosts > 1 and not environment.get("MASTER_ADDR"):
+        raise ContractError(f"the unit has {hosts} hosts ({contract.ENV_HOSTS}), but MASTER_ADDR is not set: the operator sets it")
+    world = hosts * processes
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports[0]), "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_ports[1]}"}
+    shared = {
+        **({"OMP_NUM_THREADS": "1"} if processes > 1 else {}),
+        **meeting,
+        **environment,
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "NNODES": str(hosts),
+        "NODE_RANK": str(host),
+        "JAX_NUM_PROCESSES": str(world),
+        "PYTHONUNBUFFERED": "1",
+    }
+    found = []
+    for local in range(processes):
+        rank = str(host * processes + local)
+        mine = {"RANK": rank, "LOCAL_RANK": str(local), "JAX_PROCESS_ID": rank}
+        if processes > 1 and accelerators >= processes:
+            share = accelerators // processes
+            mine["JAX_LOCAL_DEVICE_IDS"] = ",".join(str(local * share + index) for index in range(share))
+        found.append({**shared, **mine})
+    return found
+
+
+def cause_of(ends: Sequence[Ended]) -> Ended | None:
+    """The end, in the order of time, that is the cause of the others; None: all ended with status 0."""
+    failed = [end for end in ends if end.returncode != 0 and not end.killed_here]
+    by_itself = [end for end in failed if end.returncode != Exit.RANK_LOST]
+    return next(iter(by_itself or failed), None)
+
+
+class Ranks:
+    """The ranks of this host, from their start to the end of the last."""
+
+    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
+        self._ends: queue.Queue[Ended] = queue.Queue()
+        self._killed = False
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+        for environment in environments:
+            # In a session of its own, so that Ctrl-C in a terminal reaches each rank once, through us.
+            try:
+                process = subprocess.Popen(
+                    command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            except OSError:
+                self.signal(signal.SIGKILL)
+                raise
+            self._processes.append(process)
+            thread = threading.Thread(target=self._follow, args=(int(environment["RANK"]), process), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def signal(self, number: int) -> None:
+        """To every rank that runs."""
+        for process in self._processes:
+            process.send_signal(number)
+
+    def wait(self) -> list[Ended]:
+        """All ends, in the order of time. After the first failure, what does not end within `FAILURE_GRACE` is killed."""
+        ends: list[Ended] = []
+        failed = False
+        while len(ends) < len(self._processes):
+            try:
+                end = self._ends.get(timeout=FAILURE_GRACE if failed and not self._killed else None)
+            except queue.Empty:
+                self._killed = True
+                self.signal(signal.SIGKILL)
+                continue
+            ends.append(end)
+            failed = failed or (end.returncode != 0 and not end.drained)
+        return ends
+
+    def _follow(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        reader = threading.Thread(target=_print_lines, args=(rank, process.stdout, tail), daemon=True)
+        reader.start()
+        returncode = process.wait()
+        reader.join(timeout=1.0)  # a process that it left behind may hold the pipe open
+        self._ends.put(Ended(rank, returncode, tuple(tail), self._killed))
+
+
+def _print_lines(rank: int, pipe: BinaryIO, tail: collections.deque[str]) -> None:
+    """To our own output, each with its rank: lines of several ranks never mix."""
+    prefix = f"[{rank}] ".encode()
+    for line in pipe:
+        tail.append(line.decode(errors="replace").rstrip())
+        sys.stdout.buffer.write(prefix + line.rstrip(b"\n") + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def launch(command: Sequence[str], environment: Mapping[str, str], processes: int) -> int:
+    """Start the ranks of this host, and return the exit status of the pod when all have ended. Raises ContractError."""
+    environments = rank_environments(environment, processes, _free_ports())
+    early: list[int] = []
+    ranks: Ranks | None = None
+
+    def forward(number: int, _: FrameType | None) -> None:
+        early.append(number) if ranks is None else ranks.signal(number)
+
+    for each in _FORWARDED:
+        signal.signal(each, forward)
+    ranks = Ranks(command, environments)
+    for number in early:
+        ranks.signal(number)
+    cause = cause_of(ranks.wait())
+    if cause is None:
+        return Exit.COMPLETE
+    if not has_last_words(environment):  # a rank that was killed, or ended before it imported diloco, said nothing
+        leave_last_words({**environment, **environments[0], "RANK": str(cause.rank)}, cause.status, cause.reason)
+    sys.stderr.write(f"{_PROGRAM}: rank {cause.rank} ended first, with exit status {cause.status}: {cause.reason}\n")
+    return cause.status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. A single process takes its place, so that nothing stands between it and the kubelet."""
+    options = _parser().parse_args(argv)
+    environment = dict(os.environ)
+    python = options.module or options.program.endswith(".py")
+    command = [*([sys.executable] if python else []), *(["-m"] if options.module else []), options.program, *options.arguments]
+    try:
+        processes = options.nproc_per_node or integer(environment, contract.ENV_PROCESSES_PER_HOST, 1, 1)
+        if processes == 1:
+            [environment] = rank_environments(environment, 1, _free_ports())
+            os.execvpe(command[0], command, environment)  # noqa: S606
+        return launch(command, environment, processes)
+    except ContractError as error:
+        leave_last_words(environment, Exit.BAD_CONTRACT, str(error))
+        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        return Exit.BAD_CONTRACT
+    except OSError as error:
+        message = f"cannot start {command[0]}: {error.strerror}"
+        leave_last_words(environment, _CANNOT_START, message)
+        sys.stderr.write(f"{_PROGRAM}: {message}\n")
+        return _CANNOT_START
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description="Start the ranks of this host, for torch and JAX, as the pod's environment says."
+    )
+    parser.add_argument(
+        "--nproc-per-node", "--nproc_per_node", type=_count, metavar="N",
+        help=f"ranks of this host; default: {contract.ENV_PROCESSES_PER_HOST}, which spec.pools[].processesPerHost sets, else 1",
+    )  # fmt: skip
+    parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a Python module")
+    parser.add_argument("program", metavar="PROGRAM", help="a Python file, a module with -m, or any other command")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what follows is the program's")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MOST_PROCESSES}, not {text!r}")
+    return int(text)
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two, which another program may take until they are used: then the attempt fails, and the next one has others."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
