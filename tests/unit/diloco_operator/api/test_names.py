@@ -33,6 +33,7 @@ ALLOWED = {
     ("controller/diloco_operator/reconcile/config.py", "diloco-syncer:latest"): "the default of a setting",
     ("runtimes/diloco/launch.py", "diloco-launch"): "the command",
     ("runtimes/diloco/learner/connection.py", "diloco-exchange"): "a thread",
+    ("runtimes/diloco/ranks/channel.py", "diloco-ranks"): "a thread",
 }
 """By file and text, why the name may stand there."""
 
