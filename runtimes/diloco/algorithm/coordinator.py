@@ -180,6 +180,13 @@ class Coordinator:
 
     # --- events of answers --------------------------------------------------------------------------------------------
 
+    def awaits(self, unit: str, offer: Offer) -> bool:
+        """Whether `admit` would take this answer now. Changes nothing: an answer that comes in parts asks for each."""
+        exchange = self._open.get(offer.t)
+        if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.waiting - exchange.arriving:
+            return False
+        return self._judge(self._members[unit], offer) is None
+
     def admit(self, unit: str, offer: Offer, now: float) -> Refusal | None:
         """Judge an answer before it is decoded. None: decode it, then call `contributed` or `rejected`; until then the exchange stays
         open. A refused unit is not waited for any longer in that exchange."""

@@ -5,7 +5,7 @@ See docs/decisions/0148-coordinator-and-shard.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Buffer, Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from diloco.algorithm.events import Action, Broadcast, Close, Distrusted, Merged
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.guards import Guard
 from diloco.algorithm.layout import Layout, LayoutError
+from diloco.algorithm.pieces import Portion
 from diloco.algorithm.shard import Decoded, Shard, Update
 from diloco.algorithm.state import ContributionStats, CoreState, StateError
 from diloco.wording import plural
@@ -153,12 +154,11 @@ class Core:
 
     def decode(self, unit: str, push: Push) -> Decoded | Refusal:
         """The outer gradient of an admitted answer, or why it cannot be used. In any thread: changes nothing."""
-        try:
-            return self.shard.decode(push.offer, push.payload)
-        except codec.NonFiniteError as e:
-            return refuse(Reason.NON_FINITE, unit, push.offer, str(e))
-        except codec.CodecError as e:
-            return refuse(Reason.BAD_SIZE, unit, push.offer, str(e))
+        return self._decoded(unit, push.offer, lambda: self.shard.decode(push.offer, push.payload))
+
+    def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Decoded | Refusal:
+        """As `decode`, of an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
+        return self._decoded(unit, offer, lambda: self.shard.decode_portions(offer, parts))
 
     def contributed(self, unit: str, offer: Offer, decoded: Decoded, now: float) -> Refusal | None:
         """As `Coordinator.contributed`; the shard keeps the outer gradient."""
@@ -195,6 +195,14 @@ class Core:
         """Put the result of `Shard.compute` in place, in shard and coordinator at once."""
         self.shard.install(close, update)
         return self.coordinator.applied(close.t, now, finite=update is not None)
+
+    def _decoded(self, unit: str, offer: Offer, decode: Callable[[], Decoded]) -> Decoded | Refusal:
+        try:
+            return decode()
+        except codec.NonFiniteError as e:
+            return refuse(Reason.NON_FINITE, unit, offer, str(e))
+        except codec.CodecError as e:
+            return refuse(Reason.BAD_SIZE, unit, offer, str(e))
 
     def _merge(self, close: Close, now: float) -> list[Action]:
         update = self.shard.compute(close)

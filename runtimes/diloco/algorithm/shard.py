@@ -27,6 +27,7 @@ from diloco.algorithm.events import Close, Offer, Reason, Refusal
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.merge import merge, norms
 from diloco.algorithm.outer import nesterov
+from diloco.algorithm.pieces import Portion
 from diloco.algorithm.spare import SpareMemory
 from diloco.kernels import Squares
 from diloco.wording import plural
@@ -173,6 +174,17 @@ class Shard:
         squares = Squares([tensor.size for tensor in self.fragments[offer.fragment].tensors])
         delta = codec.outer_gradient(offer.coding, payload, anchor, self.memory.floats(anchor.size), squares)
         return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
+
+    def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Decoded:
+        """As `decode`, of an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
+        fragment = self.fragments[offer.fragment]
+        version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
+        delta = self.memory.floats(fragment.size)
+        for portion, payload in parts:
+            # A delta is a difference to the anchor already.
+            against = np.empty(portion.size, np.float32) if offer.coding.delta else portion.cut(anchor)
+            portion.place(codec.outer_gradient(offer.coding, payload, against), delta)
+        return Decoded(delta, norms(fragment, delta), version)
 
     def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
         """Keep a contribution for the order that merges it.

@@ -76,6 +76,11 @@ class Assembler:
         self._take = take
         self._open: dict[tuple[int, int], tuple[Bytes, int, int]] = {}
 
+    @property
+    def reserved(self) -> int:
+        """Bytes of the transfers that are under way."""
+        return sum(len(buffer) for buffer, _, _ in self._open.values())
+
     def add(self, chunk: DataChunk) -> Transfer | None:
         """The complete transfer if `chunk` was its last. The one copy of its data is made here. Raises FramingError."""
         header, data = chunk.header, chunk.data

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Distrusted, Finish, Refusal, Snapshot
-from diloco.algorithm.shard import Decoded
+from diloco.algorithm.events import Distrusted, Finish, Snapshot
 from diloco.contract import Result
 from diloco.protocol.diloco_pb2 import Chunk, Done, Refused, Report, ToLearner, Work
 from diloco.protocol.framing import Transfer
+from diloco.syncer.answers import Answers
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.event_writer import EventWriter
@@ -33,6 +33,7 @@ from diloco.syncer.history import History
 from diloco.syncer.membership import Membership
 from diloco.syncer.peer import (
     WITHOUT_SLOT,
+    AnswerDecoded,
     ByeReceived,
     EvaluationReceived,
     FencesWritten,
@@ -40,6 +41,7 @@ from diloco.syncer.peer import (
     MergeComputed,
     Peer,
     Peers,
+    PortionReceived,
     ProgressReported,
     ProtocolViolation,
     PushDecoded,
@@ -49,6 +51,7 @@ from diloco.syncer.peer import (
     StreamLost,
     WorkRequested,
 )
+from diloco.syncer.ranks import not_of_rank
 from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
 from diloco.syncer.restore import RestoredState, snapshot_data
 from diloco.syncer.sessions import Rejected, SessionRegistry, UnitSession
@@ -94,12 +97,13 @@ class Engine:
         self._peers = Peers()
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window)
         self.work = WorkOfSessions(state.ledger, training.fragments)
-        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | None] = asyncio.Queue()
+        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | AnswerDecoded | None] = asyncio.Queue()
         self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self._events.put_nowait)
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         self._membership = Membership(
             config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
         )
+        self._answers = Answers(self.exchanges, self._membership, self._peers, self.submit)
         self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
         self._began_finished = state.core is not None and state.core.t == training.steps
@@ -130,19 +134,8 @@ class Engine:
         return self.exchanges.memory(size)
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
-        """Take a complete PUSH. Called by the stream's reader, which reads on afterwards: so one answer of a stream at a time is decoded,
-        only one that was asked for, and what follows it on the stream stays behind it."""
-        offered = PushOffered(peer, transfer.header, asyncio.get_running_loop().create_future())
-        self.submit(offered)
-        offer = await offered.admitted
-        session = peer.session
-        if offer is None or session is None:
-            return
-        decoded: Decoded | Refusal | None = None
-        try:
-            decoded = await self.exchanges.decode(session, offer, transfer.payload)
-        finally:
-            self.submit(PushDecoded(peer, offer, decoded))
+        """Take a complete PUSH. Called by the stream's reader, see `Answers.push`."""
+        await self._answers.push(peer, transfer)
 
     def report(self) -> Report:
         """The present state of the job."""
@@ -201,6 +194,8 @@ class Engine:
                 event = None
             if isinstance(event, MergeComputed):
                 self.exchanges.merged(event, self._clock())
+            elif isinstance(event, AnswerDecoded):
+                self._answers.decoded(event, self._clock())
             elif isinstance(event, FencesWritten):
                 self._membership.admit(self._clock())
             elif event is not None:
@@ -275,17 +270,18 @@ class Engine:
         peer = event.peer
         now = self._clock()
         if isinstance(event, HelloReceived):
-            self._membership.join(peer, event.hello, now)
+            self._membership.join(peer, event.hello, event.owned, now)
             if peer.joining is None:
                 peer.join_decided.set()
+            if peer.rank:
+                self._take_up_progress(peer.leader, now)
         elif isinstance(event, StreamLost):
             self._membership.stream_lost(peer, event.why, now)
         elif peer.session is not None:
-            rejected = await self._handle(peer, peer.session, event, now)
+            rejected = not_of_rank(peer, peer.session, event) or await self._handle(peer, peer.session, event, now)
             if rejected is not None:
                 self._membership.refuse(peer, rejected, now)
-        if isinstance(event, PushOffered) and not event.admitted.done():
-            event.admitted.set_result(None)
+        self._answers.release(event)
         if not isinstance(event, WITHOUT_SLOT):
             peer.slots.release()
 
@@ -296,13 +292,8 @@ class Engine:
                 return self._progress_reported(peer, session, now)
             case SeedReceived():
                 return await self._seed_received(peer, session, event.transfer, now)
-            case PushOffered():
-                offer = self.exchanges.offered(session, event.header, now)
-                if isinstance(offer, Rejected):
-                    return offer
-                event.admitted.set_result(offer)
-            case PushDecoded():
-                return self.exchanges.decoded(session, event.offer, event.decoded, now)
+            case PushOffered() | PortionReceived() | PushDecoded():
+                return self._answers.take(session, event, now)
             case WorkRequested():
                 if why := self.work.too_many(session):
                     return Rejected(Refused.PROTOCOL, why)
@@ -316,7 +307,14 @@ class Engine:
                 return Rejected(Refused.PROTOCOL, event.why)
         return None
 
+    def _take_up_progress(self, leader: Peer, now: float) -> None:
+        """All ranks may be there now: what the leader has reported counts."""
+        if leader.session is not None and (rejected := self._progress_reported(leader, leader.session, now)):
+            self._membership.refuse(leader, rejected, now)
+
     def _progress_reported(self, peer: Peer, session: UnitSession, now: float) -> Rejected | None:
+        if not peer.complete:
+            return None  # the newest report waits for all ranks: without them the unit is not asked and not waited for
         progress, peer.progress = peer.progress, None
         if progress is None:
             return None

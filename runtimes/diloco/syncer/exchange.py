@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.codec import Coding, payload_bytes
+from diloco.algorithm.coordinator import refuse
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Skipped
 from diloco.algorithm.fragments import Fragment
@@ -23,14 +24,16 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
 from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused
-from diloco.protocol.framing import FramingError, Transfer
+from diloco.protocol.framing import OPEN_TRANSFERS, FramingError, Transfer
 from diloco.syncer.arithmetic import Arithmetic
+from diloco.syncer.gathering import WholeAnswer
 from diloco.syncer.outgoing import Version
-from diloco.syncer.peer import MergeComputed, Peer, Peers
+from diloco.syncer.peer import AnswerDecoded, MergeComputed, Peer, Peers
 from diloco.syncer.seeding import Seeding
 from diloco.syncer.sessions import Rejected, UnitSession
 from diloco.syncer.unit_stats import UnitStatsTable
 from diloco.syncer.work import Work
+from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +44,11 @@ SKIPS_SAID_AGAIN_AFTER = 100
 """Of the exchanges that merge nothing, one within so many outer steps is logged, with the number of those before it: a job whose learners
 do not answer skips every outer step."""
 
-type Submit = Callable[[MergeComputed], None]
+type Submit = Callable[[MergeComputed | AnswerDecoded], None]
+
+
+class CongestedError(Exception):
+    """A unit's ranks have more under way than one process could. The stream ends, and may be opened again."""
 
 
 class Exchanges:
@@ -58,7 +65,7 @@ class Exchanges:
         self._unit_stats = unit_stats
         self._submit = submit
         self._arithmetic = Arithmetic()
-        self._merges: set[asyncio.Task[Update | None]] = set()
+        self._tasks: set[asyncio.Task[Update | None] | asyncio.Task[Decoded | Refusal]] = set()
         self._skips_said_at: int | None = None
         self._skips_unsaid = 0
 
@@ -95,7 +102,7 @@ class Exchanges:
         return self.core.layout
 
     def join(self, peer: Peer, session: UnitSession, held: dict[int, int], now: float) -> None:
-        """The learner takes part in a job that has parameters. It is sent every fragment whose current version it does not hold.
+        """The stream's learner takes part in a job that has parameters. It is sent every fragment whose current version it does not hold.
 
         `held`: per fragment the version that it holds.
         """
@@ -106,7 +113,8 @@ class Exchanges:
                 peer.outgoing.holds(p, core.version(p))
             else:
                 peer.outgoing.broadcast(_whole(core, p))
-        core.join(session.unit, now)
+        if peer.leader is peer:
+            core.join(session.unit, now)
 
     def leave(self, unit: str, now: float) -> None:
         """The unit is not waited for any more."""
@@ -122,13 +130,17 @@ class Exchanges:
         """
         if chunk.fragment >= len(self.fragments):
             raise FramingError(f"there is no fragment {chunk.fragment} in this job")
-        size = self.fragments[chunk.fragment].size
-        if chunk.kind == Chunk.SEED and self.seeding.stream != peer.stream:
+        size = self.fragments[chunk.fragment].size if peer.portions is None else peer.portions[chunk.fragment].size
+        # Another unit may be asked by now because one of this unit's ranks was lost, which the others do not know yet.
+        asked = self.seeding.stream == peer.leader.stream or (peer.portions is not None and peer.seed_asked)
+        if chunk.kind == Chunk.SEED and not asked:
             raise FramingError("this learner sends a seed, and was not asked for one")
         if chunk.kind == Chunk.SEED and chunk.coding == Chunk.FLOAT32:
             return payload_bytes(Coding.FLOAT32, size)
         if chunk.kind == Chunk.PUSH and chunk.coding in Coding:
-            return payload_bytes(Coding(chunk.coding), size)
+            expected = payload_bytes(Coding(chunk.coding), size)
+            self._check_congestion(peer, expected)
+            return expected
         raise FramingError(f"a learner cannot send {Chunk.Kind.Name(chunk.kind)} coded as {Chunk.Coding.Name(chunk.coding)}")
 
     def memory(self, size: int) -> NDArray[np.uint8]:
@@ -146,12 +158,46 @@ class Exchanges:
 
     def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
         """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
-        if why := self._work.contradiction(session, header):
-            return Rejected(Refused.PROTOCOL, why)
-        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
-        offer = Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
+        offer = self._offer(session, header)
+        if isinstance(offer, Rejected):
+            return offer
         refusal = self._core().coordinator.admit(session.unit, offer, now)
         return offer if refusal is None else self._refused(session, refusal)
+
+    def portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
+        """Put one rank's portion of an answer aside. The answer if it is whole now: it is admitted, and is to be decoded. None: it is not
+        whole yet, or was refused and counted."""
+        assert peer.portions is not None
+        portion = peer.portions[transfer.header.fragment]
+        if not portion.size:
+            return None
+        offer = self._offer(session, transfer.header)
+        if isinstance(offer, Rejected):
+            return offer
+        coordinator, gathering, unit = self._core().coordinator, peer.leader.gathering, session.unit
+        if why := gathering.disagreement(peer.rank, offer):
+            return Rejected(Refused.PROTOCOL, f"unit {unit}: {why}")
+        if gathering.has(peer.rank, offer):
+            return self._refused(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {peer.rank} has sent its portion before"))
+        if not coordinator.awaits(unit, offer):
+            if gathering.refused_before(peer.rank, offer):
+                return None
+            refusal = coordinator.admit(unit, offer, now)
+            assert refusal is not None
+            return self._refused(session, refusal)
+        whole = gathering.add(peer.rank, offer, portion, transfer.payload)
+        if whole is not None:
+            coordinator.admit(unit, offer, now)
+        return whole
+
+    def decode_answer(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
+        """Decode a whole answer in a task of its own, so that it counts even if a rank's stream is lost meanwhile."""
+        core, offer = self._core(), whole.offer
+        work = self._run(core, offer.fragment, lambda: core.decode_portions(session.unit, offer, whole.parts))
+        task = asyncio.create_task(work, name=f"decode-{session.unit}-{offer.t}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda decoded: self._submit(AnswerDecoded(session, offer, decoded, taken)))
 
     async def decode(self, session: UnitSession, offer: Offer, payload: Buffer) -> Decoded | Refusal:
         """Decode an answer that was admitted, for any task. Changes nothing."""
@@ -170,6 +216,25 @@ class Exchanges:
         self._unit_stats.of(session.unit).contributed(now)
         return None
 
+    def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
+        if why := self._work.contradiction(session, header):
+            return Rejected(Refused.PROTOCOL, why)
+        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
+        return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
+
+    def _check_congestion(self, peer: Peer, size: int) -> None:
+        """A unit of several ranks holds no more memory for pushes under way than one process could. Raises CongestedError."""
+        if peer.portions is None:
+            return
+        under_way = sum(each.assembler.reserved for each in peer.unit_streams if each.assembler is not None)
+        transfers = max(OPEN_TRANSFERS, self._training.overlap_steps + 1)
+        most = transfers * payload_bytes(Coding.FLOAT32, max(fragment.size for fragment in self.fragments))
+        if under_way + size > most:
+            raise CongestedError(
+                f"the ranks of the unit have pushes of {under_way + size} bytes under way; {most} are the most, "
+                f"{plural(transfers, 'fragment')} as large as the largest"
+            )
+
     def _refused(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
         if refusal.reason is Reason.NON_FINITE:
             return Rejected(Refused.NONFINITE, refusal.message)
@@ -180,17 +245,21 @@ class Exchanges:
     async def seed(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> bool | Rejected:
         """Take a fragment of the seed. True: the job has parameters now, and every joined learner takes part."""
         core = self._core()
-        values = self.seeding.take(peer.stream, core.fragments, transfer.header.fragment, transfer.payload)
-        if values is None:
+        if self.seeding.stream != peer.leader.stream:
+            return False  # another learner is asked meanwhile
+        p = transfer.header.fragment
+        seed = self.seeding.take(core.fragments, p, peer.rank, None if peer.portions is None else peer.portions[p], transfer.payload)
+        if seed is None:
             return False
-        refusal = await self._run(core, None, lambda: core.seed(values))
+        refusal = await self._run(core, None, lambda: core.seed(seed()))
         if refusal is not None:
             return Rejected(Refused.NONFINITE if refusal.reason is Reason.NON_FINITE else Refused.PROTOCOL, refusal.message)
         _log.info("unit %s has seeded the job", session.unit)
         self.seeding.stop()
-        for other, joined in self._peers.joined():
-            self.seeding.holds_own(joined.holder)
-            self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if other is peer else {}, now)
+        for other, joined in self._peers.streams():
+            self.seeding.holds_own(joined.holder, other.rank)
+            seeder = other.leader is peer.leader
+            self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if seeder else {}, now)
         return True
 
     # --- what the core decides ----------------------------------------------------------------------------------------
@@ -214,6 +283,9 @@ class Exchanges:
         return self.core.wake_at(now) if self.core is not None else None
 
     def _carry_out(self, core: Core, order: Order, now: float) -> None:
+        if isinstance(order, Close | Skipped):
+            for peer, _ in self._peers.joined():
+                peer.gathering.closed(order.fragment, order.t)
         match order:
             case Pull():
                 for peer, session in self._peers.joined():
@@ -223,8 +295,8 @@ class Exchanges:
                 self._install(core, order, core.shard.compute(order), now)
             case Close():
                 merge = asyncio.create_task(self._arithmetic.merge(lambda: core.shard.compute(order)), name=f"merge-{order.t}")
-                self._merges.add(merge)  # an event loop holds its tasks weakly
-                merge.add_done_callback(self._merges.discard)
+                self._tasks.add(merge)  # an event loop holds its tasks weakly
+                merge.add_done_callback(self._tasks.discard)
                 merge.add_done_callback(lambda computed: self._submit(MergeComputed(order, computed)))
             case Distrusted():
                 core.discard(order)
@@ -241,7 +313,7 @@ class Exchanges:
         self._work.closed(outcome.fragment, outcome.t, {marks.session for marks in outcome.marks.values()})
         _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
         version = Version(update.fragment, update.t, update.base, core.coding, update.payload, core.shard.whole(update.fragment))
-        for peer, _ in self._peers.joined():
+        for peer, _ in self._peers.streams():
             peer.outgoing.broadcast(version)
 
     def _skipped(self, skipped: Skipped) -> None:

@@ -8,17 +8,21 @@ from __future__ import annotations
 import logging
 
 from diloco.algorithm.events import Distrusted
-from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
-from diloco.protocol.diloco_pb2 import Done, FragmentNames, Hello, Refused, ToLearner, Welcome
+from diloco.algorithm.layout import LayoutError
+from diloco.algorithm.pieces import PieceError
+from diloco.protocol.diloco_pb2 import Done, Hello, Refused, ToLearner
 from diloco.protocol.diloco_pb2 import Work as WorkMessage
+from diloco.protocol.piece_maps import Owned, layout_of
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.exchange import Exchanges
 from diloco.syncer.fences import FenceWriter
 from diloco.syncer.peer import Joining, Peer, Peers
+from diloco.syncer.ranks import Ranks
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
 from diloco.syncer.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.welcomes import Welcomes
 from diloco.syncer.work import Work
 
 _log = logging.getLogger(__name__)
@@ -49,14 +53,21 @@ class Membership:
         self._changes = changes
         self._incarnation = incarnation
         self._fences = fences
+        self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
+        self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes)
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, peer: Peer, hello: Hello, now: float) -> None:
-        """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable."""
+    def join(self, peer: Peer, hello: Hello, owned: Owned | PieceError | LayoutError, now: float) -> None:
+        """Answer a Hello: welcome the learner, refuse it, or let it wait until its fence is durable. `owned`: see `read_owned`."""
         request = JoinRequest(hello.job_uid, hello.unit, hello.attempt, hello.session)
+        if hello.rank:
+            self._join_rank(peer, hello, request, now)
+            return
         rejected = self._sessions.reject(request)
-        if rejected is None and (wrong := self._wrong_layout(hello)):
+        if rejected is None and not isinstance(owned, tuple):
+            rejected = Rejected(Refused.LAYOUT, str(owned))
+        elif rejected is None and (wrong := self._wrong_layout(hello)):
             rejected = Rejected(Refused.LAYOUT, wrong)
         if rejected is not None:
             self._refuse_join(peer, request, rejected, now)
@@ -72,6 +83,9 @@ class Membership:
             self._work.end(accepted.released)
         session = self._sessions.session(hello.unit)
         assert session is not None
+        assert isinstance(owned, tuple)
+        peer.owned = owned
+        self._ranks.give_portions(peer)
         peer.joining = Joining(session, hello, resumed)
         if accepted.fenced:
             self._fences.write(self._sessions.fences)
@@ -84,6 +98,21 @@ class Membership:
                 peer.joining = None
                 self._begin_session(peer, joining, now)
                 peer.join_decided.set()
+
+    def _join_rank(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> None:
+        """Answer the Hello of a follower: it takes part in the session of its leader."""
+        if rejected := self._ranks.join(peer, hello, request, now):
+            self._refuse_join(peer, request, rejected, now)
+            return
+        session = peer.session
+        if session is None or not peer.complete:
+            return
+        _log.info("all %d ranks of unit %s have joined", len(peer.leader.owned), session.unit)
+        stats = self._unit_stats.of(session.unit)
+        if stats.phase is Phase.DISCONNECTED:
+            stats.joined(session.attempt, now)
+        self._changes.notify()
+        self._find_seeder()
 
     def _begin_session(self, peer: Peer, joining: Joining, now: float) -> None:
         session, hello = joining.session, joining.hello
@@ -99,36 +128,28 @@ class Membership:
         """Send Welcome, parameters and leases to a learner that has joined."""
         exchanges = self._exchanges
         if exchanges.seeded:
-            peer.outgoing.urgent(self._welcome(resumed=resumed, seed_wanted=False))
-            own_seed = exchanges.seeding.holds_own(session.holder)
+            peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
+            own_seed = exchanges.seeding.holds_own(session.holder, rank=0)
             exchanges.join(peer, session, dict(enumerate(hello.versions)) if resumed and not own_seed else {}, now)
             if exchanges.finished:
                 peer.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
         else:
-            if exchanges.seeding.stream is None:
-                exchanges.seeding.ask(peer.stream, session.holder)
-            peer.outgoing.urgent(self._welcome(resumed=resumed, seed_wanted=exchanges.seeding.stream == peer.stream))
+            if exchanges.seeding.stream is None and peer.complete:
+                self._ask_for_seed(peer, session)
+            peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=exchanges.seeding.stream == peer.stream))
         if resumed:
             for lease, start, end in self._work.unreceived(session, hello.samples_leased):
                 peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
 
-    def _welcome(self, *, resumed: bool, seed_wanted: bool) -> ToLearner:
-        return ToLearner(
-            welcome=Welcome(
-                incarnation=self._incarnation,
-                t=self._exchanges.t,
-                steps=self._config.job.training.steps,
-                seed_wanted=seed_wanted,
-                fragments=[FragmentNames(names=[tensor.name for tensor in fragment.tensors]) for fragment in self._exchanges.fragments],
-                resumed=resumed,
-                takes_cancelled=True,
-            )
-        )
+    def _ask_for_seed(self, peer: Peer, session: UnitSession) -> None:
+        self._exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
+        for each in peer.unit_streams:
+            each.seed_asked = True
 
     def _wrong_layout(self, hello: Hello) -> str:
         """What is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
         try:
-            layout = Layout(TensorSpec(x.name, tuple(x.shape), x.embedding) for x in hello.tensors)
+            layout = layout_of(hello)
             if layout.fingerprint != hello.fingerprint:
                 return "the fingerprint is not that of the tensors: learner and syncer are of different versions"
             difference = layout.difference(self._exchanges.open(layout))
@@ -162,10 +183,13 @@ class Membership:
         if accepted.known:
             former.retry_reason = "the same session has opened another stream"
             former.outgoing.close(at_once=True)
+            self._ranks.end(former, retry=former.retry_reason)
             return
         self._unit_stats.of(accepted.session.unit).refuse(reason_of(Refused.FENCED))
         message = f"attempt {accepted.session.attempt} of unit {accepted.session.unit} has joined: older attempts are fenced"
-        former.outgoing.close(ToLearner(refused=Refused(code=Refused.FENCED, message=message)), at_once=True)
+        last = ToLearner(refused=Refused(code=Refused.FENCED, message=message))
+        former.outgoing.close(last, at_once=True)
+        self._ranks.end(former, last=last)
 
     def _restart_session(self, unit: str) -> None:
         restarted = self._sessions.restart(unit)
@@ -184,9 +208,11 @@ class Membership:
         _log.info("unit %s leaves after Bye", session.unit)
         self._end_session(peer, session, now)
         peer.outgoing.close()
+        self._ranks.end(peer)
 
     def refuse(self, peer: Peer, rejected: Rejected, now: float) -> None:
-        """Refuse a joined learner: end its session and its stream."""
+        """Refuse a joined learner, also for what one of its ranks did: end its session and its streams."""
+        peer = peer.leader
         session = peer.session
         assert session is not None
         stats = self._unit_stats.of(session.unit)
@@ -194,7 +220,9 @@ class Membership:
         _log.warning("unit %s is refused (%s): %s", session.unit, name_of(rejected.code), rejected.message)
         stats.lost(now, rejected.message, Phase.REFUSED)
         self._end_session(peer, session, now)
-        peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
+        last = ToLearner(refused=Refused(code=rejected.code, message=rejected.message))
+        peer.outgoing.close(last, at_once=True)
+        self._ranks.end(peer, last=last)
 
     def distrust(self, order: Distrusted, now: float) -> None:
         """The guards refuse a contribution. Its learner takes the job's parameters anew, or is quarantined."""
@@ -223,11 +251,16 @@ class Membership:
         self._end_session(peer, session, now)
         peer.retry_reason = f"{order.refusal.message}; join again, and take the job's parameters"
         peer.outgoing.close(at_once=True)
+        self._ranks.end(peer, retry=peer.retry_reason)
 
     def stream_lost(self, peer: Peer, why: str, now: float) -> None:
-        """The stream is over. Without Bye, the session stays open for the reconnect window."""
+        """The stream is over. Without Bye, the session stays open for the reconnect window; without its leader the ranks' streams end."""
         self._peers.remove(peer)
         peer.outgoing.close(at_once=True)
+        if peer.rank:
+            self._rank_lost(peer, why, now)
+            return
+        self._ranks.end(peer, retry="the stream of the unit's leader, rank 0, has ended")
         session = peer.session or (peer.joining.session if peer.joining is not None else None)
         peer.session = peer.joining = None
         if session is None or not self._sessions.stream_lost(session.unit, peer.stream, now):
@@ -237,6 +270,16 @@ class Membership:
         self._exchanges.leave(session.unit, now)
         self._changes.notify()
         self._find_seeder(peer.stream)
+
+    def _rank_lost(self, peer: Peer, why: str, now: float) -> None:
+        """The unit stays, and is asked for nothing until the rank is back."""
+        session = self._ranks.lost(peer)
+        if session is None:
+            return
+        _log.warning("lost rank %d of unit %s: %s", peer.rank, session.unit, why)
+        self._unit_stats.of(session.unit).lost(now, f"connection of rank {peer.rank} lost: {why}")
+        self._changes.notify()
+        self._find_seeder(peer.leader.stream)
 
     def expire(self, now: float) -> None:
         """End the sessions whose reconnect window is over."""
@@ -254,8 +297,8 @@ class Membership:
         self._changes.notify()
         self._find_seeder(peer.stream)
 
-    def _find_seeder(self, gone: int) -> None:
-        """If the seeder is gone, ask another joined learner for the seed; without one, forget the model's layout."""
+    def _find_seeder(self, gone: int | None = None) -> None:
+        """If the seeder is gone, or there was none, ask a joined learner for the seed; without one, forget the model's layout."""
         exchanges = self._exchanges
         if exchanges.core is None or exchanges.seeded:
             return
@@ -264,8 +307,10 @@ class Membership:
         if exchanges.seeding.stream is not None:
             return
         for peer, session in self._peers.joined():
-            exchanges.seeding.ask(peer.stream, session.holder)
-            peer.outgoing.urgent(self._welcome(resumed=True, seed_wanted=True))
-            return
-        if not self._peers.joining():
+            if peer.complete:
+                self._ask_for_seed(peer, session)
+                for each in peer.unit_streams:
+                    each.outgoing.urgent(self._welcomes.message(each, resumed=True, seed_wanted=True))
+                return
+        if not self._peers.joined() and not self._peers.joining():
             exchanges.core = None

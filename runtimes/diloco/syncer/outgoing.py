@@ -21,15 +21,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from diloco.algorithm.codec import Coding
+from diloco.algorithm.cut import cut
+from diloco.algorithm.pieces import Portion
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Pull, ToLearner
 from diloco.protocol.framing import split
 
 type Buffer = bytes | bytearray | memoryview
+
+INLINE_BYTES = 1 << 20
+"""Payloads up to this size are cut in the event loop: a thread would cost more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +79,8 @@ class Outgoing:
     """The messages to one learner. See the table above."""
 
     def __init__(self) -> None:
+        self.portions: Sequence[Portion] | None = None
+        """Per fragment, what this stream gets of it; None: all. A broadcast is cut when its turn comes: what waits is shared by all."""
         self._urgent: deque[ToLearner] = deque()
         self._fragments: dict[int, list[_Queued]] = {}
         """Per fragment what waits, in order. Ordered by how long the fragment has waited."""
@@ -96,7 +103,7 @@ class Outgoing:
 
     @property
     def waiting_bytes(self) -> int:
-        """Payload of the broadcasts that wait."""
+        """Payload of the broadcasts that wait, of whole fragments."""
         return sum(one.bytes for queue in self._fragments.values() for one in queue)
 
     # --- adding -------------------------------------------------------------------------------------------------------
@@ -173,6 +180,8 @@ class Outgoing:
             if (chosen := self._choose()) is not None:
                 header, payload = chosen.transfer()
                 self._sending = header.fragment
+                if self.portions is not None:
+                    payload = await _cut(header, payload, self.portions[header.fragment])
                 for chunk in split(header, payload):
                     if self._dropped:
                         break
@@ -227,3 +236,11 @@ class Outgoing:
         if not queue:
             del self._fragments[chosen.version.fragment]
         return chosen
+
+
+async def _cut(header: Chunk, payload: Buffer, portion: Portion) -> Buffer:
+    """The portion's part of a broadcast."""
+    coding = Coding(header.coding)
+    if memoryview(payload).nbytes <= INLINE_BYTES:
+        return cut(coding, payload, portion)
+    return await asyncio.to_thread(cut, coding, payload, portion)

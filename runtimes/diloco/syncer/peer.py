@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from diloco.algorithm.events import Close, Offer, Refusal
+from diloco.algorithm.layout import LayoutError
+from diloco.algorithm.pieces import PieceError, Portion
 from diloco.algorithm.shard import Decoded, Update
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress
-from diloco.protocol.framing import Transfer
+from diloco.protocol.framing import Assembler, Transfer
+from diloco.protocol.piece_maps import Owned
+from diloco.syncer.gathering import Gathering
 from diloco.syncer.outgoing import Outgoing
 from diloco.syncer.sessions import UnitSession
 
@@ -28,7 +32,10 @@ class Joining:
 
 
 class Peer:
-    """A stream from its opening to its end. Only the engine changes it, except `progress`, which the stream's reader overwrites."""
+    """A stream from its opening to its end. Only the engine changes it, except `progress`, which the stream's reader overwrites.
+
+    A unit of several ranks has one for each. That of rank 0, the leader, is the unit's: a unit of one process has no other.
+    """
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
@@ -44,6 +51,36 @@ class Peer:
         """Why the stream ends without an answer to its Hello: the certificate has another identity. Empty: it has the same."""
         self.retry_reason = ""
         """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
+        self.assembler: Assembler | None = None
+        """Of the stream's reader."""
+        self.rank = 0
+        self.process = b""
+        """Of a follower, see `Hello.process`."""
+        self.leader = self
+        """The unit's stream."""
+        self.seed_asked = False
+        """Whether it ever was asked for the seed."""
+        self.owned: Owned = ()
+        """Of a leader: per rank, what it owns; nothing in a unit of one process."""
+        self.ranks: dict[int, Peer] = {}
+        """Of a leader: the streams of the followers that have joined."""
+        self.gathering = Gathering()
+        """Of a leader: answers that are not whole yet."""
+
+    @property
+    def portions(self) -> Sequence[Portion] | None:
+        """Per fragment, what this stream sends and receives of it; None: all."""
+        return self.outgoing.portions
+
+    @property
+    def unit_streams(self) -> list[Peer]:
+        """The streams of the unit."""
+        return [self.leader, *self.leader.ranks.values()]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks of the unit have joined. Without, it is not waited for."""
+        return len(self.leader.ranks) + 1 >= len(self.leader.owned)
 
 
 class Peers:
@@ -70,7 +107,11 @@ class Peers:
         self._peers.pop(peer.stream, None)
 
     def joined(self) -> list[tuple[Peer, UnitSession]]:
-        """The joined learners, the longest-lived stream first."""
+        """The joined learners, the longest-lived stream first; of a unit of several ranks the leader."""
+        return [(peer, session) for peer, session in self.streams() if peer.leader is peer]
+
+    def streams(self) -> list[tuple[Peer, UnitSession]]:
+        """The streams of the joined learners, those of followers included."""
         return [(peer, peer.session) for peer in self._peers.values() if peer.session is not None]
 
     def joining(self) -> list[tuple[Peer, Joining]]:
@@ -84,6 +125,8 @@ class HelloReceived:
 
     peer: Peer
     hello: Hello
+    owned: Owned | PieceError | LayoutError = ()
+    """What `read_owned` says of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +152,16 @@ class PushOffered:
     header: Chunk
     admitted: asyncio.Future[Offer | None]
     """None: not to be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortionReceived:
+    """A complete PUSH of one rank's portion. The stream's reader waits for `taken`: until the portion is put aside, or, if it was the last
+    one, until the answer is in the merge."""
+
+    peer: Peer
+    transfer: Transfer
+    taken: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +227,22 @@ class MergeComputed:
     computed: asyncio.Task[Update | None]
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerDecoded:
+    """A task has decoded a whole answer of a unit of several ranks."""
+
+    session: UnitSession
+    offer: Offer
+    decoded: asyncio.Task[Decoded | Refusal]
+    taken: asyncio.Future[None]
+
+
 StreamEvent = (
     HelloReceived
     | ProgressReported
     | SeedReceived
     | PushOffered
+    | PortionReceived
     | PushDecoded
     | WorkRequested
     | EvaluationReceived
@@ -186,5 +250,5 @@ StreamEvent = (
     | StreamLost
     | ProtocolViolation
 )
-WITHOUT_SLOT = (ProgressReported, PushOffered, PushDecoded, StreamLost)
+WITHOUT_SLOT = (ProgressReported, PushOffered, PortionReceived, PushDecoded, StreamLost)
 """Events of a stream of which few can wait at a time by their nature."""

@@ -2,50 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.pieces import Portion
+
+Array = NDArray[np.float32]
 
 
 class Seeding:
-    """One learner at a time is asked for the seed. Streams are named by their number, sessions by their holder."""
+    """One learner at a time is asked for the seed. A unit is named by the number of its (leader's) stream, a session by its holder."""
 
     def __init__(self) -> None:
         self.stream: int | None = None
         """The stream that was asked for the seed; None: none is."""
-        self._asked: set[str] = set()
-        """Holders that were asked and whose seed was not taken: their version 0 is their own, not the job's."""
-        self._payloads: dict[int, memoryview] = {}
+        self._asked: set[tuple[str, int]] = set()
+        """Holders and ranks that were asked and whose seed was not taken: their version 0 is their own, not the job's."""
+        self._payloads: dict[int, dict[int, tuple[Portion | None, memoryview]]] = {}
+        """Per fragment and rank what has come, and which portion it is."""
 
-    def ask(self, stream: int, holder: str) -> None:
-        """The learner of `stream` is asked for the seed, and no other any more."""
+    def ask(self, stream: int, holder: str, ranks: int = 1) -> None:
+        """The learner of `stream` with its ranks is asked for the seed, and no other any more."""
         self.stop()
         self.stream = stream
-        self._asked.add(holder)
+        self._asked.update((holder, rank) for rank in range(ranks))
 
     def stop(self) -> None:
         """No learner is asked any more. What has come is forgotten."""
         self.stream = None
         self._payloads = {}
 
-    def take(self, stream: int, fragments: Sequence[Fragment], index: int, payload: memoryview) -> list[NDArray[np.float32]] | None:
-        """Take the FLOAT32 payload of one fragment. The whole seed once it is complete: per fragment, float32 [size], not checked for NaN.
-
-        A payload from a stream that is not asked is ignored.
-        """
-        if stream != self.stream:
-            return None
-        self._payloads[index] = payload
-        if len(self._payloads) < len(fragments):
+    def take(
+        self, fragments: Sequence[Fragment], index: int, rank: int, portion: Portion | None, payload: memoryview
+    ) -> Callable[[], list[Array]] | None:
+        """Take the FLOAT32 payload of one fragment, or of a rank's portion of it, from a learner that is asked. Once the seed is complete,
+        what puts it together, in any thread: per fragment, float32 [size], not checked for NaN."""
+        if portion is None or portion.size:
+            self._payloads.setdefault(index, {})[rank] = portion, payload
+        if any(_elements(self._payloads.get(fragment.index, {})) < fragment.size for fragment in fragments):
             return None
         payloads, self._payloads = self._payloads, {}
-        return [np.frombuffer(payloads[fragment.index], "<f4").astype(np.float32, copy=False) for fragment in fragments]
+        return lambda: [_value(fragment, list(payloads[fragment.index].values())) for fragment in fragments]
 
-    def holds_own(self, holder: str) -> bool:
-        """Whether the session holds a version 0 of its own, which is not the job's. It gets the job's now."""
-        own = holder in self._asked
-        self._asked.discard(holder)
+    def holds_own(self, holder: str, rank: int) -> bool:
+        """Whether this rank of the session holds a version 0 of its own, which is not the job's. It gets the job's now."""
+        own = (holder, rank) in self._asked
+        self._asked.discard((holder, rank))
         return own
+
+
+def _elements(payloads: Mapping[int, tuple[Portion | None, memoryview]]) -> int:
+    return sum(payload.nbytes // 4 for _, payload in payloads.values())
+
+
+def _value(fragment: Fragment, payloads: Sequence[tuple[Portion | None, memoryview]]) -> Array:
+    """The fragment's value from what all ranks sent of it."""
+    if payloads[0][0] is None:
+        return np.frombuffer(payloads[0][1], "<f4").astype(np.float32, copy=False)
+    value = np.empty(fragment.size, np.float32)
+    for portion, payload in payloads:
+        assert portion is not None
+        portion.place(np.frombuffer(payload, "<f4").astype(np.float32, copy=False), value)
+    return value

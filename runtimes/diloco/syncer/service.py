@@ -9,14 +9,18 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from diloco.algorithm.layout import LayoutError
+from diloco.algorithm.pieces import PieceError
 from diloco.contract import learner_identity, operator_identity
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, WatchRequest
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
+from diloco.protocol.piece_maps import Owned, read_owned
 from diloco.protocol.rpc import ExchangeContext, WatchContext
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.changes import Changes
 from diloco.syncer.engine import Engine
+from diloco.syncer.exchange import CongestedError
 from diloco.syncer.peer import (
     WITHOUT_SLOT,
     ByeReceived,
@@ -86,7 +90,7 @@ class Service:
             await self._changes.wait(mark, interval)
 
     async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], peer: Peer, shown: str) -> None:
-        assembler = Assembler(functools.partial(self._engine.expected_bytes, peer), self._engine.memory)
+        assembler = peer.assembler = Assembler(functools.partial(self._engine.expected_bytes, peer), self._engine.memory)
         greeted = False
         try:
             async for message in requests:
@@ -100,7 +104,7 @@ class Service:
                         peer.outgoing.close()
                         return
                     greeted = True
-                    await self._submit(peer, HelloReceived(peer, message.hello))
+                    await self._submit(peer, HelloReceived(peer, hello, await _owned(hello)))
                     await peer.join_decided.wait()
                     if peer.session is None:
                         return
@@ -111,7 +115,11 @@ class Service:
                 elif event is not None:
                     await self._submit(peer, event)
         except FramingError as error:
-            await self._submit(peer, ProtocolViolation(peer, str(error)))
+            await self._submit(peer, ProtocolViolation(peer, f"rank {peer.rank}: {error}" if peer.rank else str(error)))
+            return
+        except CongestedError as error:
+            peer.retry_reason = str(error)
+            peer.outgoing.close(at_once=True)
             return
         self._engine.submit(StreamLost(peer, "the learner has ended its stream"))
 
@@ -120,6 +128,16 @@ class Service:
         if not isinstance(event, WITHOUT_SLOT):
             await peer.slots.acquire()
         self._engine.submit(event)
+
+
+async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
+    """As `read_owned`, beside the event loop where there is something to check."""
+    try:
+        if hello.rank or not (hello.ranks or hello.owned):
+            return ()
+        return await asyncio.to_thread(read_owned, hello)
+    except (PieceError, LayoutError) as error:
+        return error
 
 
 def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:

@@ -69,7 +69,7 @@ class UnitSession:
     """None: the stream broke; the session stays open until `until`."""
     until: float | None = None
     ranks: dict[int, bytes] = field(default_factory=dict, compare=False)
-    """Of each further rank that has joined in this session, its process (`Hello.process`)."""
+    """Of each follower that has joined in this session, its process (`Hello.process`)."""
 
 
 class SessionRegistry:
@@ -118,7 +118,7 @@ class SessionRegistry:
         )
 
     def of_rank(self, request: JoinRequest) -> UnitSession | Rejected | None:
-        """The session that the Hello of a further rank belongs to. None: its leader has not joined yet. Changes nothing."""
+        """The session that the Hello of a follower belongs to. None: its leader has not joined yet. Changes nothing."""
         if rejected := self.reject(request):
             return rejected
         session = self._sessions.get(request.unit)

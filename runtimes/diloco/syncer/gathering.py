@@ -1,0 +1,103 @@
+"""The answers of a unit of several ranks, until the portions of all ranks are there. Pure.
+
+A portion waits as it came. Nothing is decoded before the answer is whole, and a portion is kept only while the coordinator waits for the
+answer: so a unit keeps one coded answer for each open exchange at most, whatever its number of ranks.
+
+See docs/decisions/0159-ranks-on-the-wire.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from diloco.algorithm.coordinator import REMEMBERED_EXCHANGES
+from diloco.algorithm.events import Offer
+from diloco.algorithm.pieces import Portion
+
+_REMEMBERED: Final = REMEMBERED_EXCHANGES
+"""Refused answers that are remembered, so that R portions of one answer are one refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """The portions of all ranks."""
+
+    offer: Offer
+    parts: Sequence[tuple[Portion, memoryview]] = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Answer:
+    offer: Offer
+    parts: dict[int, tuple[Portion, memoryview]] = field(default_factory=dict)
+    """By rank."""
+
+
+class Gathering:
+    """Of one unit. An answer is named by fragment and outer step, as its offer says."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int], _Answer] = {}
+        self._refused: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
+        """Per refused answer, the ranks that have sent their portions."""
+
+    def disagreement(self, rank: int, offer: Offer) -> str:
+        """How the offer differs from that of the ranks before; empty: it does not, or there are none."""
+        answer = self._open.get((offer.fragment, offer.t))
+        if answer is None or answer.offer == offer:
+            return ""
+        return (
+            f"the ranks disagree on fragment {offer.fragment} of outer step {offer.t}: rank {rank} says {_shown(offer)}, "
+            f"rank {min(answer.parts)} {_shown(answer.offer)}"
+        )
+
+    def has(self, rank: int, offer: Offer) -> bool:
+        """Whether this rank's portion is here already."""
+        answer = self._open.get((offer.fragment, offer.t))
+        return answer is not None and rank in answer.parts
+
+    def add(self, rank: int, offer: Offer, portion: Portion, payload: memoryview) -> WholeAnswer | None:
+        """Keep a portion that is awaited, not empty, and not here yet. The answer if it was the last one."""
+        key = (offer.fragment, offer.t)
+        answer = self._open.setdefault(key, _Answer(offer))
+        answer.parts[rank] = portion, payload
+        # What the ranks own covers the fragment exactly once.
+        if sum(each.size for each, _ in answer.parts.values()) < portion.fragment.size:
+            return None
+        del self._open[key]
+        return WholeAnswer(offer, [answer.parts[r] for r in sorted(answer.parts)])
+
+    def refused_before(self, rank: int, offer: Offer) -> bool:
+        """Note that a portion is refused. True: for what another rank's portion of the same answer was refused for; it counts once."""
+        key = (offer.fragment, offer.t)
+        known = key in self._refused
+        ranks = self._refused.setdefault(key, set())
+        again = rank in ranks
+        ranks.add(rank)
+        while len(self._refused) > _REMEMBERED:
+            self._refused.popitem(last=False)
+        return known and not again
+
+    def forget(self, rank: int) -> None:
+        """The rank's stream is lost: its portions of answers that are not whole may come again."""
+        for key, answer in list(self._open.items()):
+            answer.parts.pop(rank, None)
+            if not answer.parts:
+                del self._open[key]
+        for ranks in self._refused.values():
+            ranks.discard(rank)
+
+    def closed(self, fragment: int, t: int) -> None:
+        """The exchange is over: nothing of an answer that is not whole counts."""
+        self._open.pop((fragment, t), None)
+
+
+def _shown(offer: Offer) -> str:
+    marks = offer.marks
+    return (
+        f"{offer.tokens} tokens in {offer.steps} steps, {marks.samples} samples with {marks.tokens} tokens in {marks.steps} steps in all, "
+        f"{offer.coding.name} against version {offer.base}"
+    )

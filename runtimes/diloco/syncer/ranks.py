@@ -1,0 +1,101 @@
+"""The followers of units of several processes: their streams begin and end beside that of their leader, rank 0.
+
+Membership is the leader's. A unit whose ranks are not all there stays a member; it is asked for nothing and waited for no longer than any
+silent unit.
+
+See docs/decisions/0159-ranks-on-the-wire.md.
+"""
+
+from __future__ import annotations
+
+from diloco.algorithm.pieces import portion
+from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
+from diloco.syncer.exchange import Exchanges
+from diloco.syncer.peer import Peer, Peers, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
+from diloco.syncer.sessions import JoinRequest, Rejected, SessionRegistry, UnitSession
+from diloco.syncer.welcomes import Welcomes
+
+
+class Ranks:
+    """Of all units of one job. `now` is in seconds on one clock."""
+
+    def __init__(self, sessions: SessionRegistry, peers: Peers, exchanges: Exchanges, incarnation: bytes, welcomes: Welcomes) -> None:
+        self._sessions = sessions
+        self._peers = peers
+        self._exchanges = exchanges
+        self._incarnation = incarnation
+        self._welcomes = welcomes
+
+    def give_portions(self, peer: Peer) -> None:
+        """From now on the stream sends and gets what its rank owns; in a unit of one process, all."""
+        if owned := peer.leader.owned:
+            peer.outgoing.portions = [portion(fragment, owned[peer.rank]) for fragment in self._exchanges.fragments]
+
+    def join(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> Rejected | None:
+        """Let a rank take part in the session of its leader. Without a session of the peer afterwards, it is to try again."""
+        found = self._sessions.of_rank(request)
+        if isinstance(found, Rejected):
+            return found
+        leader = self._peers.get(found.stream) if found is not None and found.stream is not None else None
+        if leader is None or leader.session is None:
+            peer.retry_reason = f"rank {hello.rank} of unit {hello.unit} waits for its leader, rank 0, to join"
+            peer.outgoing.close()
+            return None
+        if rejected := _wrong_rank(leader, hello):
+            return rejected
+        session = leader.session
+        if (former := leader.ranks.get(hello.rank)) is not None:
+            self._end_one(former, "the same process has opened another stream")
+        resumed = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._incarnation
+        session.ranks[hello.rank] = hello.process
+        leader.ranks[hello.rank] = peer
+        peer.leader, peer.rank, peer.process, peer.session = leader, hello.rank, hello.process, session
+        self.give_portions(peer)
+        peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
+        if self._exchanges.seeded:
+            own_seed = self._exchanges.seeding.holds_own(session.holder, peer.rank)
+            self._exchanges.join(peer, session, dict(enumerate(hello.versions)) if resumed and not own_seed else {}, now)
+        return None
+
+    def lost(self, peer: Peer) -> UnitSession | None:
+        """The rank's stream is over. The session that goes on without it; None: it went on without this stream before."""
+        session, peer.session = peer.session, None
+        if session is None:
+            return None
+        del peer.leader.ranks[peer.rank]
+        peer.leader.gathering.forget(peer.rank)
+        return session
+
+    def end(self, leader: Peer, *, retry: str = "", last: ToLearner | None = None) -> None:
+        """End the streams of the leader's followers. `retry`: why they are to be opened again."""
+        for peer in list(leader.ranks.values()):
+            self._end_one(peer, retry, last)
+
+    def _end_one(self, peer: Peer, retry: str, last: ToLearner | None = None) -> None:
+        self.lost(peer)
+        peer.retry_reason = retry
+        peer.outgoing.close(last, at_once=True)
+
+
+def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejected | None:
+    """Why a follower must be refused that sends what is for its leader to say; None: it does not."""
+    if not peer.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
+        return None
+    what = type(event).__name__.removesuffix("Reported").removesuffix("Requested").removesuffix("Received")
+    return Rejected(Refused.PROTOCOL, f"rank {peer.rank} of unit {session.unit} sends {what}, which is for its leader, rank 0, to say")
+
+
+def _wrong_rank(leader: Peer, hello: Hello) -> Rejected | None:
+    """Why the process cannot be a rank of the leader's unit; None: it can."""
+    who = f"rank {hello.rank} of unit {hello.unit}"
+    ranks = len(leader.owned)
+    former = leader.ranks.get(hello.rank)
+    if not ranks:
+        return Rejected(Refused.PROTOCOL, f"{who} cannot join: to its leader, rank 0, the unit is one process")
+    if hello.ranks != ranks or hello.rank >= ranks:
+        return Rejected(Refused.PROTOCOL, f"{who} cannot join as one of {hello.ranks} ranks: to its leader, rank 0, they are {ranks}")
+    if not hello.process:
+        return Rejected(Refused.PROTOCOL, f"{who} cannot join: its Hello must name its process")
+    if former is not None and former.process != hello.process:
+        return Rejected(Refused.DUPLICATE_IDENTITY, f"another process is connected as {who}; each process needs a rank of its own")
+    return None

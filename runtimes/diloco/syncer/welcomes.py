@@ -1,0 +1,32 @@
+"""What the syncer says in its Welcome."""
+
+from __future__ import annotations
+
+from diloco.protocol.diloco_pb2 import FragmentNames, ToLearner, Welcome
+from diloco.syncer.exchange import Exchanges
+from diloco.syncer.peer import Peer
+
+
+class Welcomes:
+    """Makes the messages of one job."""
+
+    def __init__(self, steps: int, exchanges: Exchanges, incarnation: bytes) -> None:
+        """`steps`: of the job. `incarnation`: random, names this process and its restored state."""
+        self._steps = steps
+        self._exchanges = exchanges
+        self._incarnation = incarnation
+
+    def message(self, peer: Peer, *, resumed: bool, seed_wanted: bool) -> ToLearner:
+        """For this stream, as the job is now."""
+        return ToLearner(
+            welcome=Welcome(
+                incarnation=self._incarnation,
+                t=self._exchanges.t,
+                steps=self._steps,
+                seed_wanted=seed_wanted,
+                fragments=[FragmentNames(names=[tensor.name for tensor in fragment.tensors]) for fragment in self._exchanges.fragments],
+                resumed=resumed,
+                takes_cancelled=True,
+                ranks=len(peer.leader.owned),
+            )
+        )
