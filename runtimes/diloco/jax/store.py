@@ -2,12 +2,14 @@
 
 See docs/decisions/0081-jax-session.md.
 See docs/decisions/0151-step-boundary.md.
+See docs/decisions/0155-staged-ahead.md.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -60,6 +62,7 @@ class TreeStore[Tree]:
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out."""
+        self._to_host = ThreadPoolExecutor(1, "diloco-to-host")
 
     def hand_out(self) -> Tree:
         """The tree as it is now, for the program to compute with."""
@@ -102,7 +105,7 @@ class TreeStore[Tree]:
         pieces = [self._pieces(part) for part in parts]
         for _, array in itertools.chain.from_iterable(pieces):
             array.copy_to_host_async()  # all transfers under way before the first is waited for
-        return StagedLeaves(parts, pieces)
+        return StagedLeaves(self._to_host.submit(_canonical, list(zip(parts, pieces, strict=True))))
 
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Bring `values`, float32 [sum of sizes], to the devices with the types and placement of the leaves."""
@@ -187,23 +190,33 @@ type _Native = jax.Array | dict[jax.Device, jax.Array]
 
 
 class StagedLeaves:
-    """A `Staged` of copies on the device, which are on their way to the host. JAX owns the memory of both."""
+    """A `Staged` of copies on the device. A thread of the store brings them to the host, so that the device's memory is free again soon,
+    also if the values wait for long until they are sent."""
 
-    def __init__(self, parts: Sequence[Part], pieces: Sequence[list[tuple[_Index, jax.Array]]]) -> None:
-        self._staged = list(zip(parts, pieces, strict=True))
+    def __init__(self, values: Future[Float32Array]) -> None:
+        self._values: Future[Float32Array] | None = values
 
     def wait(self) -> Float32Array:
-        flat = np.empty(sum(part.spec.size for part, _ in self._staged), np.float32)
-        start = 0
-        for part, pieces in self._staged:
-            native = part.spec.shape if part.axes is None else tuple(part.spec.shape[axis] for axis in np.argsort(part.axes))
-            value = cast(_assemble(pieces, native), flat.dtype)
-            flat[start : start + part.spec.size].reshape(part.spec.shape)[...] = value if part.axes is None else value.transpose(part.axes)
-            start += part.spec.size
-        return flat
+        if self._values is None:
+            raise RuntimeError("wait() after release()")
+        return self._values.result()
 
     def release(self) -> None:
-        self._staged.clear()
+        values, self._values = self._values, None
+        if values is not None:
+            values.cancel()
+
+
+def _canonical(staged: Sequence[tuple[Part, list[tuple[_Index, jax.Array]]]]) -> Float32Array:
+    """The tensors one after the other, float32 in canonical form. Waits for the transfers."""
+    flat = np.empty(sum(part.spec.size for part, _ in staged), np.float32)
+    start = 0
+    for part, pieces in staged:
+        native = part.spec.shape if part.axes is None else tuple(part.spec.shape[axis] for axis in np.argsort(part.axes))
+        value = cast(_assemble(pieces, native), flat.dtype)
+        flat[start : start + part.spec.size].reshape(part.spec.shape)[...] = value if part.axes is None else value.transpose(part.axes)
+        start += part.spec.size
+    return flat
 
 
 def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

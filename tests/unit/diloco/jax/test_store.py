@@ -11,6 +11,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from builders.exchange import until
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.contract import Exit
@@ -224,3 +225,16 @@ def test_every_bit_of_a_staged_leaf_is_kept() -> None:
     bits = np.array([0x80000000, 1, 0x7F800000, 0x7FC12345], np.uint32)
     staged = TreeStore({"w": jnp.asarray(bits.view(np.float32))}).stage(["w"])
     np.testing.assert_array_equal(staged.wait().view(np.uint32), bits)
+
+
+def test_what_is_staged_does_not_stay_in_the_devices_memory() -> None:
+    """A unit with long steps keeps it for the length of a step."""
+    store = TreeStore({"a": jnp.ones((4, 3)), "b": jnp.ones(5)})
+    before = len(jax.live_arrays())  # type: ignore[no-untyped-call]
+    staged = store.stage(["a", "b"])
+    assert staged.wait().tolist() == [1.0] * 17
+    until(lambda: len(jax.live_arrays()) == before, "the copies to be let go")  # type: ignore[no-untyped-call]
+    assert staged.wait().size == 17
+    staged.release()
+    with pytest.raises(RuntimeError, match="after release"):
+        staged.wait()
