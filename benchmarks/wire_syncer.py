@@ -57,7 +57,7 @@ class AnsweringEngine:
             peer.session = UnitSession(event.hello.unit, event.hello.attempt, event.hello.session, "", peer.stream)
             peer.slots.release()
             peer.join_decided.set()
-            welcome = Welcome(incarnation=b"bench", steps=1, fragments=[FragmentNames(names=names)])
+            welcome = Welcome(incarnation=b"bench", steps=1, fragments=[FragmentNames(names=names)], acknowledges=True)
             peer.outgoing.urgent(ToLearner(welcome=welcome))
             self._broadcast(peer, 0)
 

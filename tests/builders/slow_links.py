@@ -21,11 +21,14 @@ from diloco.learner.outbox import Outbox
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress
 from diloco.protocol.framing import Assembler, split
+from diloco.protocol.window import Receipts
 
 CHUNKS = 8
 """Chunks of one push."""
 VALUES = 64
 """Of a fragment."""
+HELD_VALUES = 128 << 10
+"""Of a fragment, where the transport holds what it is given: pushes of 512 KiB, eight times the smallest window."""
 TOKENS = 100
 
 
@@ -36,7 +39,7 @@ class LinkedLearner:
     unit: str
     push_seconds: float
     outbox: Outbox
-    assembler: Assembler = field(default_factory=lambda: Assembler(lambda chunk: 4 * VALUES))
+    assembler: Assembler
     local_step: int = 0
     counters: list[int] = field(default_factory=list)
     wanted: list[Pull] = field(default_factory=list)
@@ -44,17 +47,30 @@ class LinkedLearner:
     sending: bool = False
     most_queued: int = 0
     """Pushes that waited or were under way at a time."""
+    receipts: Receipts = field(default_factory=Receipts)
+    free_at: float = 0.0
+    """When the link has carried what the transport holds."""
 
 
 class SlowLinks:
     """One job whose mean learner step is one second."""
 
     def __init__(
-        self, training: Training, push_seconds: Mapping[str, float], phases: Mapping[str, float], *, takes_cancelled: bool = True
+        self,
+        training: Training,
+        push_seconds: Mapping[str, float],
+        phases: Mapping[str, float],
+        *,
+        takes_cancelled: bool = True,
+        holds: bool = False,
+        acknowledges: bool = False,
     ) -> None:
         """`push_seconds`: per unit, what the transfer of one push takes. `phases`: per unit, when in each second it ends a step.
-        `takes_cancelled`: whether the syncer understands cancelled transfers."""
-        self.core: Core = a_seeded_core(training, a_layout(training.fragments, VALUES))
+        `takes_cancelled`: whether the syncer understands cancelled transfers. `holds`: the transport takes all messages at once and holds
+        them until the link has carried them, as gRPC and the kernel do. `acknowledges`: the syncer acknowledges chunks."""
+        self._values = HELD_VALUES if holds else VALUES
+        self._holds, self._acknowledges = holds, acknowledges
+        self.core: Core = a_seeded_core(training, a_layout(training.fragments, self._values))
         self.now = 0.0
         self.merges: list[Merged] = []
         self.refused: Counter[str] = Counter()
@@ -65,7 +81,9 @@ class SlowLinks:
             outbox = Outbox(FromLearner(hello=Hello()), training.overlap_steps, lambda: self.now)
             if takes_cancelled:
                 outbox.may_cancel()
-            learner = LinkedLearner(unit, seconds, outbox)
+            if acknowledges:
+                outbox.acknowledges()
+            learner = LinkedLearner(unit, seconds, outbox, Assembler(lambda chunk: 4 * self._values))
             learner.counters = [0] * training.fragments
             self.learners[unit] = learner
             self.core.join(unit, 0.0)
@@ -113,7 +131,7 @@ class SlowLinks:
         learner.outbox.progress(Progress(local_step=learner.local_step, steps=learner.counters, tokens=tokens, step_seconds=1.0))
         wanted, learner.wanted = learner.wanted, []
         for pull in wanted:
-            values = np.full(VALUES, learner.local_step, np.float32)
+            values = np.full(self._values, learner.local_step, np.float32)
             header = Chunk(
                 kind=Chunk.PUSH,
                 fragment=pull.fragment,
@@ -122,19 +140,29 @@ class SlowLinks:
                 steps=learner.counters[pull.fragment],
                 tokens=tokens[pull.fragment],
             )
-            learner.outbox.push(header, _chunks(header, values), lambda: None)
+            learner.outbox.push(header, self._chunks(header, values), lambda: None)
         learner.most_queued = max(learner.most_queued, learner.outbox.pushes)
         self._at(self.now + 1.0, functools.partial(self._step, learner))
         if not learner.sending:
             self._send(learner)
 
     def _send(self, learner: LinkedLearner) -> None:
+        if self._holds:
+            while (held := learner.outbox.take()) is not None:
+                learner.outbox.sent()
+                message = as_from_learner(held)
+                learner.free_at = max(learner.free_at, self.now) + self._seconds(learner, message)
+                self._at(learner.free_at, functools.partial(self._delivered, learner, message))
+            return
         taken = learner.outbox.take()
         learner.sending = taken is not None
         if taken is not None:
             message = as_from_learner(taken)
-            seconds = learner.push_seconds / CHUNKS if message.HasField("chunk") and message.chunk.data else 0.0
-            self._at(self.now + seconds, lambda: self._delivered(learner, message))
+            self._at(self.now + self._seconds(learner, message), functools.partial(self._delivered, learner, message))
+
+    def _seconds(self, learner: LinkedLearner, message: FromLearner) -> float:
+        """What the message takes on the link."""
+        return learner.push_seconds * len(message.chunk.data) / (4 * self._values)
 
     def _delivered(self, learner: LinkedLearner, message: FromLearner) -> None:
         if message.HasField("progress"):
@@ -146,10 +174,14 @@ class SlowLinks:
             push = Push(offer, transfer.payload)
             if refusal := self.core.push(learner.unit, push, self.now):
                 self.refused[refusal.reason] += 1
+        if self._acknowledges:
+            learner.receipts.take(len(message.chunk.data))
+            if learner.receipts.due:
+                learner.outbox.taken(learner.receipts.tell())
         self._advance()
-        learner.outbox.sent()
+        if not self._holds:
+            learner.outbox.sent()
         self._send(learner)
 
-
-def _chunks(header: Chunk, values: np.ndarray) -> Iterator[DataChunk]:
-    return split(header, codec.encode(Coding.FLOAT32, values), 4 * VALUES // CHUNKS)
+    def _chunks(self, header: Chunk, values: np.ndarray) -> Iterator[DataChunk]:
+        return split(header, codec.encode(Coding.FLOAT32, values), 4 * self._values // CHUNKS)

@@ -264,6 +264,7 @@ class Connection:
     def _make_hello(self) -> Hello:
         hello = Hello()
         hello.CopyFrom(self._hello)
+        hello.acknowledges = True
         with self._lock:
             hello.incarnation = self._incarnation
             hello.samples_leased = self._leased
@@ -274,6 +275,7 @@ class Connection:
     def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
         """Handle one message. False: the stream is over. Raises FramingError and CodecError for a message that cannot be used."""
         if isinstance(message, DataChunk):
+            outbox.took(len(message.data))
             if (transfer := assembler.add(message)) is not None:
                 outbox.merged(transfer.header.fragment, transfer.header.t)
                 self._adopt(transfer)
@@ -290,6 +292,8 @@ class Connection:
             case "work":
                 self._leased += message.work.end - message.work.start
                 self._inbox.put(Leased(message.work.start, message.work.end))
+            case "taken":
+                outbox.taken(message.taken.bytes)
             case "done":
                 outbox.all_merged()
                 with self._lock:
@@ -320,6 +324,8 @@ class Connection:
             self._outbox = outbox
         if welcome.takes_cancelled:
             outbox.may_cancel()
+        if welcome.acknowledges:
+            outbox.acknowledges()
         outbox.clock(welcome.t)
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked))
 

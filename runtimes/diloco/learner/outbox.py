@@ -4,7 +4,7 @@ Three lanes; the next message comes from the first that has one:
 
 | lane | messages | order | why |
 |---|---|---|---|
-| control | Hello, WorkWanted, Evaluation | as posted | small, and something waits for them: they may go between two chunks |
+| control | Hello, WorkWanted, Evaluation, Taken | as posted | small, and something waits for them: they may go between two chunks |
 | progress | Progress | the newest only | each replaces the one before; it takes turns with the chunks, so that both go on |
 | ordered | SEED, PUSH, Bye | as added; pushes between two others: newest first | Bye says that everything before it was sent |
 
@@ -12,7 +12,9 @@ Pushes are the only messages that overtake one another. Each belongs to one exch
 them. The newest one has the most time left until its merge. A message that separates what was read before it from what was read after it
 (a marker of a consistent snapshot) belongs into the ordered lane, where no push passes it.
 
-See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md.
+Chunks wait for the window besides: what has left this queue can be neither dropped nor overtaken.
+
+See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md. See docs/decisions/0156-window-of-chunks.md.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from diloco.learner.push_times import PushTimes
-from diloco.protocol.chunks import DataChunk, to_wire
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress
+from diloco.protocol.chunks import DataChunk, divide, to_wire
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Taken
 from diloco.protocol.framing import cancellation, is_last
+from diloco.protocol.window import Receipts, Window
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,10 @@ class _Transfer:
     """The header of a push: which exchange it belongs to."""
     begun: bool = False
     """Whether a message of it was taken."""
+    begun_at: float = 0.0
+    """When it was chosen."""
+    rest: DataChunk | None = None
+    """Of the last chunk of `messages` what is to be sent next."""
     over: bool = False
     """Nothing of it is needed any more."""
     ended: Callable[[], None] = lambda: None
@@ -54,20 +61,26 @@ class Outbox:
         beside the one under way. `now`: seconds on a clock that never goes back."""
         self._changed = threading.Condition()
         self._overlap_steps = overlap_steps
+        self._now = now
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
         self._chunk_is_next = False
         self._sending: _Transfer | None = None
         self._making_chunk = False
         """Whether the sending thread takes a message from `_sending` at this moment."""
-        self._push_was_last = False
-        """The message that was taken last ends a push."""
+        self._last_ends: _Transfer | None = None
+        """The push that the message that was taken last ends, to a syncer that does not say what has arrived."""
+        self._arriving: deque[tuple[int, float]] = deque()
+        """Pushes of which everything was sent: (where in the window they end, when they began)."""
         self._ordered: list[_Transfer] = []
         self._clock = 0
         self._merged: dict[int, int] = {}
         self._all_over = False
         self._times = PushTimes(overlap_steps, now)
         self._syncer_takes_cancelled = False
+        self._acknowledges = False
+        self._window = Window()
+        self._receipts = Receipts()
         self._finishing = False
         self._abandoned = False
 
@@ -136,6 +149,27 @@ class Outbox:
         with self._changed:
             self._syncer_takes_cancelled = True
 
+    def acknowledges(self) -> None:
+        """The syncer acknowledges chunks, and understands that this end does."""
+        with self._changed:
+            self._acknowledges = True
+            self._window.limit()
+
+    def taken(self, total: int) -> None:
+        """The syncer has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
+        with self._changed:
+            self._window.taken(total, self._now())
+            while self._arriving and self._window.has_arrived(self._arriving[0][0]):
+                self._times.took(self._now() - self._arriving.popleft()[1])
+            self._changed.notify()
+
+    def took(self, count: int) -> None:
+        """A chunk of the syncer with `count` bytes of data has come."""
+        with self._changed:
+            self._receipts.take(count)
+            if self._acknowledges and self._receipts.due:
+                self._changed.notify()
+
     def clock(self, t: int) -> None:
         """The syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
         with self._changed:
@@ -168,22 +202,22 @@ class Outbox:
         """The messages for the stream, until its end. Waits for the next one."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._abandoned or self._finishing or self._has_message())
+                self._changed.wait_for(lambda: self._has_message() or self._is_at_end())
             message = self.take()
             if message is not None:
                 yield message
                 self.sent()
                 continue
             with self._changed:
-                if self._abandoned or (self._finishing and not self._has_message()):
+                if self._is_at_end() and not self._has_message():
                     return
 
     def sent(self) -> None:
         """The message that was taken last has left this process."""
         with self._changed:
-            if self._push_was_last:
-                self._push_was_last = False
-                self._times.sent()
+            if self._last_ends is not None:
+                self._times.took(self._now() - self._last_ends.begun_at)
+                self._last_ends = None
 
     def take(self) -> FromLearner | bytes | None:
         """The next message, a chunk as its bytes; None: there is none now. For one thread, which calls `sent` after each message."""
@@ -194,17 +228,22 @@ class Outbox:
                 message = self._next_small()
                 transfer = self._next_transfer() if message is None else None
                 self._making_chunk = transfer is not None
+                most = self._window.chunk_bytes(self._now())
             if message is not None:
                 return message
             if transfer is None:
                 return None
             # Outside the lock: the training thread must not wait for the coding of a fragment.
-            made, last = _on_wire(next(transfer.messages, None))
+            made, data, last = _on_wire(_next_of(transfer, most))
             with self._changed:
                 self._making_chunk = False
+                end = self._window.sent(data, self._now())
                 if last or self._abandoned:
                     self._end_sending()
-                    self._push_was_last = transfer.push is not None
+                    if transfer.push is not None and self._acknowledges:
+                        self._arriving.append((end, transfer.begun_at))
+                    elif transfer.push is not None:
+                        self._last_ends = transfer
                 if made is not None:
                     transfer.begun = True
                     self._chunk_is_next = False
@@ -214,21 +253,21 @@ class Outbox:
         """A message without payload that is due before the next chunk."""
         if self._control:
             return self._control.popleft()
-        if self._progress is not None and not (self._chunk_is_next and (self._sending or self._ordered)):
+        if self._acknowledges and self._receipts.due:
+            return FromLearner(taken=Taken(bytes=self._receipts.tell()))
+        if self._progress is not None and not (self._chunk_is_next and self._may_send()):
             message, self._progress = FromLearner(progress=self._progress), None
             self._chunk_is_next = True
             return message
-        if (sending := self._sending) is None or not sending.over:
+        if not self._may_end_unfinished() or (sending := self._sending) is None:
             return None
         assert sending.push is not None
-        if not sending.begun:
-            self._end_sending()
-        elif self._syncer_takes_cancelled:
-            self._end_sending()
-            return FromLearner(chunk=cancellation(sending.push))
-        return None
+        self._end_sending()
+        return FromLearner(chunk=cancellation(sending.push)) if sending.begun else None
 
     def _next_transfer(self) -> _Transfer | None:
+        if not self._may_send():
+            return None
         if self._sending is None and self._ordered:
             pushes = list(itertools.takewhile(lambda transfer: transfer.push is not None, self._ordered))
             chosen = max(pushes, key=_outer_step) if pushes else self._ordered[0]
@@ -237,8 +276,7 @@ class Outbox:
                     transfer.over = True
                 self._drop_what_is_over()
                 return self._next_transfer()
-            if chosen.push is not None:
-                self._times.begun()
+            chosen.begun_at = self._now()
             self._ordered.remove(chosen)
             self._sending = chosen
         return self._sending
@@ -249,7 +287,23 @@ class Outbox:
             sending.ended()
 
     def _has_message(self) -> bool:
-        return bool(self._control or self._progress is not None or self._sending or self._ordered)
+        """Whether `take` has something to do."""
+        if self._abandoned:
+            return False
+        small = self._control or self._progress is not None or (self._acknowledges and self._receipts.due)
+        return bool(small or self._may_end_unfinished() or self._may_send())
+
+    def _may_end_unfinished(self) -> bool:
+        """Whether what is under way is over, and the syncer is to hear of it, or need not."""
+        return self._sending is not None and self._sending.over and (self._syncer_takes_cancelled or not self._sending.begun)
+
+    def _may_send(self) -> bool:
+        """Whether there is a chunk to be sent and the window is open for it."""
+        return bool(self._sending or self._ordered) and self._window.is_open(self._now())
+
+    def _is_at_end(self) -> bool:
+        """Whether nothing will be sent any more."""
+        return self._abandoned or (self._finishing and not self._sending and not self._ordered)
 
     # --- what is over -------------------------------------------------------------------------------------------------
 
@@ -273,7 +327,15 @@ def _outer_step(transfer: _Transfer) -> int:
     return transfer.push.t if transfer.push is not None else 0
 
 
-def _on_wire(message: FromLearner | DataChunk | None) -> tuple[FromLearner | bytes | None, bool]:
-    """(`message` as it is sent, whether its transfer ends with it). A chunk is copied here, as the memory that it was cut from may be used
-    again once its transfer has ended."""
-    return (to_wire(message), is_last(message)) if isinstance(message, DataChunk) else (message, True)
+def _next_of(transfer: _Transfer, most: int) -> FromLearner | DataChunk | None:
+    """The next message of `transfer`, a chunk with at most `most` bytes; None: there is no more."""
+    message = transfer.rest or next(transfer.messages, None)
+    if isinstance(message, DataChunk):
+        message, transfer.rest = divide(message, most)
+    return message
+
+
+def _on_wire(message: FromLearner | DataChunk | None) -> tuple[FromLearner | bytes | None, int, bool]:
+    """(`message` as it is sent, bytes of a chunk's data, whether its transfer ends with it). A chunk is copied here, as the memory that it
+    was cut from may be used again once its transfer has ended."""
+    return (to_wire(message), len(message.data), is_last(message)) if isinstance(message, DataChunk) else (message, 0, True)

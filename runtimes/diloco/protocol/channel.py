@@ -1,6 +1,6 @@
 """The gRPC options of both ends in one place, because their time-outs depend on each other.
 
-See docs/decisions/0150-bad-links.md.
+See docs/decisions/0156-window-of-chunks.md.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diloco.protocol.framing import MOST_CHUNK_BYTES
+from diloco.protocol.window import MOST_BYTES
 
 MAX_MESSAGE_BYTES = 16 * MOST_CHUNK_BYTES
 """Bound of one message. Chunks stay far below; Hello and Welcome carry the whole layout (some 100 bytes per tensor)."""
 CONNECT_TIMEOUT_MS = 5000
 """How long one attempt to connect may take (gRPC calls it the minimum reconnect back-off)."""
+RECEIVE_BYTES = MOST_BYTES + MOST_CHUNK_BYTES
+"""What gRPC takes of a stream before it is read: all that the window lets the other end send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +33,19 @@ class Keepalive:
 def options(keepalive: Keepalive) -> list[tuple[str, int]]:
     """Options for a channel or a server. Both ends ping, so both ends allow the other's pings.
 
-    gRPC's bandwidth probe stays on, although it keeps megabytes under way on a narrow link: without it the loss of a frozen peer is not
-    noticed.
+    The window of chunks limits what is under way, so gRPC needs no bandwidth probe, and its frames may be as large as chunks. An unanswered
+    ping ends the connection after `ping_timeout`, whatever the keepalive's time-out says; gRPC's own value is a minute.
     """
-    every = int(keepalive.every * 1000)
+    every, timeout = int(keepalive.every * 1000), int(keepalive.timeout * 1000)
     return [
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", every),
-        ("grpc.keepalive_timeout_ms", int(keepalive.timeout * 1000)),
+        ("grpc.keepalive_timeout_ms", timeout),
+        ("grpc.http2.ping_timeout_ms", timeout),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", RECEIVE_BYTES),
+        ("grpc.http2.max_frame_size", MOST_CHUNK_BYTES),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),

@@ -29,6 +29,16 @@ class DataChunk:
     """Of the sender's payload, or of the message that came."""
 
 
+def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
+    """`chunk` with at most its first `most` bytes, and the rest of it; None: there is no rest."""
+    if len(chunk.data) <= most:
+        return chunk, None
+    header = Chunk()
+    header.CopyFrom(chunk.header)
+    header.offset += most
+    return DataChunk(chunk.header, chunk.data[:most]), DataChunk(header, chunk.data[most:])
+
+
 def to_wire(message: FromLearner | ToLearner | DataChunk | bytes) -> bytes:
     """The message's bytes; bytes are on the wire what they are."""
     if isinstance(message, bytes):

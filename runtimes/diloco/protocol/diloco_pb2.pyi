@@ -8,36 +8,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromLearner(_message.Message):
-    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye")
+    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye", "taken")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     WORK_WANTED_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     progress: Progress
     chunk: Chunk
     work_wanted: WorkWanted
     evaluation: Evaluation
     bye: Bye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ...) -> None: ...
+    taken: Taken
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused")
+    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     pull: Pull
     chunk: Chunk
     work: Work
     done: Done
     refused: Refused
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    taken: Taken
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("name", "shape", "embedding")
@@ -50,7 +54,7 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., embedding: _Optional[bool] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +69,7 @@ class Hello(_message.Message):
     OWNED_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGES_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -79,7 +84,8 @@ class Hello(_message.Message):
     owned: _containers.RepeatedCompositeFieldContainer[PieceMap]
     rank: int
     process: bytes
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ...) -> None: ...
+    acknowledges: bool
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ...) -> None: ...
 
 class PieceMap(_message.Message):
     __slots__ = ("pieces",)
@@ -98,7 +104,7 @@ class Piece(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., start: _Optional[_Iterable[int]] = ..., size: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "seed_wanted", "fragments", "resumed", "takes_cancelled", "ranks")
+    __slots__ = ("incarnation", "t", "steps", "seed_wanted", "fragments", "resumed", "takes_cancelled", "ranks", "acknowledges")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +113,7 @@ class Welcome(_message.Message):
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     TAKES_CANCELLED_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGES_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
@@ -115,7 +122,8 @@ class Welcome(_message.Message):
     resumed: bool
     takes_cancelled: bool
     ranks: int
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ..., takes_cancelled: _Optional[bool] = ..., ranks: _Optional[int] = ...) -> None: ...
+    acknowledges: bool
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., seed_wanted: _Optional[bool] = ..., fragments: _Optional[_Iterable[_Union[FragmentNames, _Mapping]]] = ..., resumed: _Optional[bool] = ..., takes_cancelled: _Optional[bool] = ..., ranks: _Optional[int] = ..., acknowledges: _Optional[bool] = ...) -> None: ...
 
 class FragmentNames(_message.Message):
     __slots__ = ("names",)
@@ -194,6 +202,12 @@ class Progress(_message.Message):
     tokens_done: int
     t: int
     def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
+
+class Taken(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class WorkWanted(_message.Message):
     __slots__ = ("samples",)

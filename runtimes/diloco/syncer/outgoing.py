@@ -2,7 +2,7 @@
 
 Four lanes:
 
-- Urgent (Welcome, Work): as added, also between two chunks. They are small, and a learner without work stands still.
+- Urgent (Welcome, Work, Taken): as added, also between two chunks. They are small, and a learner without work stands still.
 - Pulls: after everything that waits for the pull's own fragment, because the answer is coded against that base. Other fragments do not
   matter to it, so it may go between two chunks of another one.
 - Fragments (BROADCAST): those of one fragment in order, because a delta needs its base. For the order of fragments see `_choose`.
@@ -11,25 +11,28 @@ Four lanes:
 
 A marker of a consistent snapshot belongs into the ordered lane: no broadcast passes it, in either direction.
 
-What waits is bounded: of each fragment deltas up to the size of one whole value, or one whole value; and one pull.
+What waits is bounded: of each fragment deltas up to the size of one whole value, or one whole value; and one pull. Chunks wait for the
+window besides: what has left this queue can be neither replaced nor overtaken.
 
-See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md.
+See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md. See docs/decisions/0156-window-of-chunks.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.cut import cut
 from diloco.algorithm.pieces import Portion
-from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, Pull, ToLearner
-from diloco.protocol.framing import split
+from diloco.protocol.chunks import DataChunk, divide
+from diloco.protocol.diloco_pb2 import Chunk, Pull, Taken, ToLearner
+from diloco.protocol.framing import is_last, split
+from diloco.protocol.window import Receipts, Window
 
 type Buffer = bytes | bytearray | memoryview
 
@@ -78,7 +81,12 @@ class _Queued:
 class Outgoing:
     """The messages to one learner. See the table above."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now`: seconds on a clock that never goes back."""
+        self._now = now
+        self._window = Window()
+        self._receipts = Receipts()
+        self._acknowledges = False
         self.portions: Sequence[Portion] | None = None
         """Per fragment, what this stream gets of it; None: all. A broadcast is cut when its turn comes: what waits is shared by all."""
         self._urgent: deque[ToLearner] = deque()
@@ -90,12 +98,14 @@ class Outgoing:
         self._added = 0
         self._sending: int | None = None
         """The fragment whose transfer is under way."""
+        self._chunks: Iterator[DataChunk] = iter(())
+        self._rest: DataChunk | None = None
+        """Of that transfer: the chunks to come, and what is left of the last one."""
         self._favour = 0
         """Bytes that up-to-date fragments had more than the others, while both waited."""
         self._held: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._closed = False
-        self._dropped = False
 
     def __len__(self) -> int:
         """Messages that wait; a transfer counts as one."""
@@ -164,11 +174,29 @@ class Outgoing:
             self._pulls.clear()
             self._fragments.clear()
             self._ordered.clear()
-            self._dropped = True
+            self._end_transfer()
         if last is not None:
             self._ordered.append((self._next_number(), last))
         self._closed = True
         self._wake.set()
+
+    # --- what the learner says ----------------------------------------------------------------------------------------
+
+    def acknowledges(self) -> None:
+        """The learner acknowledges chunks, and understands that this end does."""
+        self._acknowledges = True
+        self._window.limit()
+
+    def taken(self, total: int) -> None:
+        """The learner has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
+        self._window.taken(total, self._now())
+        self._wake.set()
+
+    def took(self, count: int) -> None:
+        """A chunk of the learner with `count` bytes of data has come."""
+        self._receipts.take(count)
+        if self._acknowledges and self._receipts.due:
+            self._wake.set()
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
@@ -177,23 +205,17 @@ class Outgoing:
         while True:
             while (small := self._next_small()) is not None:
                 yield small
-            if (chosen := self._choose()) is not None:
-                header, payload = chosen.transfer()
-                self._sending = header.fragment
-                if self.portions is not None:
-                    payload = await _cut(header, payload, self.portions[header.fragment])
-                for chunk in split(header, payload):
-                    if self._dropped:
-                        break
-                    yield chunk
-                    while (small := self._next_small()) is not None:
-                        yield small
-                self._sending = None
-                continue
-            if self._ordered:
+            if self._sending is not None or self._ready():
+                if self._window.is_open(self._now()):
+                    if self._sending is None:
+                        await self._begin_transfer()
+                    else:
+                        yield self._next_chunk()
+                    continue
+            elif self._ordered:
                 yield self._ordered.popleft()[1]
                 continue
-            if self._closed:
+            elif self._closed:
                 return
             self._wake.clear()
             await self._wake.wait()
@@ -211,22 +233,46 @@ class Outgoing:
         """A message that may go between two chunks."""
         if self._urgent:
             return self._urgent.popleft()
+        if self._acknowledges and self._receipts.due:
+            return ToLearner(taken=Taken(bytes=self._receipts.tell()))
         for p, (number, t) in self._pulls.items():
             if number < self._limit and p != self._sending and p not in self._fragments:
                 del self._pulls[p]
                 return ToLearner(pull=Pull(fragment=p, t=t))
         return None
 
-    def _choose(self) -> _Queued | None:
-        """The next transfer.
+    async def _begin_transfer(self) -> None:
+        """Of the fragment whose turn it is. There must be one."""
+        header, payload = self._choose().transfer()
+        self._sending = header.fragment
+        if self.portions is not None:
+            payload = await _cut(header, payload, self.portions[header.fragment])
+        if self._sending is not None:  # not dropped meanwhile
+            self._chunks = split(header, payload)
+
+    def _next_chunk(self) -> DataChunk:
+        """Of the transfer that is under way."""
+        chunk, self._rest = divide(self._rest or next(self._chunks), self._window.chunk_bytes(self._now()))
+        self._window.sent(len(chunk.data), self._now())
+        if is_last(chunk):
+            self._end_transfer()
+        return chunk
+
+    def _end_transfer(self) -> None:
+        self._sending, self._chunks, self._rest = None, iter(()), None
+
+    def _ready(self) -> list[list[_Queued]]:
+        """The queues of the fragments whose turn has come."""
+        return [queue for queue in self._fragments.values() if queue[0].number < self._limit]
+
+    def _choose(self) -> _Queued:
+        """The next transfer. There must be one.
 
         A fragment that is one delta behind is cheap to keep up to date, and then takes part in every exchange. One that is further behind,
         or that the learner does not hold yet, costs several times as much. While both wait, each kind gets half of the bytes: on a wide
         enough link what is up to date stays so, and on one that is too narrow no fragment waits for ever.
         """
-        ready = [queue for queue in self._fragments.values() if queue[0].number < self._limit]
-        if not ready:
-            return None
+        ready = self._ready()
         current = [queue for queue in ready if len(queue) == 1 and queue[0].delta]
         behind = [queue for queue in ready if len(queue) > 1 or not queue[0].delta]
         cheap = bool(current) and not (behind and self._favour > 0)

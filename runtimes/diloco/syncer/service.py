@@ -104,6 +104,8 @@ class Service:
                         peer.outgoing.close()
                         return
                     greeted = True
+                    if hello.acknowledges:
+                        peer.outgoing.acknowledges()
                     await self._submit(peer, HelloReceived(peer, hello, await _owned(hello)))
                     await peer.join_decided.wait()
                     if peer.session is None:
@@ -143,6 +145,7 @@ async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
 def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
     """The event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
     if isinstance(message, DataChunk):
+        peer.outgoing.took(len(message.data))
         transfer = assembler.add(message)
         return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):
@@ -151,6 +154,9 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
             return None if waiting else ProgressReported(peer)
         case "work_wanted":
             return WorkRequested(peer, message.work_wanted.samples)
+        case "taken":
+            peer.outgoing.taken(message.taken.bytes)
+            return None
         case "evaluation":
             return EvaluationReceived(peer, message.evaluation)
         case "bye":

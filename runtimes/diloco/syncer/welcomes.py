@@ -27,6 +27,7 @@ class Welcomes:
                 fragments=[FragmentNames(names=[tensor.name for tensor in fragment.tensors]) for fragment in self._exchanges.fragments],
                 resumed=resumed,
                 takes_cancelled=True,
+                acknowledges=True,
                 ranks=len(peer.leader.owned),
             )
         )

@@ -9,6 +9,7 @@ from diloco.learner.outbox import Outbox
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
 from diloco.protocol.framing import split
+from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES
 
 TAU = 2
 
@@ -349,3 +350,116 @@ def test_what_was_taken_stays_as_it_is_once_the_push_has_ended(outbox: Outbox) -
     assert ended.is_set()
     values[:] = b"xxxx"
     assert [as_from_learner(message).chunk.data for message in messages if message is not None] == [b"aa", b"bb"]
+
+
+# --- the window ---------------------------------------------------------------------------------------------------------
+
+
+def large_push(outbox: Outbox, fragment: int, t: int) -> None:
+    """Twice the first window."""
+    header = Chunk(kind=Chunk.PUSH, fragment=fragment, t=t)
+    outbox.push(header, split(header, bytes(2 * FIRST_BYTES)), lambda: None)
+
+
+def take_data(outbox: Outbox) -> int:
+    """Take chunks until there is none: bytes of data."""
+    count = 0
+    while (message := outbox.take()) is not None:
+        outbox.sent()
+        count += len(as_from_learner(message).chunk.data)
+    return count
+
+
+@pytest.fixture
+def full(outbox: Outbox) -> Outbox:
+    """The window is full with the first part of a push."""
+    take(outbox)
+    outbox.may_cancel()
+    outbox.acknowledges()
+    large_push(outbox, 0, 1)
+    assert FIRST_BYTES <= take_data(outbox) < 1.5 * FIRST_BYTES
+    return outbox
+
+
+def test_a_syncer_that_does_not_acknowledge_gets_everything_at_once(outbox: Outbox) -> None:
+    large_push(outbox, 0, 1)
+    assert take_data(outbox) == 2 * FIRST_BYTES
+
+
+def test_small_messages_pass_a_full_window(full: Outbox) -> None:
+    full.post(FromLearner(work_wanted=WorkWanted()))
+    full.progress(Progress())
+    assert take(full, 2) == ["work_wanted", "progress"]
+    full.progress(Progress())
+    assert take(full) == ["progress"]
+
+
+def test_the_end_of_a_transfer_passes_a_full_window_and_the_next_push_waits_for_it(full: Outbox) -> None:
+    large_push(full, 1, 2)
+    full.merged(0, 1)
+    assert take(full) == ["push 0@1 cancelled"]
+    assert full.take() is None
+    full.taken(FIRST_BYTES)
+    assert take(full) == ["push 1@2"]
+
+
+def test_a_push_that_waits_for_the_window_can_still_be_overtaken(full: Outbox) -> None:
+    """The next push is chosen when the window opens, and not before."""
+    full.merged(0, 1)
+    take(full)
+    large_push(full, 1, 2)
+    assert full.take() is None
+    large_push(full, 2, 3)
+    full.taken(FIRST_BYTES)
+    assert take(full) == ["push 2@3"]
+
+
+def test_at_the_end_of_the_stream_what_is_queued_waits_for_the_window_and_is_sent(outbox: Outbox) -> None:
+    take(outbox)
+    outbox.acknowledges()
+    large_push(outbox, 0, 1)
+    count = take_data(outbox)
+    outbox.finish(FromLearner(bye=Bye()))
+    following = iter(outbox)
+    sent: list[FromLearner] = []
+    sender = threading.Thread(target=lambda: sent.append(as_from_learner(next(following))))
+    sender.start()
+    outbox.taken(count)
+    sender.join(10.0)
+    for message in following:
+        sent.append(as_from_learner(message))
+        count += len(sent[-2].chunk.data)
+        outbox.taken(count)
+    assert [message.WhichOneof("message") for message in sent[-2:]] == ["chunk", "bye"]
+    assert sent[-2].chunk.offset + len(sent[-2].chunk.data) == 2 * FIRST_BYTES
+
+
+def test_a_push_takes_until_it_is_acknowledged(outbox: Outbox, clock: Clock) -> None:
+    """gRPC takes it at once. It is there after 2 s, so the next one is left out: of its 3 s 1.5 s are over."""
+    take(outbox)
+    outbox.acknowledges()
+    header = Chunk(kind=Chunk.PUSH, fragment=0, t=1)
+    outbox.push(header, split(header, bytes(FIRST_BYTES // 2)), lambda: None)
+    assert take_data(outbox) == FIRST_BYTES // 2
+    clock.now = 2.0
+    outbox.taken(FIRST_BYTES // 2)
+    push(outbox, 2, 3, chunks=1)
+    clock.now = 3.0
+    outbox.clock(1 + TAU + 1)
+    clock.now = 3.5
+    assert outbox.take() is None
+    assert outbox.pushes == 0
+
+
+def test_chunks_that_came_are_acknowledged_before_the_next_chunk_is_sent(outbox: Outbox) -> None:
+    take(outbox)
+    outbox.took(ACKNOWLEDGED_BYTES)
+    assert outbox.take() is None, "the syncer does not know the message"
+    outbox.acknowledges()
+    push(outbox, 0, 1)
+    outbox.took(1)
+    message = outbox.take()
+    assert isinstance(message, FromLearner)
+    assert message.taken.bytes == ACKNOWLEDGED_BYTES + 1
+    outbox.sent()
+    assert take(outbox) == ["push 0@1"]

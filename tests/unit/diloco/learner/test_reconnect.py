@@ -11,6 +11,7 @@ from builders.stepped_learner import AHEAD, BATCH, TOKENS, Learner, kinds, newes
 from diloco.learner import connection
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
 from diloco.learner.leave import Leave
+from diloco.protocol.diloco_pb2 import Taken, ToLearner
 
 # --- streams that end ---------------------------------------------------------------------------------------------------
 
@@ -238,3 +239,10 @@ def test_asked_to_seed_again_it_gives_the_jobs_last_values_and_not_its_own(
     assert list(newest_progress(again, 6).steps) == [2, 2]
     again.end()
     assert list(syncer.accept().hello.versions) == [0, 0]
+
+
+def test_a_syncer_that_acknowledges_what_was_not_sent_is_left_and_tried_again(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
+) -> None:
+    stream.send(ToLearner(taken=Taken(bytes=1 << 40)))
+    assert syncer.accept().hello.session == stream.hello.session

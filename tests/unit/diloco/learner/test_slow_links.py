@@ -11,10 +11,13 @@ WARM_UP = 40
 FAST = {"fast-0": 0.05, "fast-1": 0.05, "fast-2": 0.05}
 
 
-def run(push_seconds: float, phase: float = 0.5, *, takes_cancelled: bool = True) -> SlowLinks:
+def run(
+    push_seconds: float, phase: float = 0.5, *, takes_cancelled: bool = True, holds: bool = False, acknowledges: bool = False
+) -> SlowLinks:
     job = a_job(sync_interval=24, fragments=24, overlap_steps=TAU)
     phases = {"fast-0": 0.0, "fast-1": 0.33, "fast-2": 0.66, "slow": phase}
-    return SlowLinks(job, {**FAST, "slow": push_seconds}, phases, takes_cancelled=takes_cancelled).run(STEPS)
+    speeds = {**FAST, "slow": push_seconds}
+    return SlowLinks(job, speeds, phases, takes_cancelled=takes_cancelled, holds=holds, acknowledges=acknowledges).run(STEPS)
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.9])
@@ -49,3 +52,16 @@ def test_a_link_on_which_no_push_arrives_in_time_keeps_no_more_than_the_overlap(
     assert links.share("slow", after=WARM_UP) == 0.0
     assert links.learners["slow"].most_queued <= TAU + 1
     assert links.learners["slow"].outbox.pushes <= TAU + 1
+
+
+@pytest.mark.parametrize(("push_seconds", "share"), [(1.05, 0.9), (1.2, 0.75), (2.0, 0.45)])
+def test_a_transport_that_holds_what_it_is_given_changes_nothing_where_the_syncer_acknowledges(push_seconds: float, share: float) -> None:
+    links = run(push_seconds, 0.4, holds=True, acknowledges=True)
+    assert links.share("slow", after=WARM_UP) >= share
+    assert links.learners["slow"].most_queued <= TAU + 1
+
+
+def test_without_acknowledgements_a_transport_that_holds_what_it_is_given_loses_the_link() -> None:
+    links = run(1.2, 0.4, holds=True)
+    assert links.share("slow", after=WARM_UP) <= 0.1
+    assert links.refused

@@ -12,7 +12,7 @@ from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
 from diloco.learner import connection
-from diloco.protocol.diloco_pb2 import Chunk, Evaluation, FromLearner, Refused, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import Chunk, Evaluation, FromLearner, Refused, Taken, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
@@ -393,8 +393,9 @@ def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
         lambda raw: raw.transfer(Chunk(kind=Chunk.BROADCAST, fragment=0, t=1, coding=Chunk.FLOAT32), b"none"),
         lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1), b"none"),
         lambda raw: raw.hello(),
+        lambda raw: raw.say(FromLearner(taken=Taken(bytes=1 << 40))),
     ],
-    ids=["wrong length", "no such fragment", "a broadcast", "no coding", "hello twice"],
+    ids=["wrong length", "no such fragment", "a broadcast", "no coding", "hello twice", "more acknowledged than sent"],
 )
 def test_a_protocol_violation_ends_the_stream_with_a_reason_and_no_other_stream(
     tmp_path: Path, break_it: Callable[[RawLearner], object]

@@ -1,3 +1,4 @@
+import asyncio
 import weakref
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,6 +10,7 @@ from diloco.algorithm.codec import Coding
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
 from diloco.protocol.framing import LEAST_CHUNK_BYTES
+from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES
 from diloco.syncer.outgoing import Outgoing, Version
 
 TAU = 2
@@ -151,7 +153,7 @@ async def test_learners_share_one_coded_buffer() -> None:
     queues = [holding(0), holding(0)]
     for outgoing in queues:
         outgoing.broadcast(shared)
-    assert all(outgoing._choose().transfer()[1] is payload for outgoing in queues)  # type: ignore[union-attr]
+    assert all(outgoing._choose().transfer()[1] is payload for outgoing in queues)
 
 
 # --- which fragment is next ---------------------------------------------------------------------------------------------
@@ -270,3 +272,69 @@ async def test_a_refusal_need_not_wait_for_what_is_queued(under_way: bool) -> No
     outgoing.pull(1, 2, TAU)
     outgoing.close(ToLearner(done=Done()), at_once=True)
     assert [described(message) async for message in stream] == ["done"]
+
+
+# --- the window ---------------------------------------------------------------------------------------------------------
+
+
+async def full(outgoing: Outgoing) -> tuple[AsyncIterator[ToLearner | DataChunk], int]:
+    """The stream once its window is full with chunks of one fragment, and how many bytes it has."""
+    outgoing.acknowledges()
+    outgoing.broadcast(whole(1, value=memoryview(bytes(2 * FIRST_BYTES))))
+    stream, count = outgoing.messages(), 0
+    while count < FIRST_BYTES:
+        message = await anext(stream)
+        assert isinstance(message, DataChunk)
+        count += len(message.data)
+    return stream, count
+
+
+async def waits(following: asyncio.Future[ToLearner | DataChunk]) -> bool:
+    for _ in range(5):  # passes of the event loop
+        await asyncio.sleep(0)
+    return not following.done()
+
+
+async def test_a_full_window_holds_chunks_back_until_the_learner_has_taken_some() -> None:
+    outgoing = Outgoing()
+    stream, count = await full(outgoing)
+    following = asyncio.ensure_future(anext(stream))
+    assert await waits(following)
+    outgoing.taken(count)
+    assert described(await following) == "whole 0@1"
+
+
+async def test_small_messages_pass_a_full_window() -> None:
+    outgoing = Outgoing()
+    stream, _ = await full(outgoing)
+    following = asyncio.ensure_future(anext(stream))
+    assert await waits(following)
+    outgoing.pull(3, 2, TAU)
+    assert described(await following) == "pull 3@2"
+    outgoing.took(ACKNOWLEDGED_BYTES)
+    acknowledged = await anext(stream)
+    assert isinstance(acknowledged, ToLearner)
+    assert acknowledged.taken.bytes == ACKNOWLEDGED_BYTES
+    outgoing.close(ToLearner(done=Done()), at_once=True)
+    assert [described(message) async for message in stream] == ["done"], "a refusal does not wait for the window"
+
+
+async def test_what_waits_for_the_window_is_still_replaced_by_something_newer() -> None:
+    outgoing = Outgoing()
+    stream, count = await full(outgoing)
+    outgoing.broadcast(whole(2, fragment=1))
+    following = asyncio.ensure_future(anext(stream))
+    assert await waits(following)
+    outgoing.broadcast(whole(3, fragment=1))
+    outgoing.taken(count)
+    outgoing.close()
+    rest = [await following, *[message async for message in stream]]
+    assert described(rest[-1]) == "whole 1@3"
+    assert {described(message) for message in rest[:-1]} == {"whole 0@1"}
+
+
+async def test_a_learner_that_does_not_acknowledge_gets_everything_at_once_and_no_acknowledgement() -> None:
+    outgoing = Outgoing()
+    outgoing.broadcast(whole(1, value=memoryview(bytes(2 * FIRST_BYTES))))
+    outgoing.took(ACKNOWLEDGED_BYTES)
+    assert set(await sent(outgoing)) == {"whole 0@1"}

@@ -1,0 +1,159 @@
+"""How much of its chunks one end of a stream may have under way: sent, and not yet acknowledged by the other end.
+
+What gRPC and the kernel hold cannot be taken back. The sender therefore keeps the rest, and may still send something newer. The window is
+
+    rate * (round trip + QUEUE_SECONDS)
+
+so a narrow link keeps a queue of QUEUE_SECONDS, and a link that could carry more gets more in every round trip. Times are arguments, in
+seconds on one clock that never goes back.
+
+See docs/decisions/0156-window-of-chunks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from diloco.protocol.framing import MOST_CHUNK_BYTES, FramingError
+from diloco.wording import plural
+
+QUEUE_SECONDS = 0.1
+"""How long a chunk waits on a link that carries no more: long enough that a busy process at either end does not leave the link idle."""
+LEAST_BYTES, FIRST_BYTES, MOST_BYTES = 64 << 10, 512 << 10, 8 << 20
+"""Of the window: at least, before anything was measured, and at most."""
+CHUNKS = 4
+"""Chunks in a full window: while one is acknowledged, the others are on their way."""
+ACKNOWLEDGED_BYTES = 16 << 10
+"""The receiver acknowledges so many bytes at a time. Small payloads cost less than one acknowledgement each."""
+RATE_SECONDS = 1.0
+"""The rate is the largest that was measured in this time."""
+PROBE_SECONDS = 10.0
+"""So often the round trip is measured, with a small chunk that is alone on its way. If need be the link runs empty for it."""
+ROUND_TRIPS = 2
+"""The round trip is the shortest of so many last ones: one may come while a process is busy."""
+
+
+class Receipts:
+    """What the receiver of chunks acknowledges."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._told = 0
+
+    def take(self, count: int) -> None:
+        """`count` bytes of a chunk's data have come."""
+        self._taken += count
+
+    @property
+    def due(self) -> bool:
+        """It is time to acknowledge."""
+        return self._taken - self._told >= ACKNOWLEDGED_BYTES
+
+    def tell(self) -> int:
+        """All bytes that have come on this stream, to be sent as `Taken`."""
+        self._told = self._taken
+        return self._taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A chunk on its way."""
+
+    end: int
+    """Bytes sent with it."""
+    at: float
+    probe: bool
+    """It measures the round trip."""
+    taken: int
+    since: float
+    """Bytes acknowledged when it was sent, and when these were: the rate is measured from there. If it was alone: from itself."""
+
+
+class Window:
+    """What the sender of chunks may have under way. Open without limit until the other end is known to acknowledge."""
+
+    def __init__(self) -> None:
+        self._limit: float = math.inf
+        self._sent = 0
+        self._taken = 0
+        self._mark = (0, 0.0)
+        """The last point from which a rate can be measured: (bytes acknowledged, when)."""
+        self._way: deque[_Sent] = deque()
+        self._rates: deque[tuple[float, float]] = deque()
+        """(when, bytes per second)."""
+        self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS)
+        self._probe_at = math.inf
+        """When to measure the round trip again."""
+
+    def limit(self) -> None:
+        """The other end acknowledges. Called before the first chunk is sent."""
+        self._limit, self._probe_at = FIRST_BYTES, -math.inf
+
+    @property
+    def under_way(self) -> int:
+        """Bytes."""
+        return self._sent - self._taken
+
+    @property
+    def bytes(self) -> float:
+        """How many may be under way."""
+        return self._limit
+
+    def is_open(self, now: float) -> bool:
+        """Whether the next chunk may be sent."""
+        return self._is_empty or (self.under_way < self._limit and now < self._probe_at)
+
+    def chunk_bytes(self, now: float) -> int:
+        """The most that the next chunk may carry."""
+        if now >= self._probe_at:
+            return ACKNOWLEDGED_BYTES
+        return int(min(MOST_CHUNK_BYTES, max(ACKNOWLEDGED_BYTES, self._limit / CHUNKS)))
+
+    def sent(self, count: int, now: float) -> int:
+        """A chunk with `count` bytes of data is sent. The bytes sent so far, with it."""
+        if self._is_empty:
+            self._mark = (self._sent, now)
+        self._sent += count
+        # Nothing is measured by what is too small to be acknowledged on its own.
+        if self._limit != math.inf and count >= ACKNOWLEDGED_BYTES:
+            probe = now >= self._probe_at
+            self._way.append(_Sent(self._sent, now, probe, *self._mark))
+            if probe:
+                self._probe_at = now + PROBE_SECONDS
+        return self._sent
+
+    def has_arrived(self, end: int) -> bool:
+        """Whether what ended at `end` bytes is there, as far as the receiver says so."""
+        return self._taken + ACKNOWLEDGED_BYTES > end
+
+    def taken(self, total: int, now: float) -> None:
+        """The receiver has taken `total` bytes of this stream. Raises FramingError if that cannot be."""
+        if not self._taken <= total <= self._sent:
+            raise FramingError(f"the peer acknowledges {plural(total, 'byte')} of {self._sent} after it has acknowledged {self._taken}")
+        self._taken = total
+        self._mark = (total, now)
+        newest = None
+        while self._way and self._way[0].end <= total:
+            newest = self._way.popleft()
+            if newest.probe:
+                self._round_trips.append(now - newest.at)
+        if newest is not None and now > newest.since and self._round_trips:
+            self._measured((total - newest.taken) / (now - newest.since), now - newest.at, now)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Nothing is under way, but for what the receiver does not acknowledge yet."""
+        return self.under_way < ACKNOWLEDGED_BYTES
+
+    def _measured(self, rate: float, waited: float, now: float) -> None:
+        """A rate counts if it is larger than those before, or if the chunk had to wait: then it is what the link carries, and not what this
+        end had to send."""
+        round_trip = min(self._round_trips)
+        if rate > max((one for _, one in self._rates), default=0.0) or waited > round_trip + QUEUE_SECONDS / 2:
+            self._rates.append((now, rate))
+        while self._rates[0][0] < now - RATE_SECONDS and len(self._rates) > 1:
+            self._rates.popleft()
+        largest = max(one for _, one in self._rates)
+        self._limit = min(max(LEAST_BYTES, largest * (round_trip + QUEUE_SECONDS)), MOST_BYTES)

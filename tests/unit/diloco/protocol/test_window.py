@@ -1,0 +1,177 @@
+"""What the sender of chunks may have under way, on simulated links."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+import pytest
+from diloco.protocol.framing import FramingError
+from diloco.protocol.window import (
+    ACKNOWLEDGED_BYTES,
+    CHUNKS,
+    FIRST_BYTES,
+    LEAST_BYTES,
+    MOST_BYTES,
+    PROBE_SECONDS,
+    QUEUE_SECONDS,
+    Receipts,
+    Window,
+)
+
+MIB = 1 << 20
+
+
+class Link:
+    """A sender that always has something to send, on a link with a rate (bytes per second) and a round trip (seconds)."""
+
+    def __init__(self, rate: float, round_trip: float) -> None:
+        self.rate, self.round_trip = rate, round_trip
+        self.now = 0.0
+        self.window, self.receipts = Window(), Receipts()
+        self.window.limit()
+        self.delivered = 0
+        self.longest_wait = 0.0
+        """From sending a chunk to its acknowledgement, since this was set to 0."""
+        self._free_at = 0.0
+        self._coming: list[tuple[float, int, float, int]] = []
+        self._order = itertools.count()
+
+    def run(self, seconds: float) -> Link:
+        until = self.now + seconds
+        while self.now < until:
+            while self.window.is_open(self.now):
+                self._send()
+            self.now, _, sent_at, count = heapq.heappop(self._coming)
+            self.delivered += count
+            self.longest_wait = max(self.longest_wait, self.now - sent_at)
+            self.receipts.take(count)
+            if self.receipts.due:
+                self.window.taken(self.receipts.tell(), self.now)
+        return self
+
+    def _send(self) -> None:
+        count = self.window.chunk_bytes(self.now)
+        self.window.sent(count, self.now)
+        self._free_at = max(self._free_at, self.now) + count / self.rate
+        heapq.heappush(self._coming, (self._free_at + self.round_trip, next(self._order), self.now, count))
+
+
+# --- links --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("round_trip", [0.0005, 0.02, 0.1])
+@pytest.mark.parametrize("rate", [1 * MIB, 10 * MIB, 30 * MIB])
+def test_a_busy_link_carries_all_it_can_and_chunks_wait_a_short_time_only(rate: float, round_trip: float) -> None:
+    link = Link(rate, round_trip).run(2.0)
+    link.longest_wait = 0.0
+    before = link.delivered
+    link.run(10.0)
+    assert link.delivered - before >= 0.98 * 10.0 * rate
+    # The round trip is measured with a small chunk, which takes some time itself. What is under way may be a window and a chunk.
+    measured = round_trip + ACKNOWLEDGED_BYTES / rate
+    window = max(LEAST_BYTES, rate * (measured + QUEUE_SECONDS))
+    assert link.longest_wait <= round_trip + (1 + 1 / CHUNKS) * window / rate + 1e-6
+
+
+def test_the_window_of_a_fast_link_grows_within_a_few_round_trips() -> None:
+    # From the first window it at least doubles in each: (0.05 + 0.1) / 0.05 = 3 times as much; log(16) / log(3) = 2.5 round trips.
+    link = Link(1024 * MIB, 0.05).run(4 * 0.05)
+    assert link.window.bytes == MOST_BYTES
+
+
+def test_a_link_that_becomes_slower_gets_a_smaller_window() -> None:
+    link = Link(50 * MIB, 0.01).run(3.0)
+    link.rate = 2 * MIB
+    link.run(8.0)
+    link.longest_wait = 0.0
+    link.run(2.0)
+    assert link.longest_wait <= 0.3
+    assert link.window.bytes < MIB / 2
+
+
+def test_a_link_that_becomes_longer_while_it_is_busy_does_not_lose_its_rate() -> None:
+    """With the round trip of before, each window would be measured as less than the last one, down to the smallest."""
+    link = Link(10 * MIB, 0.01).run(5.0)
+    link.round_trip = 0.4
+    link.run(5 * PROBE_SECONDS)
+    before = link.delivered
+    link.run(10.0)
+    assert link.delivered - before >= 0.9 * 10 * 10 * MIB
+
+
+def test_a_pause_of_the_sender_says_nothing_about_the_link() -> None:
+    window, now = Window(), 0.0
+    window.limit()
+    total = 0
+    for _ in range(50):
+        total = window.sent(FIRST_BYTES // CHUNKS, now)
+        window.taken(total, now + 0.001)
+        now += 0.01
+    wide = window.bytes
+    for _ in range(50):
+        total = window.sent(ACKNOWLEDGED_BYTES, now)
+        window.taken(total, now + 0.001)
+        now += 1.0
+    assert window.bytes == wide > FIRST_BYTES
+
+
+def test_payloads_smaller_than_an_acknowledgement_measure_nothing() -> None:
+    window, receipts = Window(), Receipts()
+    window.limit()
+    for step in range(100):
+        assert window.is_open(step)
+        window.sent(ACKNOWLEDGED_BYTES // 3, step)
+        receipts.take(ACKNOWLEDGED_BYTES // 3)
+        if receipts.due:
+            window.taken(receipts.tell(), step + 0.001)
+    assert window.bytes == FIRST_BYTES
+
+
+# --- acknowledgements ---------------------------------------------------------------------------------------------------
+
+
+def test_the_window_is_open_for_a_peer_that_does_not_acknowledge() -> None:
+    window = Window()
+    window.sent(1 << 40, 0.0)
+    assert window.is_open(0.0)
+
+
+def test_the_window_closes_when_it_is_full_and_opens_with_an_acknowledgement() -> None:
+    window = Window()
+    window.limit()
+    window.sent(FIRST_BYTES - 1, 0.0)
+    assert window.is_open(0.0)
+    window.sent(1, 0.0)
+    assert not window.is_open(0.0)
+    window.taken(ACKNOWLEDGED_BYTES, 0.1)
+    assert window.is_open(0.1)
+
+
+@pytest.mark.parametrize("total", [101, 49])
+def test_a_peer_can_acknowledge_neither_what_was_not_sent_nor_less_than_before(total: int) -> None:
+    window = Window()
+    window.sent(100, 0.0)
+    window.taken(50, 0.0)
+    with pytest.raises(FramingError, match=f"acknowledges {total} bytes of 100 after it has acknowledged 50"):
+        window.taken(total, 0.0)
+
+
+def test_what_has_arrived_is_known_but_for_the_last_bytes_that_are_not_acknowledged_yet() -> None:
+    window = Window()
+    end = window.sent(MIB, 0.0)
+    window.taken(MIB - ACKNOWLEDGED_BYTES, 0.0)
+    assert not window.has_arrived(end)
+    window.taken(MIB - ACKNOWLEDGED_BYTES + 1, 0.0)
+    assert window.has_arrived(end)
+
+
+def test_the_receiver_acknowledges_all_at_once() -> None:
+    receipts = Receipts()
+    receipts.take(ACKNOWLEDGED_BYTES - 1)
+    assert not receipts.due
+    receipts.take(1)
+    receipts.take(5)
+    assert receipts.due
+    assert receipts.tell() == ACKNOWLEDGED_BYTES + 5
+    assert not receipts.due
