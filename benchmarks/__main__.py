@@ -46,6 +46,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
     "bytes-per-step": Benchmark("benchmarks.bytes_per_step", ("bytes-per-step-None", "bytes-per-step-BFloat16", "bytes-per-step-Int4")),
+    "island-bytes": Benchmark("benchmarks.island_bytes", ("island-bytes",)),
     "pause": Benchmark("benchmarks.pause", ("pause-memory", "pause-writes")),
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
     "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import grpc
 import numpy as np
 from builders.chunks import chunk_of, data_chunk
-from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, weights
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, weights
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
@@ -18,12 +19,21 @@ from diloco.protocol.framing import Assembler, Transfer, split
 from diloco.protocol.tls import TlsFiles
 
 
+class Reachable(Protocol):
+    """A syncer, or where a link to it begins."""
+
+    @property
+    def place(self) -> Place: ...
+    @property
+    def address(self) -> str: ...
+
+
 class RawLearner:
     """One stream, by hand. Replies are read one by one; every read fails after WAIT_TIMEOUT."""
 
     def __init__(
         self,
-        syncer: LocalSyncer,
+        syncer: Reachable,
         arrays: Mapping[str, np.ndarray] | None = None,
         fragments: int = 2,
         *,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from builders.exchange import LocalSyncer
-from builders.raw_learner import RawLearner
+from builders.raw_learner import RawLearner, Reachable
 from diloco.algorithm.codec import Coding, encode, value_of
 from diloco.algorithm.cut import value_of_cut
 from diloco.algorithm.fragments import pack
@@ -73,7 +72,7 @@ def grid(layout: Layout) -> Owned:
 class RawUnit:
     """A unit of as many ranks as its sharding has; None: one process that knows nothing of ranks."""
 
-    def __init__(self, syncer: LocalSyncer, sharding: Sharding | None, unit: str, *, fragments: int = 2, arrays: object = None) -> None:
+    def __init__(self, syncer: Reachable, sharding: Sharding | None, unit: str, *, fragments: int = 2, arrays: object = None) -> None:
         self.syncer, self.unit = syncer, unit
         self._arrays, self._fragments = arrays, fragments
         self.leader = self._stream()
@@ -197,3 +196,21 @@ class RawUnit:
         for rank in range(self.ranks):
             self.portions[rank][p].place(self.held[rank][p][1], together)
         return together
+
+    def trained(self, pull: Pull) -> Floats:
+        """What the unit has made of a fragment: the same for every sharding."""
+        noise = np.random.default_rng([*self.unit.encode(), pull.fragment, pull.t]).standard_normal(self.fragments[pull.fragment].size)
+        moved: Floats = (self.value(pull.fragment) + 0.01 * noise).astype(np.float32)
+        return moved
+
+
+def a_round(units: Sequence[RawUnit], number: int, coding: Coding) -> Pull:
+    """All units take local step `number`, answer the pull, and adopt the merge."""
+    for unit in units:
+        unit.step(number)
+    pulls = [unit.pulled() for unit in units]
+    for unit, pull in zip(units, pulls, strict=True):
+        unit.push_all(pull, unit.trained(pull), coding)
+    for unit in units:
+        unit.receive()
+    return pulls[0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until, weights
 from builders.raw_learner import RawLearner
-from builders.raw_unit import Floats, RawUnit, Sharding, columns, dealt, grid, rows
+from builders.raw_unit import RawUnit, Sharding, a_round, columns, dealt, grid, rows
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, whole
@@ -45,25 +45,6 @@ def a_job(path: Path, shardings: Sequence[Sharding | None], compression: str = "
         for unit in units[1:]:
             unit.join().receive(count=2)
         yield syncer, units
-
-
-def trained(unit: RawUnit, pull: Pull) -> Floats:
-    """What the unit has made of a fragment: the same for every sharding."""
-    noise = np.random.default_rng([*unit.unit.encode(), pull.fragment, pull.t]).standard_normal(unit.fragments[pull.fragment].size)
-    moved: Floats = (unit.value(pull.fragment) + 0.01 * noise).astype(np.float32)
-    return moved
-
-
-def a_round(units: Sequence[RawUnit], number: int, coding: Coding) -> Pull:
-    """All units take a local step, answer the pull, and adopt the merge."""
-    for unit in units:
-        unit.step(number)
-    pulls = [unit.pulled() for unit in units]
-    for unit, pull in zip(units, pulls, strict=True):
-        unit.push_all(pull, trained(unit, pull), coding)
-    for unit in units:
-        unit.receive()
-    return pulls[0]
 
 
 def merged(syncer: LocalSyncer) -> list[bytes]:
@@ -122,11 +103,11 @@ def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path
             unit.step(1)
         pull = one.pulled()
         four.pulled()
-        one.push_all(pull, trained(one, pull), Coding.BFLOAT16_DELTA)
+        one.push_all(pull, one.trained(pull), Coding.BFLOAT16_DELTA)
         for rank in range(3):
-            four.push(rank, pull, trained(four, pull), Coding.BFLOAT16_DELTA)
+            four.push(rank, pull, four.trained(pull), Coding.BFLOAT16_DELTA)
         until(lambda: contributions(syncer, "u-0") == 0 and gathered(syncer, "u-1") == 3, "three portions")
-        four.push(3, pull, trained(four, pull), Coding.BFLOAT16_DELTA)
+        four.push(3, pull, four.trained(pull), Coding.BFLOAT16_DELTA)
         four.receive()
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 1)
 
@@ -160,7 +141,7 @@ def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts
         pull = one.pulled()
         four.pulled()
         for rank in range(3):
-            four.push(rank, pull, trained(four, pull), Coding.FLOAT32)
+            four.push(rank, pull, four.trained(pull), Coding.FLOAT32)
         until(lambda: gathered(syncer, "u-1") == 3, "three portions")
         four.reopen(2)
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
@@ -169,8 +150,8 @@ def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts
         welcome = four.join_rank(2, incarnation=incarnation, versions=[0, 0])
         assert welcome.resumed, "it holds what it held"
         for rank in (2, 3):
-            four.push(rank, pull, trained(four, pull), Coding.FLOAT32)
-        one.push_all(pull, trained(one, pull), Coding.FLOAT32)
+            four.push(rank, pull, four.trained(pull), Coding.FLOAT32)
+        one.push_all(pull, one.trained(pull), Coding.FLOAT32)
         for unit in units:
             unit.receive()
             assert unit.value(pull.fragment).tobytes() == merged(syncer)[pull.fragment]
@@ -213,12 +194,12 @@ def test_an_answer_that_is_not_whole_when_its_exchange_closes_is_forgotten_and_r
         two.join().receive(count=2)
         two.step(1)
         pull = two.pulled()
-        two.push(0, pull, trained(two, pull), Coding.FLOAT32)
+        two.push(0, pull, two.trained(pull), Coding.FLOAT32)
         until(lambda: gathered(syncer, "u-1") == 1, "the portion")
         until(lambda: syncer.report().t >= pull.t + 2 or one_more_step(one), "the exchange to close without it")
         assert gathered(syncer, "u-1") == 0
         for rank in range(2):
-            two.push(rank, pull, trained(two, pull), Coding.FLOAT32)
+            two.push(rank, pull, two.trained(pull), Coding.FLOAT32)
         until(lambda: refused(syncer, "u-1") == {"StaleRound": 1}, "the refusal")
         two.step(2)
         until(lambda: (syncer.unit("u-1") or UnitReport()).local_step == 2, "the unit to go on")
@@ -406,8 +387,8 @@ def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
 def test_ranks_that_disagree_on_the_counters_end_their_unit(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (_, units):
         pull, two = a_pull(units), units[1]
-        two.push(0, pull, trained(two, pull), Coding.FLOAT32)
-        two.push(1, pull, trained(two, pull), Coding.FLOAT32, tokens=4)
+        two.push(0, pull, two.trained(pull), Coding.FLOAT32)
+        two.push(1, pull, two.trained(pull), Coding.FLOAT32, tokens=4)
         said = two.leader.hear("refused").refused
         assert said.code == Refused.PROTOCOL
         assert "the ranks disagree on fragment" in said.message
@@ -416,14 +397,14 @@ def test_ranks_that_disagree_on_the_counters_end_their_unit(tmp_path: Path) -> N
 def test_a_portion_with_nan_spoils_the_whole_contribution_and_ends_the_unit(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (syncer, units):
         pull, (one, two) = a_pull(units), units
-        two.push(0, pull, trained(two, pull), Coding.FLOAT32)
+        two.push(0, pull, two.trained(pull), Coding.FLOAT32)
         header = Chunk(
             kind=Chunk.PUSH, fragment=pull.fragment, t=pull.t, coding=Chunk.FLOAT32, steps=1, tokens=8, tokens_done=8, steps_done=1
         )
         size = two.portions[1][pull.fragment].size
         two.streams[1].transfer(header, np.full(size, np.nan, np.float32).tobytes())
         assert two.streams[1].hear("refused").refused.code == Refused.NONFINITE
-        one.push_all(pull, trained(one, pull), Coding.FLOAT32)
+        one.push_all(pull, one.trained(pull), Coding.FLOAT32)
         one.receive()
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 0)
 
@@ -436,7 +417,7 @@ def test_portions_that_were_not_asked_for_or_come_twice_or_too_late_are_one_refu
             four.push(rank, Pull(fragment=0, t=9), theta, Coding.FLOAT32, tokens_done=8, steps_done=1)
         until(lambda: refused(syncer, "u-0") == {"NotAsked": 1}, "the refusal")
         pull = a_pull(units)
-        moved = trained(four, pull)
+        moved = four.trained(pull)
         four.push(1, pull, moved, Coding.FLOAT32)
         four.push(1, pull, moved, Coding.FLOAT32)
         until(lambda: refused(syncer, "u-0") == {"NotAsked": 1, "Duplicate": 1}, "the refusal")
