@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
 from diloco.syncer.exchange import INLINE_ELEMENTS
+from diloco.syncer.peer import PushOffered
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""
@@ -383,6 +385,23 @@ def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
         seeded(raw).transfer(*push(raw, 0, 77))
         until(lambda: counted(syncer, "NotAsked"), "the refusal")
+
+
+def test_an_answer_whose_stream_ended_before_it_was_judged_harms_nobody(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
+        header, _ = push(seeded(raw), 0, 77)
+        engine = syncer.syncer.engine
+
+        def offer_and_cancel() -> None:
+            """As a stream's reader that is cancelled while it waits."""
+            ((peer, _),) = engine._peers.joined()
+            offered = PushOffered(peer, header, asyncio.get_running_loop().create_future())
+            engine.submit(offered)
+            offered.admitted.cancel()
+
+        syncer.call(offer_and_cancel)
+        until(lambda: counted(syncer, "NotAsked"), "the refusal")
+        raw.want(1).hear("work")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, whole
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, PieceMap, Pull, Refused, UnitReport, WorkWanted
 from diloco.protocol.piece_maps import piece_maps
+from diloco.syncer.exchange import INLINE_ELEMENTS
+from diloco.syncer.outgoing import INLINE_BYTES
 
 SHARDINGS: dict[str, Sharding | None] = {
     "one process": None,
@@ -94,6 +96,20 @@ def test_a_unit_of_many_ranks_moves_as_many_bytes_as_one_process(tmp_path: Path,
     # Pieces meet at multiples of 256 here, so that no scale of int4 goes to two ranks: the very same bytes.
     assert {(unit.pushed, unit.received) for unit in units} == {(units[0].pushed, units[0].received)}
     assert units[0].pushed > 0
+
+
+def test_large_portions_are_cut_and_decoded_beside_the_event_loop(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path, 2)) as syncer, contextlib.ExitStack() as streams:
+        arrays = {name: np.zeros((700, 512), np.float32) for name in ("w0", "w1")}  # 1.4 MiB each
+        assert arrays["w0"].size > INLINE_ELEMENTS
+        assert arrays["w0"].nbytes > INLINE_BYTES
+        units = [streams.enter_context(RawUnit(syncer, x, f"u-{i}", arrays=arrays)) for i, x in enumerate((None, rows(3)))]
+        units[0].join().seed()
+        until(lambda: syncer.report().seeded, "the seed")
+        units[1].join().receive(count=2)
+        for number in range(1, 3):
+            pull = a_round(units, number, Coding.FLOAT32)
+            assert [unit.value(pull.fragment).tobytes() for unit in units] == [merged(syncer)[pull.fragment]] * 2
 
 
 def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path: Path) -> None:
