@@ -99,8 +99,8 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert conditions["Complete"] == "True"
     units = {unit["name"]: unit for unit in job["units"]}
     assert set(units) == {"v5p-0", "v6e-0", "h100-0", "h100-1"}
-    # Not by tokens: they count once all fragments have merged them, and the killed unit has few outer steps before and after.
-    assert all(unit["weight"] > 0 for unit in units.values()), f"every unit took part: {units}"
+    # Tokens count once every fragment has merged them: each unit was in 24 exchanges in a row at least, however slow its steps are.
+    assert all(unit["weight"] > 0 and unit["tokens"] > 0 for unit in units.values()), f"every unit took part: {units}"
     assert sum(unit["tokens"] for unit in units.values()) == job["progress"]["tokens"] > 0
     assert units["h100-1"]["restarts"] == 1
     assert units["h100-1"]["recoverSeconds"] > 0
