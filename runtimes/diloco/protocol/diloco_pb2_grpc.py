@@ -51,7 +51,7 @@ class SyncerServicer:
 
     def Exchange(self, request_iterator, context):
         """One stream per learner unit, from join to leave. FIFO in both directions. A unit of several processes (ranks) has one for each: that
-        of rank 0, its leader, joins and leaves for the unit and has all control messages; the others carry chunks only. Their portions of a
+        of rank 0, its leader, joins and leaves for the unit and has all control messages; the others carry chunks and Taken. Their portions of a
         fragment are one transfer each, as if each portion were a fragment. A contribution counts when those of all ranks are there.
         When the leader's stream ends, the syncer ends those of its ranks.
         """
