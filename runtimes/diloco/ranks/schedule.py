@@ -1,0 +1,167 @@
+"""How the leader of a unit decides a few steps ahead what all ranks do. Pure.
+
+The leader plans, as a unit of one process does (`unit_plan`), but for the boundary after the last step that it has released, and releases
+the steps up to there. So a follower has an order before it comes to its boundary, and waits only when it has overtaken the leader.
+
+See docs/decisions/0160-ranks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from diloco.learner.inbox import Finished, InboxEvent, PullWanted, Received, Welcomed
+from diloco.learner.store import Ready
+from diloco.learner.unit_plan import UnitPlan, UnitState, Work
+from diloco.ranks.arrivals import Arrivals, Dropped
+from diloco.ranks.counts import Counted, Counts
+from diloco.ranks.orders import LAST, Action, Adopt, Begin, Drain, Finish, Order, Quit, ReadOut, Release, Seed, Version
+from diloco.ranks.samples import Ranges
+
+type Plan = Callable[[UnitState, Sequence[InboxEvent]], tuple[UnitPlan, UnitState]]
+"""`unit_plan.plan_boundary` of this model."""
+
+LATENCY = 0.05
+"""What an order may take to reach a rank, seconds: the network takes a millisecond, a busy process the rest."""
+MOST_AHEAD = 8
+
+
+def ahead(step_seconds: float) -> int:
+    """Steps that the leader releases beyond its next: as many as an order needs, one at least. `step_seconds`: of one step, 0: unknown."""
+    return min(MOST_AHEAD, max(1, math.ceil(LATENCY / step_seconds))) if step_seconds > 0 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the leader says to the others after a boundary."""
+
+    orders: tuple[Order, ...]
+    """For all ranks, itself included."""
+    dropped: tuple[Dropped, ...]
+    counted: tuple[Counted, ...]
+    work: Work
+    """For the leader's own leases; they are taken before steps are released."""
+
+
+class Schedule:
+    """The orders of one unit."""
+
+    def __init__(self, state: UnitState, owners: Sequence[Collection[int]], counting: Sequence[int], plan: Plan) -> None:
+        """`state`: of a new unit. `owners`: for each fragment the ranks that own a part of it. `counting`: the ranks whose tokens count:
+        of those that train the same samples only one."""
+        self._state = state
+        self._plan = plan
+        self._arrivals = Arrivals(owners)
+        self._counts = Counts(len(counting), len(owners))
+        self._counting = {rank: index for index, rank in enumerate(counting)}
+        self._ripe: dict[int, Version] = {}
+        """What all ranks have, and the plan has not adopted yet."""
+        self.ordered: dict[int, Version] = {}
+        """The version of each fragment whose adoption was ordered last."""
+        self._pulls: dict[int, PullWanted] = {}
+        """What the syncer wants of fragments that the unit adopts first."""
+        self._finished: Finished | None = None
+        self._drain = False
+        self._begun = False
+        self.closed = False
+        """Nothing more is ordered."""
+
+    @property
+    def state(self) -> UnitState:
+        """Of the unit when all that was ordered is done, but for its tokens."""
+        return self._state
+
+    @property
+    def counts(self) -> Counts:
+        """The tokens that the ranks said."""
+        return self._counts
+
+    def told(self, rank: int, fragment: int, version: Version) -> None:
+        """A rank, the leader included, has received its part of this version."""
+        self._arrivals.told(rank, fragment, version)
+
+    def stepped(self, rank: int, tokens: int) -> None:
+        """A rank, the leader included, has done its next local step."""
+        if rank in self._counting:
+            self._counts.stepped(self._counting[rank], tokens)
+
+    def drain(self) -> None:
+        """A rank was told to drain: all drain after the last step that is released."""
+        self._drain = True
+
+    def boundary(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> Said:
+        """Decide at a boundary of the leader. `events`: what the syncer said to the leader; received values count once `told`. `waiting`:
+        fragments of which the leader has received a value whose adoption is not ordered yet (`Shelf.waiting(ordered)`)."""
+        ripe, dropped = self._arrivals.settle()
+        self._ripe |= dict(ripe)
+        heard: list[InboxEvent] = [Received(fragment, version.t, Ready((), ())) for fragment, version in ripe]
+        heard += self._without_those_that_wait(events, waiting)
+        if self._finished is not None and not waiting:
+            heard.append(self._finished)
+        actions, work = ([], Work()) if self.closed else self._decide(heard)
+        step = self._state.step
+        return Said(tuple(Order(step, action) for action in actions), tuple(dropped), tuple(self._counts.ready()), work)
+
+    def release(self, step: int, ahead: int, take: Callable[[], Ranges | None]) -> list[Order]:
+        """Release steps while the leader is at the boundary after local step `step`: its next one and `ahead` more. `take`: the samples of
+        one batch of the unit, an empty tuple if the program feeds itself; None: there are none now."""
+        orders: list[Order] = []
+        while self._begun and not self.closed and self._state.step < step + 1 + ahead:
+            samples = take()
+            if samples is None:
+                break
+            orders.append(Order(self._state.step, Release(samples)))
+            self._state = self._state.take_batch(sum(end - start for start, end in samples)).count(0)
+        return orders
+
+    def _without_those_that_wait(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> list[InboxEvent]:
+        """What the plan gets now. A fragment is read out after the adoption of what came before the pull, and the job is finished after
+        all adoptions."""
+        heard: list[InboxEvent] = []
+        for event in events:
+            match event:
+                case Received():
+                    pass
+                case Finished():
+                    self._finished = event
+                case PullWanted():
+                    self._pulls[event.fragment] = event
+                case Welcomed():
+                    self._pulls.clear()
+                    heard.append(event)
+                case _:
+                    heard.append(event)
+        free = self._pulls.keys() - set(waiting) - self._ripe.keys()
+        return heard + [self._pulls.pop(fragment) for fragment in sorted(free)]
+
+    def _decide(self, heard: Sequence[InboxEvent]) -> tuple[list[Action], Work]:
+        before = self._state
+        plan, state = self._plan(before, heard)
+        if state.generation != before.generation:
+            self._counts.began(plan.step)
+            for fragment in range(len(state.fragment_steps)):
+                self._counts.adopted(fragment, plan.step)
+        actions: list[Action] = []
+        for read in plan.reads:
+            self._counts.read(read.fragment, read.t, plan.step, state.samples_done, state.steps_done)
+            actions.append(ReadOut(read.fragment, read.t))
+        for adoption in plan.adoptions:
+            self._counts.adopted(adoption.fragment, plan.step)
+            version = self.ordered[adoption.fragment] = self._ripe.pop(adoption.fragment)
+            actions.append(Adopt(adoption.fragment, version))
+        if plan.seed:
+            actions.append(Seed())
+        if not self._begun and not state.missing:
+            self._begun = True
+            actions.append(Begin())
+        if plan.refused is not None:
+            actions.append(Quit(plan.refused.status, plan.refused.message))
+        elif plan.finish:
+            actions.append(Finish())
+        elif self._drain:
+            actions.append(Drain())
+        self.closed = bool(actions) and isinstance(actions[-1], LAST)
+        self._state = state
+        return actions, plan.work

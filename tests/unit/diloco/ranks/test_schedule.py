@@ -1,0 +1,200 @@
+"""The orders of a unit under any interleaving of ranks, messages and values."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
+from diloco.contract import Exit
+from diloco.learner.inbox import PullWanted, RefusedForGood
+from diloco.ranks.counts import Counted, Counts
+from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
+from diloco.ranks.samples import own, to_ranges
+from diloco.ranks.schedule import MOST_AHEAD, ahead
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+units = st.builds(
+    lambda ranks, fragments, steps, ahead, bare: SimulatedUnit(
+        ranks, fragments, steps, ahead=ahead, bare=frozenset((rank, fragment) for rank, fragment in bare if 0 < rank < ranks)
+    ),
+    st.integers(2, 4),
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.integers(1, 4),
+    st.sets(st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=3),
+)
+chances = st.integers(0, 1 << 32).map(Random)
+
+
+@settings(max_examples=150, deadline=None)
+@given(units, chances, st.sets(st.integers(0, 400), max_size=3))
+def test_all_ranks_do_the_same_at_the_same_steps_and_none_waits_for_ever(unit: SimulatedUnit, chance: Random, restarts: set[int]) -> None:
+    """Also when the syncer restarts after so many events."""
+
+    def restart(done: int) -> None:
+        if done in restarts and unit.t < unit.steps:
+            unit.syncer_restarts()
+
+    unit.run(chance, meanwhile=restart)
+    first = unit.ranks[0].done
+    assert all(rank.done == first for rank in unit.ranks)
+    assert first[-1][1] == Finish()
+    assert [step for step, action in first if isinstance(action, Release)] == list(range(unit.ranks[0].cursor.step))
+    adopted = {action.fragment: action.version for _, action in first if isinstance(action, Adopt)}
+    assert adopted == unit.newest, "the last version of each fragment was adopted before the end"
+
+
+@settings(max_examples=100, deadline=None)
+@given(units, chances)
+def test_a_push_counts_the_tokens_of_all_ranks_since_the_adoption(unit: SimulatedUnit, chance: Random) -> None:
+    unit.run(chance)
+    unit.settle()
+    adopted = dict.fromkeys(range(unit.fragments), 0)
+    expected: list[tuple[int, int, int, int, int, int]] = []
+    for step, action in unit.ranks[0].done:
+        if isinstance(action, Adopt):
+            adopted[action.fragment] = step
+        if isinstance(action, ReadOut):
+            since = range(adopted[action.fragment] + 1, step + 1)
+            total = sum(tokens(rank.rank, n) for rank in unit.ranks for n in since)
+            everything = sum(tokens(rank.rank, n) for rank in unit.ranks for n in range(1, step + 1))
+            expected.append((action.fragment, action.t, len(since), total, BATCH * step, everything))
+    found = [(x.fragment, x.t, x.steps, x.tokens, x.samples_done, x.tokens_done) for x in unit.counted]
+    assert found == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(units, chances, st.integers(0, 400), st.integers(0, 3))
+def test_a_rank_that_is_told_to_drain_drains_all_at_one_step(unit: SimulatedUnit, chance: Random, when: int, who: int) -> None:
+    rank = unit.ranks[who % len(unit.ranks)]
+
+    def sigterm(done: int) -> None:
+        if done == when:
+            unit._to_leader(rank, unit.schedule.drain)
+
+    unit.run(chance, meanwhile=sigterm)
+    first = unit.ranks[0].done
+    assert first[-1][1] in (Drain(), Finish())
+    assert all(other.done == first for other in unit.ranks)
+
+
+@pytest.mark.parametrize("steps_ahead", [1, 3])
+def test_no_rank_waits_while_messages_take_no_longer_than_the_steps_ahead(steps_ahead: int) -> None:
+    unit = SimulatedUnit(3, 2, 1000, ahead=steps_ahead)
+    for rank in unit.ranks:
+        while rank.stream:
+            unit.receive(rank)
+    for _ in range(30):
+        unit.lease()
+    in_lockstep(unit, 20)  # they begin
+    before = [rank.waited for rank in unit.ranks]
+    began = [rank.cursor.step for rank in unit.ranks]
+    for _ in range(4):
+        unit.syncer_steps()
+        in_lockstep(unit, 10, steps_ahead)
+    assert [rank.waited for rank in unit.ranks] == before
+    assert all(rank.cursor.step > step + 30 for rank, step in zip(unit.ranks, began, strict=True))
+
+
+def test_a_rank_that_has_no_new_value_keeps_it_from_being_adopted_and_delays_nobody() -> None:
+    unit = SimulatedUnit(2, 1, 1000)
+    for _ in range(30):
+        unit.lease()
+    for rank in unit.ranks:
+        unit.receive(rank)
+    in_lockstep(unit, 5)
+    unit.syncer_steps()
+    unit.receive(unit.ranks[0])
+    in_lockstep(unit, 20)
+    assert [action.version.t for _, action in unit.ranks[0].done if isinstance(action, Adopt)] == [0]
+    assert unit.ranks[1].cursor.step > 15
+    unit.receive(unit.ranks[1])
+    in_lockstep(unit, 5)
+    for rank in unit.ranks:
+        assert [action.version.t for _, action in rank.done if isinstance(action, Adopt)] == [0, 1]
+
+
+def test_a_refused_unit_ends_on_all_ranks() -> None:
+    unit = SimulatedUnit(2, 1, 10)
+    unit.inbox.append(RefusedForGood(Exit.REFUSED_FENCED, "a newer attempt exists"))
+    in_lockstep(unit, 3)
+    for rank in unit.ranks:
+        assert rank.done == [(0, Quit(Exit.REFUSED_FENCED, "a newer attempt exists"))]
+
+
+def test_a_pull_that_follows_a_value_waits_for_its_adoption() -> None:
+    unit = SimulatedUnit(2, 1, 1000)
+    for _ in range(10):
+        unit.lease()
+    for rank in unit.ranks:
+        unit.receive(rank)
+    in_lockstep(unit, 5)
+    unit.t = 1
+    unit.broadcast(0, 1)
+    unit.receive(unit.ranks[0])
+    unit.inbox.append(PullWanted(1, 0, 2))
+    in_lockstep(unit, 5)
+    assert not any(isinstance(action, ReadOut) for _, action in unit.ranks[0].done), "rank 1 has not got version 1 yet"
+    unit.receive(unit.ranks[1])
+    in_lockstep(unit, 5)
+    kinds = [type(action) for _, action in unit.ranks[1].done if isinstance(action, (Adopt, ReadOut))]
+    assert kinds == [Adopt, Adopt, ReadOut]
+
+
+# --- one rank's place in the orders -------------------------------------------------------------------------------------
+
+
+def test_a_step_begins_when_all_before_it_is_done() -> None:
+    cursor = Cursor()
+    adopt = Adopt(0, Version(0, 1))
+    assert (cursor.due(), cursor.released) == (None, False)
+    for order in (Order(0, Begin()), Order(0, Release()), Order(1, adopt), Order(1, Release(((0, 4),)))):
+        cursor.put(order)
+    assert (cursor.due(), cursor.due(), cursor.released) == (Begin(), None, True)
+    assert cursor.begin() == Release()
+    assert (cursor.released, cursor.due(), cursor.released) == (False, adopt, True)
+    assert cursor.begin() == Release(((0, 4),))
+    with pytest.raises(OrderError, match="local step 3 is not released"):
+        cursor.begin()
+
+
+def test_an_order_for_another_step_is_an_error() -> None:
+    cursor = Cursor()
+    cursor.put(Order(2, Begin()))
+    with pytest.raises(OrderError, match="after local step 2, and this rank is at 0"):
+        cursor.due()
+
+
+def test_counters_begin_anew_with_a_generation() -> None:
+    counts = Counts(2, 1)
+    for step in range(1, 5):
+        counts.stepped(0, step)
+        if step == 2:
+            counts.began(3)
+            counts.read(0, 7, 4, samples_done=2, steps_done=1)
+        counts.stepped(1, 10)
+    # Tokens of steps 1 to 4 are 11, 12, 13 and 14; the fragment was never adopted, and the generation has step 4 only.
+    assert counts.ready() == [Counted(0, 7, steps=4, tokens=50, samples_done=2, tokens_done=14, steps_done=1)]
+    assert counts.ready() == []
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_leader_goes_ahead_as_far_as_an_order_needs() -> None:
+    """An order takes 50 ms: of steps of 1 s one is enough, of 20 ms three are (ceil(50 / 20)), and never more than MOST_AHEAD."""
+    assert [ahead(seconds) for seconds in (0.0, 1.0, 0.02, 0.0001)] == [1, 1, 3, MOST_AHEAD]
+
+
+def test_the_ranks_train_the_units_batch_between_them() -> None:
+    numbers = np.array([4, 5, 6, 20, 21, 22, 23, 30], np.int64)
+    ranges = to_ranges(numbers)
+    assert ranges == ((4, 7), (20, 24), (30, 31))
+    assert [own(ranges, index, 4).tolist() for index in range(4)] == [[4, 5], [6, 20], [21, 22], [23, 30]]
+    assert to_ranges(np.empty(0, np.int64)) == ()
+    assert own((), 1, 2).tolist() == []
+    with pytest.raises(ValueError, match="8 samples cannot be dealt out to 3 ranks"):
+        own(ranges, 0, 3)
