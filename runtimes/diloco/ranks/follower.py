@@ -16,7 +16,7 @@ from diloco.contract import Exit
 from diloco.protocol.backoff import exponential
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.ranks.channel import TICK, Membership, SideChannel, end_process
-from diloco.ranks.liveness import Cause, Silence
+from diloco.ranks.liveness import SILENCE, Cause, Silence
 from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
 
@@ -37,21 +37,20 @@ class Follower(SideChannel):
         self._deadline = deadline
 
     async def _main(self) -> None:
-        stream = await self._connect()
-        if stream is None:
+        found = await self._connect()
+        if found is None:
             return
+        stream, message = found
         self._stream = stream
         self._silence = Silence(self._loop.time(), TICK)
         self._silence.heard(0)
-        stream.write(ToLeader(here=self._here).SerializeToString())
         watch = asyncio.create_task(self._watch(stream))
         why = ""
         try:
             async with asyncio.timeout_at(self._loop.time() + max(0.0, self._deadline - time.monotonic())):
-                message = FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
                 while not message.WhichOneof("message"):
-                    self._silence.heard(0)
                     message = FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+                    self._silence.heard(0)
         except (StreamError, DecodeError) as error:
             why = str(error)
         except TimeoutError:
@@ -63,18 +62,29 @@ class Follower(SideChannel):
         watch.cancel()
         await stream.close()
 
-    async def _connect(self) -> Stream | None:
+    async def _connect(self) -> tuple[Stream, FromLeader] | None:
+        """The connection, and the first message of a leader that has taken this rank. A leader that refuses its certificate only closes the
+        connection; a renewed one may be on its way."""
         failures = 0
         host, port = self._address
         while True:
             try:
-                return await Stream.connect(host, port, self._tls, self.me.identity)
+                return await self._introduce(await Stream.connect(host, port, self._tls, self.me.identity))
             except (StreamError, TlsError) as error:
                 failures += 1
                 if time.monotonic() > self._deadline:
                     self._lost(f"{self.me.name(self.me.rank)} found nobody at {host}:{port} ({error})")
                     return None
             await asyncio.sleep(exponential(_FIRST_DELAY, _LONGEST_DELAY, failures))
+
+    async def _introduce(self, stream: Stream) -> tuple[Stream, FromLeader]:
+        stream.write(ToLeader(here=self._here).SerializeToString())
+        try:
+            async with asyncio.timeout(SILENCE):
+                return stream, FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+        except (StreamError, DecodeError, TimeoutError) as error:
+            stream.cut()
+            raise StreamError(f"the leader did not take this rank: {error or 'no answer'}") from error
 
     async def _listen(self, stream: Stream) -> None:
         while not self._over:

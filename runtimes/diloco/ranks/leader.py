@@ -116,6 +116,7 @@ class Leader(SideChannel):
         self._heres[rank] = here
         self._streams[rank] = stream
         self._silence.heard(rank)
+        stream.write(b"")  # it is taken
         listening = self._loop.create_task(self._listen(rank, stream))
         listening.add_done_callback(lambda _: self._streams.pop(rank, None))
         self._all_there()

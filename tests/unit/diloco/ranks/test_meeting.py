@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from builders.exchange import WAIT_TIMEOUT, Place
+from builders.exchange import WAIT_TIMEOUT, Place, until
 from builders.rank_threads import LAYOUT, Unit
 from diloco.algorithm.pieces import Piece, deal
 from diloco.contract import Exit
@@ -160,16 +160,28 @@ def test_a_follower_does_not_take_a_stranger_for_its_leader(place: Place) -> Non
     stranger.leader.left()
 
 
-def test_a_certificate_that_is_renewed_while_the_unit_waits_is_taken(place: Place) -> None:
-    certificates = place.certificates
-    old = certificates.learner("u", 2)
-    folder = old.folder
-    unit = Unit(place, 2, TlsFiles(folder))
+def test_a_rank_whose_certificate_is_refused_comes_in_with_a_renewed_one(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    unit = Unit(place, 2)
+    files = place.certificates.learner("u", 2)
     meeting = unit.meets(unit.leader)
-    follower = unit.meets(unit.follower(1))
-    renewed = certificates.learner("u", 1)
+    follower = unit.meets(unit.follower(1, TlsFiles(files.folder)))
+    until(lambda: "was refused: the other end is" in caplog.text, "the leader to refuse it")
+    renewed = place.certificates.learner("u", 1)
     for name in ("identity.pem", "ca.crt"):
-        (renewed.folder / name).replace(folder / name)
+        (files.folder / f"{name}.new").write_bytes((renewed.folder / name).read_bytes())
+        (files.folder / f"{name}.new").replace(files.folder / name)
+    assert meeting.result(WAIT_TIMEOUT) == follower.result(WAIT_TIMEOUT)
+    unit.leader.left()
+
+
+def test_a_leader_takes_its_renewed_certificate_for_connections_to_come(place: Place) -> None:
+    unit = Unit(place, 2, TlsFiles(place.certificates.learner("u", 2).folder))
+    meeting = unit.meets(unit.leader)
+    follower = unit.meets(unit.follower(1, place.certificates.learner("u")))
+    renewed = place.certificates.learner("u", 1)
+    for name in ("identity.pem", "ca.crt"):
+        (unit.files.folder / f"{name}.new").write_bytes((renewed.folder / name).read_bytes())
+        (unit.files.folder / f"{name}.new").replace(unit.files.folder / name)
     assert meeting.result(WAIT_TIMEOUT) == follower.result(WAIT_TIMEOUT)
     unit.leader.left()
 
