@@ -18,7 +18,7 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
 from diloco_operator.local.control_plane import LocalControlPlane, LocalTiming
 from diloco_operator.local.kubelet import Kubelet, NodeFailure
-from diloco_operator.local.kubelet_context import KubeletContext, base_environment
+from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.nodes import NodeLifecycle
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.scheduler import Scheduler
@@ -130,7 +130,7 @@ async def local_nodes(
     async with Supervisor() as supervisor:
         context = KubeletContext(
             client, supervisor, Addresses(network.second), state_dir, state_dir,
-            environment={**base_environment(), **(environment or {})}, sleep=sleep,
+            chosen_environment=environment or {}, sleep=sleep,
         )  # fmt: skip
         kubelet = Kubelet(context)
         lifecycle = NodeLifecycle(client, kubelet, context, nodes or [a_fleet_node("node")], eviction_seconds=eviction_seconds)
@@ -143,6 +143,7 @@ async def local_nodes(
                 part.cancel()
             ended = await asyncio.gather(*parts, return_exceptions=True)
             network.close()
+            context.short_paths.close()
         failures = [error for error in ended if isinstance(error, Exception)]
         assert not failures, failures
 

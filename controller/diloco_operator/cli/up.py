@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from diloco import contract
 
 from diloco_operator.api.job import load
 from diloco_operator.api.names import MANAGER
@@ -27,6 +30,10 @@ from diloco_operator.local.faults import BadFault, Fault, parse, unknown_units
 from diloco_operator.local.processes import UnsupportedPlatform
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
 
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_CONTRACT = f"{contract.ENV_UNIT.partition('_')[0]}_"
+"""How the names of the contract's variables begin."""
+
 
 class _Fault(click.ParamType[Fault]):
     name = "fault"
@@ -36,6 +43,24 @@ class _Fault(click.ParamType[Fault]):
             return value if isinstance(value, Fault) else parse(str(value))
         except BadFault as error:
             self.fail(str(error), param, ctx)
+
+
+class _Variable(click.ParamType[tuple[str, str]]):
+    """`NAME=VALUE`, or `NAME` for its value here."""
+
+    name = "variable"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, given, text = str(value).partition("=")
+        if not _VARIABLE.fullmatch(name):
+            self.fail(f"{name!r} is no name of a variable; write NAME=VALUE, or NAME for its value in this shell", param, ctx)
+        if name.startswith(_CONTRACT):
+            self.fail(f"{name} is set by the operator; programs get it by themselves", param, ctx)
+        if not given and name not in os.environ:
+            self.fail(f"{name} is not set in this shell; write {name}=VALUE", param, ctx)
+        return name, text if given else os.environ[name]
 
 
 @click.command(short_help="Run DiLoCoJobs on this machine, on simulated nodes.")
@@ -49,11 +74,16 @@ class _Fault(click.ParamType[Fault]):
     "--fault", "faults", type=_Fault(), multiple=True, metavar="unit=NAME,step=N,signal=KILL",
     help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be repeated.",
 )  # fmt: skip
+@click.option(
+    "--env", "variables", type=_Variable(), multiple=True, metavar="NAME[=VALUE]",
+    help="A variable for all programs; without VALUE its value in this shell. One that a pod's template sets wins. May be repeated.",
+)  # fmt: skip
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
-    files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], timeout: float | None, output: str | None
-) -> None:
+    files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], variables: tuple[tuple[str, str], ...],
+    timeout: float | None, output: str | None,
+) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
     FILE is a YAML file with one or more jobs. Ctrl-C drains the jobs; the same command then continues from the last snapshot. A second
@@ -76,7 +106,7 @@ def up(
     view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
-    options = UpOptions(jobs, nodes, state_dir, faults, timeout, resume_command=shlex.join(["diloco", *sys.argv[1:]]))
+    options = UpOptions(jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables))
     _log_to(state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())

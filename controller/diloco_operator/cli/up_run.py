@@ -12,8 +12,8 @@ import logging
 import random
 import shlex
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class UpOptions:
     """Seconds; None: no limit."""
     resume_command: str = ""
     """The command that continues this run."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """For all programs."""
 
 
 class Run:
@@ -76,7 +78,10 @@ class Run:
 
     async def __call__(self) -> Ending:
         """Returns when no process runs any more and the view has shown the result."""
-        self._plane = LocalControlPlane(self._options.state_dir, self._options.nodes, faults=self._options.faults, on_fault=self._on_fault)
+        options = self._options
+        self._plane = LocalControlPlane(
+            options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment
+        )
         with self._signals():
             async with self._plane:
                 for job in self._options.jobs:

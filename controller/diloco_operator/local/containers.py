@@ -22,6 +22,7 @@ from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, V
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
 from diloco_operator.local.environment import (
     LIBRARY_THREADS,
+    LOOPBACK_ONLY,
     NO_ACCELERATORS,
     Command,
     ContainerConfigError,
@@ -173,10 +174,11 @@ class Container:
             pod,
             self._spec,
             base={**self._context.environment, "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"]},
-            defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **speed},
+            defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **LOOPBACK_ONLY, **speed, **self._context.chosen_environment},
             sources=sources,
             mounts=mounts,
             resolve=self._context.addresses.resolve,
+            shorten=lambda folder: str(self._context.short_paths.of(Path(folder))),
         )
 
     async def _launch(self, configured: Command) -> tuple[Process, Path, int] | None:

@@ -23,10 +23,11 @@ from diloco_operator.local.background_tasks import BackgroundTasks
 from diloco_operator.local.claim_binder import ClaimBinder
 from diloco_operator.local.faults import Fault, FaultInjector, Fired
 from diloco_operator.local.kubelet import Kubelet
-from diloco_operator.local.kubelet_context import KubeletContext, base_environment
+from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.nodes import NodeLifecycle
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.scheduler import Scheduler
+from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
@@ -81,6 +82,8 @@ class LocalControlPlane:
             stack.enter_context(self.state_dir)
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
             stack.callback(network.close)
+            short_paths = ShortPaths()
+            stack.callback(short_paths.close)
             tasks = BackgroundTasks()
             self.failed = tasks.failed
             self.supervisor = await stack.enter_async_context(Supervisor())
@@ -88,7 +91,7 @@ class LocalControlPlane:
             self.client = client = MemoryApi()
             context = KubeletContext(
                 client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
-                environment={**base_environment(), **self._environment}, sleep=self._sleep, volume_sync=self._timing.volume_sync,
+                chosen_environment=self._environment, short_paths=short_paths, sleep=self._sleep, volume_sync=self._timing.volume_sync,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
             self.nodes = NodeLifecycle(

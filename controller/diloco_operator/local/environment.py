@@ -35,6 +35,10 @@ NO_ACCELERATORS = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 """A simulated node has no real accelerator. A pod uses a real one of this machine only if it sets these variables itself."""
 
 
+LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""All hosts of a unit are on this machine, whose own name need not lead anywhere."""
+
+
 class ContainerConfigError(Exception):
     """The container cannot be configured, because something that it refers to is missing (CreateContainerConfigError)."""
 
@@ -183,17 +187,18 @@ def command(
     sources: Sources,
     mounts: Sequence[Mount],
     resolve: Callable[[str], str],
+    shorten: Callable[[str], str] = str,
 ) -> Command:
     """What to run for a container.
 
     `base` is the machine's part of the environment (PATH, HOME), with paths of this machine; `defaults` are set by this kubelet. The pod's
-    declarations win over both. A mount on /tmp becomes TMPDIR. Raises ContainerConfigError.
+    declarations win over both. A mount on /tmp becomes TMPDIR, under the name that `shorten` gives it. Raises ContainerConfigError.
     """
     declared = declared_environment(pod, container, sources)
     variables = {name: translate(value, mounts, resolve) for name, value in declared.items()}
     if declared.get("HOME") == TEMPORARY:  # set for containers with a read-only root; here the machine's home is used
         del variables["HOME"]
-    temporary = [("TMPDIR", mount.local_path) for mount in mounts if mount.container_path.rstrip("/") == TEMPORARY]
+    temporary = [("TMPDIR", shorten(mount.local_path)) for mount in mounts if mount.container_path.rstrip("/") == TEMPORARY]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     if not container.get("command"):
         raise ContainerConfigError(

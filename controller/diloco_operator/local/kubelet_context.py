@@ -15,6 +15,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.local.addresses import Addresses
 from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import claim_folder
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -66,6 +67,10 @@ class KubeletContext:
     working_directory: Path
     """Where a container without workingDir runs, since there is no image that sets one."""
     environment: Mapping[str, str] = field(default_factory=base_environment)
+    chosen_environment: Mapping[str, str] = field(default_factory=dict)
+    """What the user gives to all containers. It wins over what this kubelet sets; what a pod declares wins over it."""
+    short_paths: ShortPaths = field(default_factory=ShortPaths)
+    """Its owner closes it."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits between restarts and retries go through this."""

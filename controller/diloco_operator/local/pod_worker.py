@@ -101,6 +101,7 @@ class PodWorker:
         if self._deleted:
             await self._remove()
         self._folder.remove()
+        self._context.short_paths.release(self._folder.path)
         self._context.addresses.release(self._pod["metadata"]["uid"])
 
     async def _run(self) -> None:

@@ -21,10 +21,11 @@ from diloco_operator.local.background_tasks import BackgroundTasks
 from diloco_operator.local.cluster_nodes import ClusterNodes
 from diloco_operator.local.exec_endpoint import ExecEndpoint
 from diloco_operator.local.kubelet import Kubelet
-from diloco_operator.local.kubelet_context import KubeletContext, base_environment
+from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.log_server import LogServer
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.provisioner import Provisioner
+from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import StateDir
 
 
@@ -63,12 +64,14 @@ class SimulatedNodes:
             server = self.state_dir.identity()
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret
             stack.callback(network.close)
+            short_paths = ShortPaths()
+            stack.callback(short_paths.close)
             supervisor = await stack.enter_async_context(Supervisor())
             network.check_port(SYNCER_PORT, "the syncer of every job")
             context = KubeletContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
-                environment={**base_environment(), **self._environment}, volume_sync=self._volume_sync, admission_error=self._refuses,
-                address_in_annotation=True,
+                chosen_environment=self._environment, short_paths=short_paths, volume_sync=self._volume_sync,
+                admission_error=self._refuses, address_in_annotation=True,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
             logs = await stack.enter_async_context(LogServer(self.kubelet.runs, ExecEndpoint(self.kubelet.export_program).answer))

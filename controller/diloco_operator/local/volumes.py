@@ -43,6 +43,11 @@ class PodFolder:
         self._folder = state_dir / "pods" / str(metadata["uid"])
         self._logs: Path = state_dir / "logs" / self._namespace / str(metadata["name"])
 
+    @property
+    def path(self) -> Path:
+        """It is deleted with the pod."""
+        return self._folder
+
     def log(self, container: str, restarts: int) -> Path:
         """The log of one run of a container; its folder exists."""
         self._logs.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ ALLOWED = {
     ("controller/diloco_operator/local/supervisor.py", "DILOCO_LOCAL_CONTAINER"): "the supervisor runs by its path and imports no package",
     ("controller/diloco_operator/reconcile/config.py", "diloco-syncer:latest"): "the default of a setting",
     ("runtimes/diloco/launch.py", "diloco-launch"): "the command",
+    ("runtimes/diloco/jax/store.py", "diloco-to-host"): "a thread",
     ("runtimes/diloco/learner/connection.py", "diloco-exchange"): "a thread",
     ("runtimes/diloco/ranks/channel.py", "diloco-ranks"): "a thread",
 }

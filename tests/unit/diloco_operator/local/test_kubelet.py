@@ -338,3 +338,39 @@ async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_go
     )
     pod = await local.run(a_pod("pod", "python", "-c", script, mark, hostname="pod", subdomain="job"))
     assert pod["status"]["phase"] == "Succeeded"
+
+
+PROGRAM_WITH_A_SOCKET = """
+import multiprocessing.connection, os
+listener = multiprocessing.connection.Listener(family="AF_UNIX")
+print(os.environ["TMPDIR"], flush=True)
+"""
+
+
+def leads_to(link: Path) -> Path:
+    return link.resolve()
+
+
+def is_there(link: Path) -> bool:
+    return link.is_symlink()
+
+
+async def test_programs_make_sockets_in_the_tmp_of_their_pod_however_deep_the_state_directory_is(tmp_path: Path) -> None:
+    async with local_nodes(tmp_path / ("deep" * 30)) as local:
+        mounted = {"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
+        pod = a_pod("sockets", "python", "-c", PROGRAM_WITH_A_SOCKET, volumes=[{"name": "tmp", "emptyDir": {}}], container=mounted)
+        assert (await local.run(pod))["status"]["phase"] == "Succeeded", local.log("sockets")
+        short = Path(local.log("sockets").strip())
+        assert leads_to(short).is_relative_to(tmp_path)
+        await local.client.delete(PODS, "default", "sockets")
+        await local.pod("sockets", is_gone)
+    assert not is_there(short)
+
+
+async def test_variables_that_the_user_chose_win_over_the_kubelets_and_the_pods_win_over_them(tmp_path: Path) -> None:
+    async with local_nodes(tmp_path, environment={"OMP_NUM_THREADS": "4", "TOKEN": "given", "OWN": "given"}) as local:
+        pod = sh(
+            "echo $OMP_NUM_THREADS $MKL_NUM_THREADS $TOKEN $OWN $GLOO_SOCKET_IFNAME", container={"env": [{"name": "OWN", "value": "pod"}]}
+        )
+        await local.run(pod)
+        assert local.log("pod") == "4 1 given pod lo\n"
