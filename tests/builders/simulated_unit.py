@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.fragments import make_fragments
-from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
 from diloco.contract import Training
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.inbox import Inbox, Leased, PullWanted, Received, Welcomed
@@ -98,6 +98,9 @@ class _Record:
 
     def specs(self) -> Sequence[TensorSpec]:
         return self._layout.tensors
+
+    def frozen(self) -> Sequence[FrozenTensor]:
+        return self._layout.frozen
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         pass

@@ -32,52 +32,80 @@ class TensorSpec:
         return f"tensor {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenTensor:
+    """One named tensor that no unit trains. `shape` in elements; `digest`: 64 bits, see `diloco.algorithm.frozen`."""
+
+    name: str
+    shape: tuple[int, ...]
+    digest: int
+
+
 @dataclass(frozen=True)
 class Layout:
-    """All tensors of a model, sorted by name. Two learners train the same model iff their layouts have one fingerprint.
+    """All tensors of a model, sorted by name: those that units exchange, and those that are frozen. Two learners train the same model iff
+    there is no `difference` between their layouts.
 
-    Raises LayoutError for no tensors, an empty or doubled name, or a tensor without elements.
+    Raises LayoutError for no tensors, an empty or doubled name, or a tensor without elements; frozen ones may have none.
     """
 
     tensors: tuple[TensorSpec, ...]
+    frozen: tuple[FrozenTensor, ...]
 
-    def __init__(self, tensors: Iterable[TensorSpec]) -> None:
+    def __init__(self, tensors: Iterable[TensorSpec], frozen: Iterable[FrozenTensor] = ()) -> None:
         ordered = tuple(
             sorted((TensorSpec(x.name, tuple(int(n) for n in x.shape), bool(x.embedding)) for x in tensors), key=lambda x: x.name)
         )
-        _check(ordered)
+        still = tuple(sorted((FrozenTensor(x.name, tuple(int(n) for n in x.shape), int(x.digest)) for x in frozen), key=lambda x: x.name))
+        _check(ordered, still)
         object.__setattr__(self, "tensors", ordered)
+        object.__setattr__(self, "frozen", still)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of names, shapes and embedding marks in canonical order."""
+        """SHA-256 (hex) of names, shapes and embedding marks of the exchanged tensors, in canonical order."""
         canonical = [[x.name, list(x.shape), x.embedding] for x in self.tensors]
         return hashlib.sha256(json.dumps(canonical, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
     @cached_property
     def size(self) -> int:
-        """Number of float32 elements of the whole model."""
+        """Number of float32 elements that are exchanged."""
         return sum(x.size for x in self.tensors)
 
     def difference(self, other: Layout) -> list[str]:
         """What distinguishes this layout ("here") from `other` ("in the job"), one sentence a tensor; empty iff they are equal."""
         here = {x.name: x for x in self.tensors}
         there = {x.name: x for x in other.tensors}
+        still, kept = {x.name: x for x in self.frozen}, {x.name: x for x in other.frozen}
         found = []
         for name in sorted(here.keys() | there.keys()):
             mine, theirs = here.get(name), there.get(name)
             if mine is None:
-                found.append(f"tensor {name}: missing here, {_shape(there[name])} in the job")
+                found.append(f"tensor {name}: {'frozen' if name in still else 'missing'} here, {_shape(there[name])} in the job")
             elif theirs is None:
-                found.append(f"tensor {name}: {_shape(mine)} here, not in the job")
+                found.append(f"tensor {name}: {_shape(mine)} here, {'frozen' if name in kept else 'not'} in the job")
             elif mine.shape != theirs.shape:
                 found.append(f"tensor {name}: shape {_shape(mine)} here, {_shape(theirs)} in the job")
             elif mine.embedding != theirs.embedding:
                 found.append(f"tensor {name}: {_mark(mine)} here, {_mark(theirs)} in the job")
+        for name in sorted((still.keys() | kept.keys()) - here.keys() - there.keys()):
+            found += _frozen_difference(name, still.get(name), kept.get(name))
         return found
 
 
-def _check(tensors: tuple[TensorSpec, ...]) -> None:
+def _frozen_difference(name: str, mine: FrozenTensor | None, theirs: FrozenTensor | None) -> list[str]:
+    if mine is None:
+        return [f"frozen tensor {name}: missing here"]
+    if theirs is None:
+        return [f"frozen tensor {name}: not in the job"]
+    if mine.shape != theirs.shape:
+        return [f"frozen tensor {name}: shape {_shape(mine)} here, {_shape(theirs)} in the job"]
+    if mine.digest != theirs.digest:
+        return [f"frozen tensor {name}: other values than in the job; every unit must load the same ones"]
+    return []
+
+
+def _check(tensors: tuple[TensorSpec, ...], frozen: tuple[FrozenTensor, ...]) -> None:
     if not tensors:
         raise LayoutError("the model has no tensors")
     for x in tensors:
@@ -87,12 +115,13 @@ def _check(tensors: tuple[TensorSpec, ...]) -> None:
             raise LayoutError(f"tensor {x.name}: shape {_shape(x)} has a negative dimension")
         if x.size == 0:
             raise LayoutError(f"tensor {x.name}: shape {_shape(x)} has no elements; leave it out of the model's parameters")
-    for a, b in itertools.pairwise(tensors):
+    both: list[TensorSpec | FrozenTensor] = sorted([*tensors, *frozen], key=lambda x: x.name)
+    for a, b in itertools.pairwise(both):
         if a.name == b.name:
             raise LayoutError(f"tensor {a.name}: the name is used twice, with shapes {_shape(a)} and {_shape(b)}")
 
 
-def _shape(x: TensorSpec) -> str:
+def _shape(x: TensorSpec | FrozenTensor) -> str:
     return "(" + ",".join(map(str, x.shape)) + ")"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from diloco.algorithm.codec import finite
 from diloco.algorithm.fragments import Array, Fragment, make_fragments, unpack
-from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+from diloco.algorithm.layout import FrozenTensor, Layout, LayoutError, TensorSpec
 
 FORMAT: Final = 1
 """Version of `CoreState.parts` and `CoreState.meta`."""
@@ -83,6 +83,7 @@ class CoreState:
             "versions": list(self.versions),
             "residual": [x is not None for x in self.residual],
             "layout": [[x.name, list(x.shape), x.embedding] for x in self.layout.tensors],
+            "frozen": [[x.name, list(x.shape), f"{x.digest:016x}"] for x in self.layout.frozen],
             "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.contributions.items())},
             "guard": dict(self.guard),
         }
@@ -94,7 +95,8 @@ class CoreState:
         if meta.get("format") != FORMAT:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:
-            layout = Layout(TensorSpec(name, tuple(shape), embedding) for name, shape, embedding in meta["layout"])
+            frozen = [FrozenTensor(name, tuple(shape), int(digest, 16)) for name, shape, digest in meta.get("frozen", [])]
+            layout = Layout((TensorSpec(name, tuple(shape), embedding) for name, shape, embedding in meta["layout"]), frozen)
             versions = tuple(int(x) for x in meta["versions"])
             fragments = make_fragments(layout, len(versions))
             carried = [bool(has) for _, has in zip(fragments, meta["residual"], strict=True)]

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diloco.algorithm.layout import LayoutError, TensorSpec
+from diloco.algorithm.layout import FrozenTensor, LayoutError, TensorSpec
 from diloco.canonical import Canonical, Part, lay_out
+from diloco.jax.frozen import frozen_tensors
 from diloco.learner.store import Float32Array, Ready, check_size
 
 
@@ -58,6 +59,7 @@ class TreeStore[Tree]:
         self._types: dict[str, np.dtype[Any]] = {path: leaf.dtype for path, leaf in self._leaves.items()}
         parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding)
         self._parts = {name: part for name, part in parts.items() if part.parameter in self._leaves}
+        self._frozen_parts = [part for part in parts.values() if part.parameter in self._frozen]
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
@@ -92,6 +94,10 @@ class TreeStore[Tree]:
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
+
+    def frozen(self) -> Sequence[FrozenTensor]:
+        """Every canonical tensor of the frozen leaves, sorted by canonical name; of leaves that are numbers, too, and of no others."""
+        return frozen_tensors(self._frozen_parts, self._frozen)
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Compile what `stage` and `apply` of these groups run."""

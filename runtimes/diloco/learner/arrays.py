@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from diloco.algorithm.layout import TensorSpec
+from diloco.algorithm.layout import FrozenTensor, TensorSpec
 from diloco.learner.host_buffers import HostBuffers
 from diloco.learner.store import Float32Array, Ready, check_size
 
@@ -29,6 +29,9 @@ class ArrayStore:
 
     def specs(self) -> Sequence[TensorSpec]:
         return [self._spec(name) for name in sorted(self.arrays)]
+
+    def frozen(self) -> Sequence[FrozenTensor]:
+        return ()
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         for staged in [self.stage(max(groups, key=self._size)) for _ in range(2)]:

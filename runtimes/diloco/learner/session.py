@@ -45,7 +45,7 @@ from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.channel import Keepalive
-from diloco.protocol.diloco_pb2 import Bye, Evaluation, Hello, Progress, Tensor
+from diloco.protocol.diloco_pb2 import Bye, Evaluation, FrozenTensor, Hello, Progress, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.wording import plural
 
@@ -105,7 +105,7 @@ class Session:
         except TlsError as error:
             _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
         try:
-            layout = Layout(store.specs())
+            layout = Layout(store.specs(), store.frozen())
             fragments = make_fragments(layout, config.job.training.fragments)
         except LayoutError as error:
             raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
@@ -329,4 +329,5 @@ def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:
         framework=framework,
         tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
         fingerprint=layout.fingerprint,
+        frozen=[FrozenTensor(name=x.name, shape=x.shape, digest=x.digest) for x in layout.frozen],
     )

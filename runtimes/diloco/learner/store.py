@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.algorithm.layout import TensorSpec
+from diloco.algorithm.layout import FrozenTensor, TensorSpec
 
 type Float32Array = NDArray[np.float32]
 
@@ -58,7 +58,12 @@ class ParameterStore(Protocol):
     """
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every tensor of the model in canonical form: name, shape and whether it is an embedding. Any order, always the same answer."""
+        """Every tensor that is exchanged, in canonical form: name, shape and whether it is an embedding. Any order, always the same
+        answer."""
+        ...
+
+    def frozen(self) -> Sequence[FrozenTensor]:
+        """Every tensor of the model that is not exchanged, with the digest of its values. Reads them all: for joining only."""
         ...
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, PieceError, check_cover, whole
 from diloco.protocol.diloco_pb2 import Hello, PieceMap
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
@@ -27,7 +27,8 @@ MOST_DIMENSIONS: Final = 64
 
 def layout_of(hello: Hello) -> Layout:
     """The model's layout. Raises LayoutError."""
-    return Layout(TensorSpec(x.name, tuple(x.shape), x.embedding) for x in hello.tensors)
+    frozen = (FrozenTensor(x.name, tuple(x.shape), x.digest) for x in hello.frozen)
+    return Layout((TensorSpec(x.name, tuple(x.shape), x.embedding) for x in hello.tensors), frozen)
 
 
 def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMap]:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from diloco.algorithm.layout import TensorSpec
+from diloco.algorithm.layout import FrozenTensor, TensorSpec
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
+from diloco.torch.frozen import digest
 from diloco.torch.parameters import parameters_of
 from diloco.torch.staging import StagedTensors, Stager
 
@@ -46,11 +47,16 @@ class ModuleStore:
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
         parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module))
         self._parts = {name: part for name, part in parts.items() if part.parameter in self.parameters.trained}
+        self._frozen = [part for part in parts.values() if part.parameter in self.parameters.frozen]
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
+
+    def frozen(self) -> Sequence[FrozenTensor]:
+        """Every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two."""
+        return [self._digested(part) for part in self._frozen]
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Allocate the host memory, and on CUDA the device's, for two groups at once."""
@@ -97,6 +103,13 @@ class ModuleStore:
     def parameter_names(self, names: Sequence[str]) -> list[str]:
         """The module's names of the parameters that hold these tensors, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for name in names))
+
+    def _digested(self, part: Part) -> FrozenTensor:
+        value = self._slice(part)
+        value = value if part.axes is None else value.permute(part.axes)
+        value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        shape = tuple(value.shape)
+        return FrozenTensor(part.spec.name, shape, digest(shape, (0,) * len(shape), value))
 
     def _native(self, part: Part, value: Float32Array) -> torch.Tensor:
         # float32 [canonical shape] -> the parameter's type and order of axes. It may share memory with `value`.

@@ -1,7 +1,7 @@
 """The canonical layout of a model."""
 
 import pytest
-from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
+from diloco.algorithm.layout import FrozenTensor, Layout, LayoutError, TensorSpec
 
 
 def test_order_of_the_tensors_does_not_change_a_layout() -> None:
@@ -30,6 +30,28 @@ def test_difference_names_each_tensor_and_both_shapes() -> None:
         "tensor wte: shape (256,128) here, (256,64) in the job",
     ]
     assert here.difference(here) == []
+
+
+def test_a_frozen_base_is_part_of_what_makes_layouts_equal() -> None:
+    trained = [TensorSpec("adapter", (4,)), TensorSpec("head", (2,))]
+    base = [FrozenTensor("base", (3,), 1), FrozenTensor("same", (2,), 7), FrozenTensor("shape", (1, 2), 3), FrozenTensor("old", (1,), 1)]
+    job = Layout(trained, base)
+    here = Layout(
+        [trained[0], TensorSpec("same", (2,))],
+        [FrozenTensor("base", (3,), 2), FrozenTensor("head", (2,), 5), FrozenTensor("shape", (2, 1), 3), FrozenTensor("new", (1,), 1)],
+    )
+    assert here.difference(job) == [
+        "tensor head: frozen here, (2) in the job",
+        "tensor same: (2) here, frozen in the job",
+        "frozen tensor base: other values than in the job; every unit must load the same ones",
+        "frozen tensor new: not in the job",
+        "frozen tensor old: missing here",
+        "frozen tensor shape: shape (2,1) here, (1,2) in the job",
+    ]
+    assert job.difference(Layout(trained[::-1], base[::-1])) == []
+    assert job.fingerprint == Layout(trained).fingerprint
+    with pytest.raises(LayoutError, match="tensor head: the name is used twice"):
+        Layout(trained, [FrozenTensor("head", (2,), 1)])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders.core import SimulatedLearner, Simulation, a_job, a_seeded_core
 from diloco.algorithm.core import Core
-from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
 from diloco.algorithm.state import CoreState, StateError
 from numpy.typing import NDArray
 
@@ -55,6 +55,15 @@ def test_round_trip_during_exchanges_loses_nothing() -> None:
     assert [again.contributions_of(u) for u in "ab"] == [core.contributions_of(u) for u in "ab"]
     assert stored(again)[1] == stored(core)[1]
     assert all(np.array_equal(x, y) for x, y in zip(stored(again)[0].values(), stored(core)[0].values(), strict=True))
+
+
+def test_the_frozen_base_is_remembered_and_a_state_without_one_is_read() -> None:
+    base = [FrozenTensor("base", (3, 2), 0xFEDC_0000_0000_0001)]
+    core = a_seeded_core(TRAINING, Layout(LAYOUT.tensors, base), value=0.5)
+    tensors, meta = stored(core)
+    assert restored(tensors, meta).layout.frozen == tuple(base)
+    del meta["frozen"]  # a state of an earlier release
+    assert restored(tensors, meta).layout == LAYOUT
 
 
 def test_restored_core_makes_the_same_bytes_as_one_that_went_on() -> None:

@@ -1,0 +1,75 @@
+"""Digests of the frozen leaves of a pytree: see `diloco.algorithm.frozen`.
+
+See docs/decisions/0161-parameters-of-a-unit.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diloco.algorithm.frozen import MASK, blocks, digest
+from diloco.algorithm.layout import FrozenTensor
+from diloco.canonical import Part
+
+type _Array = np.ndarray[Any, Any]
+
+
+def frozen_tensors(parts: Sequence[Part], leaves: Mapping[str, Any]) -> list[FrozenTensor]:
+    """The canonical tensors of those leaves that are arrays or numbers; keys of random numbers count as their data, and complex numbers
+    end with an axis of two. Of an array on a device no more than one shard or layer is on the host at a time."""
+    found = []
+    for part in parts:
+        leaf = leaves[part.parameter]
+        if isinstance(leaf, (bool, int, float, complex)):
+            leaf = np.asarray(leaf)
+        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+            found.append(_tensor(part, leaf))
+    return found
+
+
+def _tensor(part: Part, leaf: Any) -> FrozenTensor:
+    total = 0
+    shape: tuple[int, ...] = ()
+    for start, value in _pieces(part, leaf):
+        turned = value if part.axes is None else value.transpose((*part.axes, *range(len(part.axes), value.ndim)))
+        first = start if part.axes is None else (*(start[axis] for axis in part.axes), *start[len(part.axes) :])
+        shape = (*part.spec.shape, *value.shape[len(part.spec.shape) :])
+        for at, size in blocks((0,) * turned.ndim, turned.shape):
+            where = tuple(slice(low, low + length) for low, length in zip(at, size, strict=True))
+            block = np.asarray(turned[where])
+            total += digest(shape, tuple(a + b for a, b in zip(first, at, strict=True)), block)
+    return FrozenTensor(part.spec.name, shape, total & MASK)
+
+
+def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
+    """Where they begin in the parameter's own order of axes, and their values on the host."""
+    if not isinstance(leaf, jax.Array):
+        value = _numbers(np.asarray(leaf))
+        value = value if part.layer is None else value[part.layer]
+        yield (0,) * value.ndim, value
+        return
+    for shard in leaf.addressable_shards:
+        if shard.replica_id != 0:
+            continue
+        start = tuple(index.start or 0 for index in shard.index)
+        data = shard.data
+        if part.layer is not None:
+            local = part.layer - start[0]
+            if not 0 <= local < data.shape[0]:
+                continue
+            data, start = data[local], start[1:]
+        if jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
+            data = jax.random.key_data(data)
+        value = _numbers(np.asarray(data))
+        yield (*start, *itertools.repeat(0, value.ndim - len(start))), value
+
+
+def _numbers(value: _Array) -> _Array:
+    """Complex numbers as pairs of real ones."""
+    return np.stack([value.real, value.imag], axis=-1) if value.dtype.kind == "c" else value
