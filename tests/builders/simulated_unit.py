@@ -12,6 +12,7 @@ import numpy as np
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
+from diloco.algorithm.pieces import Piece, whole
 from diloco.contract import Training
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.inbox import Inbox, Leased, PullWanted, Received, Welcomed
@@ -102,6 +103,9 @@ class _Record:
     def frozen(self) -> Sequence[FrozenTensor]:
         return self._layout.frozen
 
+    def owned(self) -> Sequence[Piece]:
+        return [whole(spec) for spec in self._layout.tensors]
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         pass
 
@@ -113,6 +117,9 @@ class _Record:
         return Ready(tuple(names), ())
 
     def apply(self, ready: Ready) -> None:
+        pass
+
+    def fill(self, names: Sequence[str]) -> None:
         pass
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:

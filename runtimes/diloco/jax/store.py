@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from diloco.algorithm.layout import FrozenTensor, LayoutError, TensorSpec
+from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.jax.frozen import frozen_tensors
 from diloco.learner.store import Float32Array, Ready, check_size
@@ -99,6 +100,10 @@ class TreeStore[Tree]:
         """Every canonical tensor of the frozen leaves, sorted by canonical name; of leaves that are numbers, too, and of no others."""
         return frozen_tensors(self._frozen_parts, self._frozen)
 
+    def owned(self) -> Sequence[Piece]:
+        """All of every tensor."""
+        return [whole(part.spec) for part in self._parts.values()]
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Compile what `stage` and `apply` of these groups run."""
         for names in groups:
@@ -121,6 +126,9 @@ class TreeStore[Tree]:
         """Put the new values into the tree that is handed out next."""
         self._leaves |= self._updated(ready)
         self._applied.append(ready)
+
+    def fill(self, names: Sequence[str]) -> None:
+        """Nothing: this process has applied to all devices."""
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """`values` as the leaves keep them; `values` itself if all leaves are float32."""
@@ -176,7 +184,7 @@ class TreeStore[Tree]:
 
     def _cut(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
         parts = [self._parts[name] for name in names]
-        check_size([part.spec for part in parts], values)
+        check_size(names, sum(part.spec.size for part in parts), values)
         ends = list(itertools.accumulate(part.spec.size for part in parts))
         return [(part, values[end - part.spec.size : end].reshape(part.spec.shape)) for part, end in zip(parts, ends, strict=True)]
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from diloco.algorithm.layout import FrozenTensor, TensorSpec
+from diloco.algorithm.pieces import Piece, whole
 from diloco.learner.host_buffers import HostBuffers
 from diloco.learner.store import Float32Array, Ready, check_size
 
@@ -33,6 +34,9 @@ class ArrayStore:
     def frozen(self) -> Sequence[FrozenTensor]:
         return ()
 
+    def owned(self) -> Sequence[Piece]:
+        return [whole(spec) for spec in self.specs()]
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         for staged in [self.stage(max(groups, key=self._size)) for _ in range(2)]:
             staged.release()
@@ -45,15 +49,18 @@ class ArrayStore:
         return StagedCopy(values, size, buffer, self._buffers)
 
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
-        check_size([self._spec(name) for name in names], values)
+        check_size(names, self._size(names), values)
         return Ready(tuple(names), tuple(part for _, part in self._slices(names, values)))
 
     def apply(self, ready: Ready) -> None:
         for name, value in zip(ready.names, ready.native, strict=True):
             self.arrays[name][...] = value
 
+    def fill(self, names: Sequence[str]) -> None:
+        pass
+
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        check_size([self._spec(name) for name in names], values)
+        check_size(names, self._size(names), values)
         return values
 
     def _spec(self, name: str) -> TensorSpec:

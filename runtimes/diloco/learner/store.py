@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.layout import FrozenTensor, TensorSpec
+from diloco.algorithm.pieces import Piece
 
 type Float32Array = NDArray[np.float32]
 
@@ -43,7 +44,7 @@ class Ready:
 
     names: tuple[str, ...]
     native: tuple[Any, ...] = field(repr=False)
-    """One value for each name. Its type is the store's own."""
+    """One value for each name; in a unit of several ranks, for each piece that this one owns. Its type is the store's own."""
 
 
 class ParameterStore(Protocol):
@@ -54,7 +55,8 @@ class ParameterStore(Protocol):
     any thread, also while a step runs. Nothing touches the state of the inner optimizer.
 
     A group of tensors is given by their names; its values are one float32 array with the tensors one after the other, in the order of
-    the names. Every method raises KeyError for a name that `specs` does not have.
+    the names. In a unit of several ranks these are the values of what this rank owns: of each tensor its pieces, in the order of their
+    starts, as `pieces.Portion` has them. Every method raises KeyError for a name that `specs` does not have.
     """
 
     def specs(self) -> Sequence[TensorSpec]:
@@ -64,6 +66,10 @@ class ParameterStore(Protocol):
 
     def frozen(self) -> Sequence[FrozenTensor]:
         """Every tensor of the model that is not exchanged, with the digest of its values. Reads them all: for joining only."""
+        ...
+
+    def owned(self) -> Sequence[Piece]:
+        """What of the tensors this process stages and applies. Of one process: all, each tensor as one piece."""
         ...
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
@@ -82,14 +88,18 @@ class ParameterStore(Protocol):
         """Overwrite the tensors, in place for the next step."""
         ...
 
+    def fill(self, names: Sequence[str]) -> None:
+        """After `apply`, before the next step: bring what other ranks of the unit own of the tensors, and this one holds too, from them.
+        Every rank calls it at the same step for the same names; of one process it does nothing."""
+        ...
+
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """What the model holds, as float32, once `values` are applied: rounded to the parameters' types. `values` itself, not a copy, if
         they are all kept in float32."""
         ...
 
 
-def check_size(specs: Sequence[TensorSpec], values: Float32Array) -> None:
-    """Raises ValueError unless `values` is one float32 array for these tensors."""
-    size = sum(spec.size for spec in specs)
+def check_size(names: Sequence[str], size: int, values: Float32Array) -> None:
+    """Raises ValueError unless `values` is one float32 array of `size` elements, those of the named tensors."""
     if values.shape != (size,) or values.dtype != np.float32:
-        raise ValueError(f"{', '.join(spec.name for spec in specs)}: expected float32 [{size}], got {values.dtype} {list(values.shape)}")
+        raise ValueError(f"{', '.join(names)}: expected float32 [{size}], got {values.dtype} {list(values.shape)}")

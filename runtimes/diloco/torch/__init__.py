@@ -61,6 +61,8 @@ def join(
         store = ModuleStore(model, canonical=canonical, embeddings=embeddings, trained=trained)
     except LayoutError as error:
         raise refused_layout(error) from error
+    if (name := store.sharded) is not None:
+        raise refused_layout(LayoutError(f"parameter {name!r} is sharded over processes (DTensor), and this version exchanges whole ones"))
     check_optimizers(store.parameters, [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer)
     notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
     return Session.join(store, framework="torch", environment=environment, on_adopt=notify)

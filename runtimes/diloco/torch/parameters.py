@@ -89,5 +89,3 @@ def _check_exchangeable(name: str, parameter: torch.nn.Parameter) -> None:
         )
     if parameter.layout is not torch.strided:
         raise LayoutError(f"parameter {name!r} is {parameter.layout}: only dense parameters can be merged")
-    if hasattr(parameter, "device_mesh"):
-        raise LayoutError(f"parameter {name!r} is sharded over processes (DTensor): join with a module whose parameters are whole")

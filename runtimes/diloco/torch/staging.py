@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from diloco.canonical import Part
 from diloco.learner.host_buffers import HostBuffers
 from diloco.learner.store import Float32Array
+from diloco.torch.places import Place
 
 
 class Stager:
@@ -25,7 +25,7 @@ class Stager:
         )
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def stage(self, parts: Sequence[Part], tensors: Sequence[torch.Tensor]) -> StagedTensors:
+    def stage(self, places: Sequence[Place], tensors: Sequence[torch.Tensor]) -> StagedTensors:
         """Keep the values that `tensors` have now. Those on the CPU are copied at once, those on a CUDA device are copied there by the
         current stream, and from there to the host by a stream of its own. Of any other device the host waits for the copy."""
         size, buffer = self._buffers.take(sum(_room(tensor.nbytes) for tensor in tensors))
@@ -43,7 +43,7 @@ class Stager:
             else:
                 for index in of_device:
                     host[index].copy_(tensors[index])
-        return StagedTensors(parts, [host[index] for index in range(len(tensors))], finished, size, buffer, self._buffers)
+        return StagedTensors(places, [host[index] for index in range(len(tensors))], finished, size, buffer, self._buffers)
 
     def _from_cuda(self, device: torch.device, tensors: Sequence[torch.Tensor], host: torch.Tensor) -> torch.cuda.Event:
         """Copy on the device in the current stream's order, and from there to pinned memory on a side stream. The event that follows."""
@@ -68,14 +68,14 @@ class StagedTensors:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        places: Sequence[Place],
         host: Sequence[torch.Tensor],
         finished: Sequence[torch.cuda.Event],
         size: int,
         buffer: torch.Tensor,
         buffers: HostBuffers[torch.Tensor],
     ) -> None:
-        self._parts = parts
+        self._places = places
         self._host = host
         self._finished = finished
         self._held: tuple[int, torch.Tensor] | None = (size, buffer)
@@ -92,9 +92,9 @@ class StagedTensors:
             return values
         flat = torch.empty(size)
         start = 0
-        for part, value in self._pairs():
-            target = flat[start : start + value.numel()].view(part.spec.shape)
-            target.copy_(value if part.axes is None else value.permute(part.axes))
+        for place, value in self._pairs():
+            target = flat[start : start + value.numel()].view(place.piece.size)
+            target.copy_(value if place.axes is None else value.permute(place.axes))
             start += value.numel()
         return np.asarray(flat.numpy())
 
@@ -106,15 +106,15 @@ class StagedTensors:
 
     def _is_canonical(self) -> bool:
         # Whether the host memory is the answer as it lies.
-        start = self._host[0].data_ptr()
-        for part, value in self._pairs():
-            if part.axes is not None or value.dtype is not torch.float32 or not value.is_contiguous() or value.data_ptr() != start:
+        start = self._host[0].data_ptr() if self._host else 0
+        for place, value in self._pairs():
+            if place.axes is not None or value.dtype is not torch.float32 or not value.is_contiguous() or value.data_ptr() != start:
                 return False
             start += value.nbytes
         return True
 
-    def _pairs(self) -> Iterator[tuple[Part, torch.Tensor]]:
-        return zip(self._parts, self._host, strict=True)
+    def _pairs(self) -> Iterator[tuple[Place, torch.Tensor]]:
+        return zip(self._places, self._host, strict=True)
 
 
 def _room(size: int) -> int:

@@ -6,16 +6,21 @@ See docs/decisions/0151-step-boundary.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 
+from diloco.algorithm.frozen import MASK
 from diloco.algorithm.layout import FrozenTensor, TensorSpec
+from diloco.algorithm.pieces import Piece
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
 from diloco.torch.frozen import digest
 from diloco.torch.parameters import parameters_of
+from diloco.torch.places import Place, held, local
 from diloco.torch.staging import StagedTensors, Stager
+from diloco.torch.unit import Replicas, add_up, agree
 
 
 class ModuleStore:
@@ -39,8 +44,8 @@ class ModuleStore:
         `embeddings`: by name in the module; default: the weights of `Embedding` and `EmbeddingBag`, also where they are tied.
         `trained`: by name in the module, which parameters are exchanged; default: those that require a gradient. The others are frozen.
 
-        Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, sharded over processes, without
-        storage) and for a mapping that does not fit.
+        Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, without storage, sharded in a way
+        that leaves no rectangles) and for a mapping that does not fit.
         """
         self.parameters = parameters_of(module, trained)
         self._parameters = self.parameters.all()
@@ -48,92 +53,186 @@ class ModuleStore:
         parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module))
         self._parts = {name: part for name, part in parts.items() if part.parameter in self.parameters.trained}
         self._frozen = [part for part in parts.values() if part.parameter in self.parameters.frozen]
+        self._held = self._places_of(self._parts.values())
+        """By canonical name what this process stores of a tensor, one rectangle."""
+        self._frozen_held = self._places_of(self._frozen)
+        self._owned, self._owned_frozen = self._held, self._frozen_held
+        self._replicas: list[Replicas] | None = None
+        """Of this rank. None: the model is not divided."""
+        self._device = local(next(iter(self.parameters.trained.values()))).device
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
+
+    def divide(self) -> None:
+        """Agree with the other ranks of torch.distributed, which all call it, on who owns what. Without it this process owns what it holds.
+
+        Raises LayoutError when the ranks have different models, or do not hold all of one between them.
+        """
+        self._replicas, self._owned, self._owned_frozen = agree(self._parts, self._held, self._frozen_held, self._device)
+
+    @property
+    def sharded(self) -> str | None:
+        """The name of a parameter of which this process holds a part only; None: it holds all that is exchanged."""
+        apart = (part.parameter for name, part in self._parts.items() if name not in self._held or not self._is_whole(self._held[name]))
+        return next(apart, None)
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
+    def owned(self) -> Sequence[Piece]:
+        """What this process stages and applies: after `divide` its share, before it all that it holds. One piece a tensor at most."""
+        return [place.piece for place in self._owned.values()]
+
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two."""
-        return [self._digested(part) for part in self._frozen]
+        """Every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two. Once the model
+        is divided every rank must call it."""
+        sums = {name: self._digest(place) for name, place in self._owned_frozen.items()}
+        shapes = {part.spec.name: part.spec.shape for part in self._frozen}
+        complex_ones = {part.spec.name for part in self._frozen if self._parameters[part.parameter].is_complex()}
+        if self._replicas is not None:
+            sums = add_up(sums, self._device)
+        return [
+            FrozenTensor(name, (*shape, 2) if name in complex_ones else shape, sums.get(name, 0) & MASK) for name, shape in shapes.items()
+        ]
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Allocate the host memory, and on CUDA the device's, for two groups at once."""
-        largest = max(groups, key=lambda names: sum(self._slice(self._parts[name]).nbytes for name in names))
+        largest = max(groups, key=lambda names: sum(self._tensor(place).nbytes for place in self._places(names)))
         for staged in [self.stage(largest) for _ in range(2)]:
             staged.release()
 
     def stage(self, names: Sequence[str]) -> StagedTensors:
-        """Keep the values that the named tensors have now. On CUDA the host does not wait: the copies follow in the current stream."""
-        parts = [self._parts[name] for name in names]
-        return self._stager.stage(parts, [self._slice(part) for part in parts])
+        """Keep the values that this rank's pieces of the named tensors have now. On CUDA the host does not wait: the copies follow in the
+        current stream."""
+        places = self._places(names)
+        return self._stager.stage(places, [self._tensor(place) for place in places])
 
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Turn `values`, float32 [sum of sizes], into tensors of the parameters' types, in pinned memory for those on CUDA devices."""
-        return Ready(tuple(names), tuple(self._native(part, value) for part, value in self._cut(names, values)))
+        return Ready(tuple(names), tuple(self._native(place, value) for place, value in self._cut(names, values)))
 
     @torch.no_grad()
     def apply(self, ready: Ready) -> None:
         """Overwrite the parameters in place. On CUDA the host does not wait: the copies follow in the current stream."""
-        for name, value in zip(ready.names, ready.native, strict=True):
-            target = self._slice(self._parts[name])
+        for place, value in zip(self._places(ready.names), ready.native, strict=True):
+            target = self._tensor(place)
             target.copy_(value, non_blocking=target.device.type == "cuda")
+
+    @torch.no_grad()
+    def fill(self, names: Sequence[str]) -> None:
+        """Bring what other ranks own of the named tensors, and this one holds too, from them: one collective for each set of ranks that
+        hold the same, and each type of parameters. Every rank calls it for the same names."""
+        wanted = set(names)
+        for replicas in self._replicas or ():
+            self._fill(replicas, wanted)
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """`values` as the parameters keep them; `values` itself if all parameters are float32."""
-        parts = self._cut(names, values)
-        if all(self._slice(part).dtype in (torch.float32, torch.float64) for part, _ in parts):
+        places = self._cut(names, values)
+        if all(self._tensor(place).dtype in (torch.float32, torch.float64) for place, _ in places):
             return values
-        flat = [torch.from_numpy(_writable(value)).to(self._slice(part).dtype).float().reshape(-1) for part, value in parts]
+        flat = [torch.from_numpy(_writable(value)).to(self._tensor(place).dtype).float().reshape(-1) for place, value in places]
         kept: Float32Array = torch.cat(flat).numpy()
         return kept
 
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
         """Copies in host memory of the named tensors, float32 in canonical shape, for use outside of a job. Waits for the device. Raises
-        KeyError for an unknown name."""
-        values = self.stage(names).wait()
-        return {part.spec.name: value for part, value in self._cut(names, values)}
+        KeyError for an unknown name, ValueError for a tensor that is sharded over processes."""
+        places = [self._whole(name) for name in names]
+        values = self._stager.stage(places, [self._tensor(place) for place in places]).wait()
+        return {place.piece.tensor: value for place, value in _slices(places, values)}
 
     def write(self, values: Mapping[str, Float32Array]) -> None:
-        """Overwrite the named tensors with values in canonical shape, for use outside of a job. Raises KeyError for an unknown name,
-        ValueError for another shape."""
-        self.apply(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
+        """Overwrite the named tensors with values in canonical shape, for use outside of a job; of a tensor that is sharded over processes
+        what this one holds. Raises KeyError for an unknown name, ValueError for another shape."""
+        for name, value in values.items():
+            spec = self._parts[name].spec
+            if value.shape != spec.shape:
+                raise ValueError(f"tensor {name!r} has shape {spec.shape}, got {value.shape}")
+            if (place := self._held.get(name)) is not None:
+                with torch.no_grad():
+                    self._tensor(place).copy_(self._native(place, place.piece.of(value)))
 
     def parameter_names(self, names: Sequence[str]) -> list[str]:
         """The module's names of the parameters that hold these tensors, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for name in names))
 
-    def _digested(self, part: Part) -> FrozenTensor:
-        value = self._slice(part)
-        value = value if part.axes is None else value.permute(part.axes)
-        value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-        shape = tuple(value.shape)
-        return FrozenTensor(part.spec.name, shape, digest(shape, (0,) * len(shape), value))
+    def _fill(self, replicas: Replicas, names: set[str]) -> None:
+        types = dict.fromkeys((self._parameters[part.parameter].dtype for name, part in self._parts.items() if name in names))
+        for dtype in types:
+            pieces = [
+                [one for one in owned if one.tensor in names and self._parameters[self._parts[one.tensor].parameter].dtype == dtype]
+                for owned in replicas.group.owned
+            ]
+            sizes = [sum(piece.elements for piece in of_rank) for of_rank in pieces]
+            if not sum(sizes):
+                continue
+            own = [self._canonical(self._held[piece.tensor].inner(piece)).reshape(-1) for piece in pieces[replicas.index]]
+            given = torch.cat(own) if own else torch.empty(0, dtype=dtype, device=self._device)
+            for index, part in enumerate(replicas.exchange(given, sizes)):
+                if index == replicas.index:
+                    continue
+                start = 0
+                for piece in pieces[index]:
+                    target = self._canonical(self._held[piece.tensor].inner(piece))
+                    target.copy_(part[start : start + piece.elements].view(piece.size))
+                    start += piece.elements
 
-    def _native(self, part: Part, value: Float32Array) -> torch.Tensor:
+    def _digest(self, place: Place) -> int:
+        value, shape, start = self._canonical(place), place.part.spec.shape, place.piece.start
+        if value.is_complex():
+            value, shape, start = torch.view_as_real(value.resolve_conj()), (*shape, 2), (*start, 0)
+        return digest(shape, start, value)
+
+    def _native(self, place: Place, value: Float32Array) -> torch.Tensor:
         # float32 [canonical shape] -> the parameter's type and order of axes. It may share memory with `value`.
-        target = self._slice(part)
-        source = torch.from_numpy(_writable(part.to_native(value)))
+        target = self._tensor(place)
+        turned = value if place.axes is None else value.transpose(np.argsort(place.axes))
+        source = torch.from_numpy(_writable(turned))
         on_cuda = target.device.type == "cuda"
         if not on_cuda and (source.dtype, source.stride()) == (target.dtype, target.stride()):
             return source
         return torch.empty_like(target, device="cpu", pin_memory=on_cuda).copy_(source)
 
-    def _cut(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
-        parts = [self._parts[name] for name in names]
-        check_size([part.spec for part in parts], values)
-        ends = list(itertools.accumulate(part.spec.size for part in parts))
-        return [(part, values[end - part.spec.size : end].reshape(part.spec.shape)) for part, end in zip(parts, ends, strict=True)]
+    def _places(self, names: Sequence[str]) -> list[Place]:
+        """This rank's pieces of the named tensors."""
+        if unknown := [name for name in names if name not in self._parts]:
+            raise KeyError(unknown[0])
+        return [self._owned[name] for name in names if name in self._owned]
 
-    def _slice(self, part: Part) -> torch.Tensor:
-        parameter = self._parameters[part.parameter].detach()
-        return parameter if part.layer is None else parameter[part.layer]
+    def _cut(self, names: Sequence[str], values: Float32Array) -> list[tuple[Place, Float32Array]]:
+        places = self._places(names)
+        check_size(names, sum(place.piece.elements for place in places), values)
+        return _slices(places, values)
+
+    def _whole(self, name: str) -> Place:
+        part, place = self._parts[name], self._held.get(name)
+        if place is None or not self._is_whole(place):
+            raise ValueError(f"tensor {part.spec.name!r} is sharded over processes: this one does not hold all of it")
+        return place
+
+    def _is_whole(self, place: Place) -> bool:
+        return place.piece.size == place.part.spec.shape
+
+    def _tensor(self, place: Place) -> torch.Tensor:
+        return local(self._parameters[place.part.parameter])[(*place.where, ...)]
+
+    def _canonical(self, place: Place) -> torch.Tensor:
+        return self._tensor(place) if place.axes is None else self._tensor(place).permute(place.axes)
+
+    def _places_of(self, parts: Iterable[Part]) -> dict[str, Place]:
+        found = {part.spec.name: held(part.parameter, self._parameters[part.parameter], part) for part in parts}
+        return {name: place for name, place in found.items() if place is not None}
 
     def _embedding_rule(self, module: torch.nn.Module) -> Callable[[str], bool]:
         tables = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         marked = {id(child.weight) for child in module.modules() if isinstance(child, tables)}
         return lambda name: id(self._parameters[name]) in marked
+
+
+def _slices(places: Sequence[Place], values: Float32Array) -> list[tuple[Place, Float32Array]]:
+    ends = list(itertools.accumulate(place.piece.elements for place in places))
+    return [(place, values[end - place.piece.elements : end].reshape(place.piece.size)) for place, end in zip(places, ends, strict=True)]
 
 
 def _writable(value: Float32Array) -> Float32Array:

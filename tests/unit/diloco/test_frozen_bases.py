@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import diloco.torch
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from diloco.algorithm.frozen import BLOCK, digest
 from diloco.canonical import Canonical
 from diloco.contract import Exit
 from diloco.jax import TreeStore
+from diloco.learner.session import Session
 from diloco.torch import ModuleStore
 from torch import nn
 
@@ -97,9 +97,8 @@ def adapted(scale: float) -> nn.Sequential:
     return nn.Sequential(base.requires_grad_(False), nn.Linear(4, 2, bias=False))
 
 
-def join(place: Place, address: str, unit: str, module: nn.Module) -> diloco.torch.Session:
-    optimizer = torch.optim.SGD((parameter for parameter in module.parameters() if parameter.requires_grad), lr=0.1)
-    return diloco.torch.join(module, optimizer=optimizer, environment=place.of_learner(address, unit))
+def join(place: Place, address: str, unit: str, module: nn.Module) -> Session:
+    return Session.join(ModuleStore(module), framework="torch", environment=place.of_learner(address, unit))
 
 
 def test_a_unit_with_another_frozen_base_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,10 @@ from diloco.torch import ModuleStore
 from torch import distributed, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
 class Adapted(nn.Module):
@@ -114,6 +116,22 @@ def test_a_model_that_cannot_be_exchanged_ends_the_program_with_its_own_status(
     status, message = joined(module[0], capsys)
     assert status == Exit.REFUSED_LAYOUT
     assert module[1] in message
+
+
+def test_a_model_that_is_sharded_over_processes_does_not_join_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        module = nn.Linear(3, 5)
+        fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
+        # Rows 3 and 4 of 5: of an uneven cut the first rank has the larger part.
+        assert [(piece.start, piece.size) for piece in ModuleStore(module).owned()] == [((3,), (2,)), ((3, 0), (2, 3))]
+        with pytest.raises(ValueError, match="does not hold all of it"):
+            ModuleStore(module).read(["weight"])
+        status, message = joined(module, capsys)
+    finally:
+        distributed.destroy_process_group()
+    assert status == Exit.REFUSED_LAYOUT
+    assert "'bias' is sharded over processes" in message
 
 
 def test_complex_parameters_may_be_frozen_and_a_mapping_that_does_not_fit_is_refused() -> None:

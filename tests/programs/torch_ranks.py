@@ -1,0 +1,199 @@
+"""One rank of a unit: what several processes stage, apply and fill is what one process would. Ends with an assertion otherwise.
+
+torch_ranks.py RANK RANKS FOLDER KIND…; a KIND is a key of SHARDINGS.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from diloco.algorithm.fragments import Fragment, make_fragments
+from diloco.algorithm.layout import Layout, LayoutError
+from diloco.algorithm.pieces import Piece, Portion, check_cover, portion
+from diloco.canonical import Canonical
+from diloco.torch import ModuleStore
+from diloco.torch.unit import gather_bytes
+from torch import distributed, nn
+from torch._C._distributed_c10d import FileStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+CANONICAL: dict[str, Canonical | str] = {
+    "up.weight": Canonical("up.kernel", axes=(1, 0)),
+    "stack": Canonical("layer.{layer}.w", axes=(1, 0), stacked=True),
+}
+
+
+class Model(nn.Module):
+    """Sizes that no number of ranks divides, an odd vector, a scalar, a stack of layers, two types, and a frozen base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.up = nn.Linear(6, 8)
+        self.down = nn.Linear(8, 6)
+        self.odd = nn.Linear(7, 5, dtype=torch.bfloat16)
+        self.stack = nn.Parameter(torch.randn(3, 4, 5))
+        self.base = nn.Linear(5, 9).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down(self.up(x).relu())
+        return y
+
+
+def ddp(model: nn.Module, ranks: int) -> nn.Module:
+    return DistributedDataParallel(model)
+
+
+def fsdp(model: nn.Module, ranks: int) -> nn.Module:
+    for module in (model.get_submodule("up"), model):
+        fully_shard(module, mesh=init_device_mesh("cpu", (ranks,)))
+    return model
+
+
+def fsdp_by_column(model: nn.Module, ranks: int) -> nn.Module:
+    """Along the last axis where it divides evenly, as torch demands of all but the first."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda one: Shard(one.dim() - 1 if one.shape[-1] % ranks == 0 else 0))
+    return model
+
+
+def hsdp(model: nn.Module, ranks: int) -> nn.Module:
+    fully_shard(model, mesh=init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicate", "shard")))
+    return model
+
+
+def tensor_parallel(model: nn.Module, ranks: int) -> nn.Module:
+    return parallelize_module(model, init_device_mesh("cpu", (ranks,)), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def two_dimensional(model: nn.Module, ranks: int) -> nn.Module:
+    """Both cut the rows of `up`, so that its placements are a strided shard and a shard."""
+    mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("data", "model"))
+    parallelize_module(model, mesh["model"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["data"])
+    return model
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return cast("nn.Module", torch.compile(model))
+
+
+def compiled_then_ddp(model: nn.Module, ranks: int) -> nn.Module:
+    return ddp(compiled(model), ranks)
+
+
+def fsdp_then_compiled(model: nn.Module, ranks: int) -> nn.Module:
+    return compiled(fsdp(model, ranks))
+
+
+SHARDINGS: dict[str, Callable[[nn.Module, int], nn.Module]] = {
+    "ddp": ddp,
+    "fsdp": fsdp,
+    "fsdp_by_column": fsdp_by_column,
+    "hsdp": hsdp,
+    "tensor_parallel": tensor_parallel,
+    "two_dimensional": two_dimensional,
+    "compiled_then_ddp": compiled_then_ddp,
+    "fsdp_then_compiled": fsdp_then_compiled,
+}
+
+
+def names(fragment: Fragment) -> list[str]:
+    return [tensor.name for tensor in fragment.tensors]
+
+
+def whole_of(parts: list[np.ndarray], portions: list[Portion], fragment: Fragment) -> np.ndarray:
+    values = np.full(fragment.size, np.nan, np.float32)
+    for part, share in zip(parts, portions, strict=True):
+        share.place(part, values)
+    return values
+
+
+def everything(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
+        for name, parameter in module.named_parameters()
+    }
+
+
+def check(kind: str, rank: int, ranks: int) -> None:
+    twin = ModuleStore(Model(), canonical=CANONICAL)
+    layout = Layout(twin.specs(), twin.frozen())
+    module = SHARDINGS[kind](Model(), ranks)
+    store = ModuleStore(module, canonical=CANONICAL)
+    store.divide()
+    cpu = torch.device("cpu")
+
+    assert Layout(store.specs(), store.frozen()).difference(layout) == [], "the same model, the same frozen base"
+    said = json.dumps([[piece.tensor, piece.start, piece.size] for piece in store.owned()])
+    owned = [[Piece(name, tuple(start), tuple(size)) for name, start, size in json.loads(one)] for one in gather_bytes(said.encode(), cpu)]
+    check_cover(layout, owned)
+    assert owned[rank] == list(store.owned())
+    loads = [sum(piece.elements for piece in pieces) for pieces in owned]
+    if kind != "tensor_parallel":
+        assert max(loads) - min(loads) < layout.size / ranks / 2, f"no rank sends much more than another: {loads}"
+
+    for fragment in make_fragments(layout, 2):
+        portions = [portion(fragment, pieces) for pieces in owned]
+        mine = portions[rank]
+        staged = store.stage(names(fragment))
+        parts = [np.frombuffer(one, np.float32) for one in gather_bytes(staged.wait().tobytes(), cpu)]
+        staged.release()
+        expected = twin.stage(names(fragment)).wait()
+        assert whole_of(parts, portions, fragment).tobytes() == expected.tobytes(), "stage"
+
+        values = np.random.default_rng(fragment.index).standard_normal(fragment.size, np.float32)
+        before = everything(module)
+        ready = store.prepare(names(fragment), mine.cut(values))
+        assert all(torch.equal(before[name], value) for name, value in everything(module).items()), "prepare changes nothing"
+        store.apply(ready)
+        store.fill(names(fragment))
+        twin.apply(twin.prepare(names(fragment), values))
+        rounded = store.rounded(names(fragment), mine.cut(values))
+        assert rounded.tobytes() == mine.cut(twin.rounded(names(fragment), values)).tobytes(), "rounded"
+    # What each rank computes with, gathered where it is sharded, is what one process would have.
+    final = ModuleStore(Model(), canonical=CANONICAL)
+    for name, value in everything(module).items():
+        plain = name.replace("_orig_mod.", "").removeprefix("module.").replace("_orig_mod.", "")
+        final.parameters.all()[plain].data.copy_(value)
+    group = [spec.name for spec in twin.specs()]
+    digests = gather_bytes(final.stage(group).wait().tobytes(), cpu)
+    assert set(digests) == {twin.stage(group).wait().tobytes()}, "every rank has the same values, those of one process"
+    if kind == "ddp":
+        assert {name: value.tobytes() for name, value in store.read(group).items()} == {
+            name: value.tobytes() for name, value in twin.read(group).items()
+        }
+        other = ModuleStore(nn.Linear(2, 2 + rank))
+        try:
+            other.divide()
+        except LayoutError as error:
+            assert "rank 1 trains other parameters than rank 0" in str(error)  # noqa: PT017 - no pytest here
+        else:
+            raise AssertionError("ranks with different models agreed")
+
+
+def main() -> None:
+    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", store=FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
+    for kind in sys.argv[4:]:
+        try:
+            check(kind, rank, ranks)
+        except Exception as error:
+            error.add_note(f"{kind}, rank {rank} of {ranks}")
+            raise
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
