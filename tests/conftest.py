@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane, missing_programs, provide_programs, start
@@ -28,20 +26,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert capture is not None, "pytest's own plugin"
         with capture.global_and_fixture_disabled():
             provide_programs()
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Run tests with the marker `no_cover` without a tracer. In a process of pytest-xdist pytest-cov 7.1 stops one of two measurements, and
-    the other goes on."""
-    if item.get_closest_marker("no_cover") is None:
-        return (yield)
-    tracer = sys.gettrace()
-    sys.settrace(None)
-    try:
-        return (yield)
-    finally:
-        sys.settrace(tracer)
 
 
 @pytest.fixture(scope="session")

@@ -259,9 +259,8 @@ def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[s
     assert end["configMaps"] == ["lm-job"]  # no list of hosts is left
 
 
-# With coverage a life takes more than twice as long, and a quarter of them covers the same code.
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.no_cover) for part in range(1, 4))])
+@pytest.mark.parametrize("part", range(4))
 def test_an_operator_that_dies_after_any_write_is_taken_over_without_a_trace(
     undisturbed: tuple[dict[str, Any], list[str]], part: int
 ) -> None:

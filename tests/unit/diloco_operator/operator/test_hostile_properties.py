@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import pytest
 from builders.hostile_cluster import NS, HostileCluster, a_hostile_cluster, a_secret, a_strangers_pod
 from builders.jobs import with_field
 from builders.virtual_time import run_virtual
@@ -142,7 +141,6 @@ async def check_named(world: HostileCluster) -> None:
     assert all(line.isprintable() for line in world.lines)
 
 
-@pytest.mark.no_cover  # takes twice as long with coverage, and the examples of test_hostile_objects reach the same code
 @settings(max_examples=60, phases=UNSHRUNK)
 @given(DISTORTIONS | OF_JOBS.map(lambda one: [one]))
 def test_whatever_the_objects_look_like_the_operator_and_the_other_jobs_go_on(drawn: list[tuple[int, list[int], Any]]) -> None:
@@ -228,7 +226,6 @@ UNITS = st.lists(
 )
 
 
-@pytest.mark.no_cover  # takes twice as long with coverage, and the examples of test_hostile_objects reach the same code
 @settings(max_examples=40, phases=UNSHRUNK)
 @given(st.lists(PODS, max_size=3), st.lists(SECRETS, max_size=2), UNITS)
 def test_whatever_a_tenant_may_write_costs_other_jobs_and_free_slices_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, is_disrupted, phase, starts
@@ -185,4 +184,4 @@ class EventStorms(RuleBasedStateMachine):
 EventStorms.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-TestEventStorms = pytest.mark.no_cover(EventStorms.TestCase)  # takes twice as long with coverage
+TestEventStorms = EventStorms.TestCase
