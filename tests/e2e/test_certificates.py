@@ -39,7 +39,7 @@ def all_contribute(job: Any) -> bool:
 
 def a_long_job() -> dict[str, Any]:
     """More steps than can be made by the time that the certificates have changed, at a pace that leaves the processor to others."""
-    return a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20})
+    return a_quadratic_job(steps=1_000_000, every_steps=4, environment={"QUADRATIC_STEP_MS": 100})
 
 
 def connected_since(cluster: Cluster) -> set[str]:
@@ -55,7 +55,7 @@ async def complete_after_everybody_connects_anew(cluster: Cluster) -> None:
     await cluster.kill("quad", "syncer")
     await cluster.job("quad", lambda job: connected_since(cluster) == {"v5p-0", "v5p-1", "h100-0"} and all_contribute(job))
     now = (await cluster.job("quad"))["status"]["progress"]
-    await cluster.change("quad", {"training": {"steps": now["step"] + 50}})
+    await cluster.change("quad", {"training": {"steps": now["step"] + 10}})
     job = await cluster.job("quad", is_true("Complete"), timeout=120)
     assert {unit["name"]: unit["attempt"] for unit in job["status"]["units"]} == {"v5p-0": 1, "v5p-1": 1, "h100-0": 1}
     trained = re.findall(r"ledger: (\d+) samples", cluster.log("quad-syncer"))

@@ -28,6 +28,8 @@ type Obj = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("kube-jobs")]
 COMPLETE = is_true("Complete")
+STEP_MS = 100
+"""A step of a job that waits for what the control plane does. Shorter ones show no more of it, and take the processor from it."""
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +155,14 @@ async def announce_termination(cluster: KubeCluster, pod: Obj) -> None:
 
 
 FAULTS = [
-    Fault("v5p-1", 100, delete, 2),
-    Fault("h100-0", 200, force_delete, 2),
-    Fault("h100-0", 300, evict, 3),
-    Fault("v5p-1", 400, announce_termination, 3),
+    Fault("v5p-1", 20, delete, 2),
+    Fault("h100-0", 40, force_delete, 2),
+    Fault("h100-0", 60, evict, 3),
+    Fault("v5p-1", 80, announce_termination, 3),
 ]
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
-OUTAGE_STEPS = 1000
-"""Steps of one unit that the API server is away for: at no less than 20 ms a step, at least 20 s. The leader's renewDeadline is 10 s."""
+OUTAGE_STEPS = 20_000 // STEP_MS
+"""Steps of one unit that the API server is away for: at least 20 s. The leader's renewDeadline is 10 s."""
 
 
 def trains(unit: Obj, attempt: int) -> bool:
@@ -175,11 +177,11 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=4, gpus=3)) as cluster:
         with operator(plane, tmp_path, "first") as first, contextlib.ExitStack() as watching:
             # More steps than can be reached: the spec is cut short when every fault has struck.
-            environment = {"QUADRATIC_TRACE": "trace", "QUADRATIC_STEP_MS": 20}
-            await cluster.apply(a_quadratic_job(steps=1_000_000, min=3, environment=environment))
+            environment = {"QUADRATIC_TRACE": "trace", "QUADRATIC_STEP_MS": STEP_MS}
+            await cluster.apply(a_quadratic_job(steps=1_000_000, min=3, every_steps=5, environment=environment))
             states = watching.enter_context(watched_states(plane, tmp_path, "quad"))
             await cluster.job("quad", lambda job: all_train(job, 3))
-            lost = await partition(cluster, "v5p-0", step=50)
+            lost = await partition(cluster, "v5p-0", step=10)
             cut = len(steps_taken(trace)["v5p-0", 1])
             for fault in FAULTS:
                 await cluster.step("quad", fault.step)
@@ -191,7 +193,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
             await until(lambda: len(states()) >= 4)
             assert states()[:4] == ["Starting", "Training", "Degraded", "Training"], "fewer than learners.min for a while"
             watching.close()
-            await cluster.step("quad", 500)
+            await cluster.step("quad", 100)
             first.send(signal.SIGKILL)
             assert first.wait() == -signal.SIGKILL
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))  # while no operator runs
@@ -212,7 +214,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
         with operator(plane, tmp_path, "third"):
             after = (await cluster.step("quad", before["progress"]["step"] + OUTAGE_STEPS // 2, timeout=120))["status"]
             assert attempts(after) == attempts(before), "nothing was restarted for the API server's sake"
-            await cluster.change("quad", {"training": {"steps": after["progress"]["step"] + 100}})
+            await cluster.change("quad", {"training": {"steps": after["progress"]["step"] + 20}})
             job = await cluster.job("quad", COMPLETE, timeout=120)
             assert [unit["failures"] for unit in job["status"]["units"]] == [[], [], []], "disruptions are not the units' fault"
             check_tokens(cluster, job, trace)
@@ -223,18 +225,18 @@ async def test_units_train_on_while_no_kubelet_reports_and_when_all_report_again
     """As when the way between the nodes and the API server is cut: the node controller marks every node, and they come back one by one."""
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=3, gpus=2)) as cluster:
         with operator(plane, tmp_path):
-            await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20}))
+            await cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": STEP_MS}))
             before = (await cluster.job("quad", lambda job: all_train(job, 3)))["status"]
             await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/simulate=partitioned")
             await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready=Unknown", "--timeout=120s")
             cut = await cluster.job("quad")
-            # At no less than 20 ms a step this is longer than unheardTolerance.
-            during = await cluster.step("quad", cut["status"]["progress"]["step"] + 1000, timeout=150)
+            # 20 s at least: longer than unheardTolerance.
+            during = await cluster.step("quad", cut["status"]["progress"]["step"] + 20_000 // STEP_MS, timeout=150)
             assert all_train(during, 3)
             await cluster.kubectl("annotate", "nodes", "--all", "local.diloco.dev/simulate-")
             await cluster.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s")
             await until_untainted(cluster)
-            after = await cluster.step("quad", during["status"]["progress"]["step"] + 100)
+            after = await cluster.step("quad", during["status"]["progress"]["step"] + 20)
             assert all_train(after, 3)
             assert attempts(after["status"]) == attempts(before)
 
@@ -330,7 +332,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     rights = granted(plane)
     plane.kubectl("-n", NAMESPACE, "delete", "leases", "--all")
     since = plane.audit_position()
-    job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1})
+    job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1}, environment={"QUADRATIC_STEP_MS": STEP_MS})
     job["spec"]["ttlSecondsAfterFinished"] = 1
     # One GPU host for each job: the minimum of a job comes before what another has beyond its own.
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=3)) as cluster:
@@ -351,7 +353,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
             await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 2))
             now = await cluster.job("quad", lambda job: all_train(job, 2))
-            steps = {"training": {"steps": now["status"]["progress"]["step"] + 100}}
+            steps = {"training": {"steps": now["status"]["progress"]["step"] + 20}}
             await cluster.change("quad", {**steps, "syncer": {"storage": {"retain": "Keep"}}})
             await wait_for(cluster.client, DILOCO_JOBS, "default", "quad", is_gone, timeout=90)
             await wait_for(cluster.client, SERVICES, "default", "quad", is_gone)  # the garbage collector has been there
