@@ -59,8 +59,8 @@ class JobAtWork:
 
 
 async def trains_on_after_a_crash(job: JobAtWork) -> None:
-    crash = {"QUADRATIC_CRASH_AT_STEP": 30, "QUADRATIC_CRASH_UNIT": "v5p-1"}
-    await job.cluster.apply(a_quadratic_job(steps=1_000_000, environment={"QUADRATIC_STEP_MS": 20, **crash}))
+    crash = {"QUADRATIC_CRASH_AT_STEP": 6, "QUADRATIC_CRASH_UNIT": "v5p-1"}
+    await job.cluster.apply(a_quadratic_job(steps=1_000_000, every_steps=4, environment={"QUADRATIC_STEP_MS": 100, **crash}))
     await job.cluster.job("quad", lambda obj: contribute(3)(obj) and attempts(obj) == {"v5p-0": 1, "v5p-1": 2, "h100-0": 1})
     assert (await job.diloco("logs", "quad", "v5p-1", "-p")).endswith(CRASHED)
     shown = await job.diloco("status", "quad")
@@ -106,7 +106,7 @@ async def is_suspended_exported_and_resumed(job: JobAtWork) -> None:
 async def completes(job: JobAtWork) -> None:
     """The pods stay, and so do their logs."""
     plane, cluster = job.plane, job.cluster
-    steps = (await cluster.job("quad"))["status"]["progress"]["step"] + 100
+    steps = (await cluster.job("quad"))["status"]["progress"]["step"] + 20
     await cluster.change("quad", {"training": {"steps": steps}})
     await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
     assert listed(plane)[:3] == ["quad", "Complete", "StepsReached"]
@@ -138,7 +138,7 @@ async def goes_on_fails_and_is_retried(job: JobAtWork) -> int:
 
     complete = (await cluster.job("quad", is_true("Complete")))["status"]
     step: int = complete["progress"]["step"]
-    steps = step + 100
+    steps = step + 20
     bad, good = (
         a_quadratic_job(environment={key: value})["spec"]["pools"]
         for key, value in (("QUADRATIC_CRASH_AT_STEP", 1), ("QUADRATIC_STEP_MS", 5))
