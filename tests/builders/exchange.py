@@ -328,8 +328,8 @@ class Processes:
         usual = ("--keepalive", "0.5", "--keepalive-timeout", "0.5", "--reconnect-window", "2.5")
         return self._start([sys.executable, "-m", "diloco.syncer", *usual, *arguments], self.place.of_syncer(self.port), "syncer")
 
-    def learner(self, unit: str, attempt: int = 1, **environment: str) -> Program:
-        command = [sys.executable, str(PROGRAMS / "quadratic_learner.py")]
+    def learner(self, unit: str, attempt: int = 1, program: str = "quadratic_learner.py", **environment: str) -> Program:
+        command = [sys.executable, str(PROGRAMS / program)]
         return self._start(command, self.place.of_learner(self.address, unit, attempt, **environment), f"{unit}-a{attempt}")
 
     def reports(self, interval: float = 0.1) -> Iterator[Report]:

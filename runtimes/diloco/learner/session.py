@@ -35,6 +35,7 @@ from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
+from diloco.learner.forks import let_forked_children_end
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave, log_to_stderr
 from diloco.learner.plan_executor import PlanExecutor
@@ -239,6 +240,7 @@ class Session:
     def _wait_for_parameters(self) -> None:
         if threading.current_thread() is threading.main_thread():
             self._former_handler = signal.signal(signal.SIGTERM, self._drain)
+            let_forked_children_end(self._drain)
         self._connection.start()
         began = logged = time.monotonic()
         while self._state.missing:

@@ -157,3 +157,15 @@ def test_a_volume_with_another_jobs_cut_ends_the_syncer_with_bad_state(processes
     again = processes.syncer()
     assert again.wait() == Exit.BAD_STATE
     assert "training.fragments cannot change" in again.text
+
+
+@pytest.mark.timeout(240)
+def test_processes_that_a_learner_forks_neither_hang_nor_cost_it_its_connection(processes: Processes) -> None:
+    processes.syncer()
+    learner = processes.learner("a-0", program="forking_learner.py")
+    # It imports torch, which takes long on a busy machine.
+    until(lambda: learner.text.count("forked") >= 2, "workers of a data loader and of a pool to come and go twice", 200)
+    processes.report(contributing("a-0"), "it contributes")
+    assert "lost the syncer" not in learner.text
+    learner.signal(signal.SIGTERM)
+    assert learner.wait() == Exit.DRAINED

@@ -1,0 +1,23 @@
+"""Processes that a training program forks while it is in a job: data loaders, process pools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import weakref
+from collections.abc import Callable
+from types import FrameType, MethodType
+
+
+def let_forked_children_end(handler: Callable[[int, FrameType | None], object]) -> None:
+    """SIGTERM ends a process that is forked while `handler`, a bound method, drains this one. Pools end their workers by this signal; with
+    the handler they would take it for a drain, which is not theirs, and their parent would wait for them for ever."""
+    assert isinstance(handler, MethodType)
+    draining = weakref.WeakMethod(handler)
+
+    def reset() -> None:
+        drain = draining()
+        if drain is not None and signal.getsignal(signal.SIGTERM) == drain:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=reset)
