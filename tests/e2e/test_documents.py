@@ -159,7 +159,7 @@ def last(shown: Mapping[str, str]) -> str:
 
 def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_documents_say(tmp_path: Path) -> None:
     checkout = a_checkout(tmp_path)
-    make_small(checkout, "quickstart.yaml", LONG, QUADRATIC_CRASH_AT_STEP="30", QUADRATIC_CRASH_UNIT="h100-0")
+    make_small(checkout, "quickstart.yaml", LONG, QUADRATIC_STEP_MS="50", QUADRATIC_CRASH_AT_STEP="10", QUADRATIC_CRASH_UNIT="h100-0")
     with contextlib.ExitStack() as stack:
         plane = stack.enter_context(start(tmp_path / "plane", node_grace="50s"))
         reader = stack.enter_context(reading("simulated nodes", tmp_path, environment_of(plane, activated=False)))
