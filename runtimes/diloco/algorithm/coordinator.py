@@ -175,6 +175,7 @@ class Coordinator:
         member = self._members.get(unit)
         if member is None:
             return
+        self._guard.reported(unit, metadata.loss)
         if new := member.report(metadata, now):
             self._budget.add(unit, new, sum(m.live(now) for m in self._members.values()))
 

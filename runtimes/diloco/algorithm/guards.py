@@ -100,9 +100,19 @@ class Losses:
 
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     highest: float = -math.inf
+    first: dict[str, float] = field(default_factory=dict)
+    """Before the first merge: the first loss of each unit."""
+
+    def began(self, unit: str, loss: float) -> None:
+        """A unit trains on the job's first parameters. What it starts from is no sign of a fault later, in a unit that comes to train on
+        them when the first one has left them far behind."""
+        if not self.recent and unit not in self.first and math.isfinite(loss):
+            self.first[unit] = loss
+            self.highest = lower_median(list(self.first.values()))
 
     def note(self, median: float) -> None:
         """One more merge."""
+        self.first.clear()
         self.recent.append(median)
         self.highest = max(self.highest, median)
 
@@ -138,6 +148,10 @@ class Guard:
     def joined(self, unit: str) -> None:
         """Another process may act for the unit, with another batch size: its own history begins anew."""
         self._tokens_of.pop(unit, None)
+
+    def reported(self, unit: str, loss: float) -> None:
+        """A unit has taken a local step. `loss`: its training loss; not finite: not given."""
+        self._losses.began(unit, loss)
 
     def impossible(self, steps: int, tokens: int, reported: int) -> str:
         """What cannot be a fact in the counters of a contribution; empty: nothing. `reported`: the learner's local steps as it reported
@@ -219,7 +233,7 @@ class Guard:
             "norms": [[level.merges, level.value] for level in self._norms],
             "tokens": [self._tokens.merges, self._tokens.value],
             "losses": list(self._losses.recent),
-            "highest_loss": self._losses.highest if self._losses.recent else None,
+            "highest_loss": self._losses.highest if math.isfinite(self._losses.highest) else None,
         }
 
     def restore(self, stored: Mapping[str, Any]) -> None:

@@ -173,3 +173,13 @@ def test_a_restored_core_judges_as_before() -> None:
     far = np.float32(1 + 100)
     actions = outer_step(restored, 1.0, {"sick": lambda core, pull: a_push(core, pull, float(far))}, {})
     assert [x.unit for x in of(Distrusted, actions)] == ["sick"]
+
+
+def test_a_unit_that_begins_late_is_accepted_although_another_has_trained_to_nothing_meanwhile() -> None:
+    core = a_core(("fast", "late"))
+    core.progress("fast", replace(metadata(core, 1), loss=5.7), 1.0)
+    # The first one has trained alone on the first parameters; the other one has only begun, and its loss counts in the first merges.
+    losses = {"fast": 1e-6, "late": 5.6}
+    actions = [action for step in range(2, ROUNDS) for action in outer_step(core, float(step), {}, losses)]
+    assert of(Distrusted, actions) == []
+    assert {unit for merged in of(Merged, actions) for unit in merged.units} == {"fast", "late"}

@@ -163,6 +163,26 @@ def test_a_loss_below_that_of_the_first_merges_is_never_refused() -> None:
     assert refused(guard, one(loss=11.1)) == {"a"}
 
 
+def test_a_unit_that_trains_on_the_first_parameters_when_another_has_left_them_far_behind_is_accepted() -> None:
+    guard = a_guard()
+    for loss in (5.7, 2.0, 1e-3):  # of local steps before the first merge
+        guard.reported("fast", loss)
+    for _ in range(ARMED_AFTER):
+        assert take(guard, one("fast", loss=1e-3)) == set()
+    assert refused(guard, one("fast", loss=1e-3), one("late", loss=5.6)) == set()
+    assert refused(guard, one("fast", loss=1e-3), one("late", loss=5.8)) == {"late"}, "above all that this job has seen"
+
+
+def test_a_first_loss_that_is_out_of_all_proportion_does_not_raise_the_limit_of_the_others() -> None:
+    guard = a_guard()
+    for unit, loss in (("sick", 1e9), ("a", 2.5), ("b", 2.6), ("c", NAN)):
+        guard.reported(unit, loss)
+    for _ in range(ARMED_AFTER):
+        take(guard, one("a"), one("b"), one("c"))
+    guard.reported("d", 1e9)  # too late: there is a history of merges
+    assert refused(guard, one("a"), one("b"), one("sick", loss=1e9)) == {"sick"}
+
+
 def test_losses_around_zero_are_judged_by_their_range() -> None:
     guard = a_guard()
     for loss in (-0.5, 0.5, -0.4, 0.4) * 4:
