@@ -1,0 +1,50 @@
+"""Every example job is accepted, and pods can be made from it that an API server takes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builders.jobs import a_job
+from builders.stage import Stage
+from diloco_operator.api.job import load
+from diloco_operator.cli.validate import check
+from diloco_operator.fleet import Host
+from diloco_operator.kube.memory.pods import pod_causes
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.reconcile.children.pods import learner_pods, learner_template_base
+from diloco_operator.reconcile.observe.template import template_problems
+
+EXAMPLES = sorted((Path(__file__).parents[4] / "examples").glob("*.yaml"))
+JOBS = [pytest.param(path, id=path.stem) for path in EXAMPLES if "kind: DiLoCoJob" in path.read_text()]
+
+
+def pods_of(path: Path) -> list[dict[str, Any]]:
+    """The learner pods of one unit of every pool."""
+    job = Stage(a_job()).observed().job
+    spec = load(yaml.safe_load(path.read_text())).spec
+    made = []
+    for pool in spec.pools:
+        hosts = [Host(f"host-{index}") for index in range(pool.shape.hosts)]
+        base = learner_template_base(job, spec, pool, OperatorConfig())
+        made += learner_pods(base, unit=f"{pool.name}-0", attempt=1, slice_name="s", hosts=hosts, template_hash="")
+    return made
+
+
+@pytest.mark.parametrize("path", JOBS)
+def test_example_is_valid_and_so_are_its_pods(path: Path) -> None:
+    assert check((str(path),))[1] == []
+    assert template_problems(load(yaml.safe_load(path.read_text())).spec) == []
+    assert [pod_causes(pod, None) for pod in pods_of(path)] == [[] for _ in pods_of(path)]
+
+
+def test_examples_of_fabrics_keep_what_they_show() -> None:
+    found = {path.stem: pods_of(path)[0]["spec"] for path in EXAMPLES if path.stem in ("host-network", "shared-memory", "rdma")}
+    assert found["host-network"]["hostNetwork"] is True
+    assert found["host-network"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    for name in ("shared-memory", "rdma"):
+        [learner] = found[name]["containers"]
+        assert "/dev/shm" in [mount["mountPath"] for mount in learner["volumeMounts"]]
+    [learner] = found["rdma"]["containers"]
+    assert learner["resources"]["limits"] == {"rdma/ib": "8", "nvidia.com/gpu": "8"}
+    assert learner["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
