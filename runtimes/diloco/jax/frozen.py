@@ -35,7 +35,7 @@ def frozen_tensors(parts: Sequence[Part], leaves: Mapping[str, Any]) -> list[Fro
 
 def _tensor(part: Part, leaf: Any) -> FrozenTensor:
     total = 0
-    shape: tuple[int, ...] = ()
+    shape = (*part.spec.shape, 2) if np.iscomplexobj(leaf) else part.spec.shape
     for start, value in _pieces(part, leaf):
         turned = value if part.axes is None else value.transpose((*part.axes, *range(len(part.axes), value.ndim)))
         first = start if part.axes is None else (*(start[axis] for axis in part.axes), *start[len(part.axes) :])

@@ -41,9 +41,11 @@ class TreeStore[Tree]:
         canonical: Mapping[str, Canonical | str] | None = None,
         embeddings: Callable[[str], bool] | None = None,
         trained: Callable[[str], bool] | None = None,
+        spread: bool = False,
     ) -> None:
         """`canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
-        `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type.
+        `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type. `spread`: leaves may
+        be spread over processes (`UnitStore`).
 
         Raises LayoutError for a trained leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), and
         for a mapping that does not fit.
@@ -51,7 +53,9 @@ class TreeStore[Tree]:
         named, self._structure = jax.tree_util.tree_flatten_with_path(params)
         self._paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in named]
         every = {path: leaf for path, (_, leaf) in zip(self._paths, named, strict=True)}
-        self._leaves: dict[str, jax.Array] = {path: _array(path, leaf) for path, leaf in every.items() if trained is None or trained(path)}
+        self._spread = spread
+        chosen = [path for path in every if trained is None or trained(path)]
+        self._leaves: dict[str, jax.Array] = {path: _array(path, every[path], spread) for path in chosen}
         if not self._leaves:
             raise LayoutError(f"the tree has no leaf to exchange: `trained` selects none of {len(every)}")
         self._frozen: dict[str, Any] = {path: leaf for path, leaf in every.items() if path not in self._leaves}
@@ -85,7 +89,7 @@ class TreeStore[Tree]:
             leaf, shape, kind = every[path], self._shapes[path], self._types[path]
             if leaf.shape != shape or leaf.dtype != kind:
                 raise ValueError(f"parameter {path!r} was {kind}{list(shape)} and became {leaf.dtype}{list(leaf.shape)}")
-        self._leaves = {path: _array(path, every[path]) for path in self._leaves}
+        self._leaves = {path: _array(path, every[path], self._spread) for path in self._leaves}
         self._frozen = {path: every[path] for path in self._frozen}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         for ready in self._applied:
@@ -192,11 +196,11 @@ class TreeStore[Tree]:
         """Copies of what the tensor is put together from, without its canonical axes: each piece and where it lies."""
         leaf = self._leaves[part.parameter]
         if part.layer is None:
-            return [((), _copy(leaf, _NOTHING))]
+            return [((), _copy(leaf, NOTHING))]
         if len(leaf.sharding.device_set) == 1:
-            return [((), _get_layer(leaf, part.layer, _NOTHING))]
+            return [((), _get_layer(leaf, part.layer, NOTHING))]
         local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
-        return [(shard.index[1:], _get_layer(shard.data, layer, _NOTHING)) for shard, layer in local if layer is not None]
+        return [(shard.index[1:], _get_layer(shard.data, layer, NOTHING)) for shard, layer in local if layer is not None]
 
 
 type _Index = tuple[slice, ...]
@@ -259,10 +263,11 @@ def _assemble(pieces: list[tuple[_Index, jax.Array]], shape: tuple[int, ...]) ->
     return whole
 
 
-_NOTHING = np.uint8(0)
+NOTHING = np.uint8(0)
+"""What `same` is called with."""
 
 
-def _same(value: jax.Array, nothing: jax.Array) -> jax.Array:
+def same(value: jax.Array, nothing: jax.Array) -> jax.Array:
     """`value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic XLA's
     CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
     bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
@@ -271,18 +276,18 @@ def _same(value: jax.Array, nothing: jax.Array) -> jax.Array:
 
 @jax.jit
 def _copy(leaf: jax.Array, nothing: jax.Array) -> jax.Array:
-    return _same(leaf, nothing)
+    return same(leaf, nothing)
 
 
 @jax.jit
 def _get_layer(leaf: jax.Array, layer: int, nothing: jax.Array) -> jax.Array:
-    return _same(jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False), nothing)
+    return same(jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False), nothing)
 
 
 @jax.jit
 def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int], nothing: jax.Array) -> jax.Array:
     for value, layer in zip(values, layers, strict=True):
-        leaf = jax.lax.dynamic_update_index_in_dim(leaf, _same(value, nothing), layer, axis=0)
+        leaf = jax.lax.dynamic_update_index_in_dim(leaf, same(value, nothing), layer, axis=0)
     return leaf
 
 
@@ -290,14 +295,14 @@ def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Arra
     """`leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of slices:
     the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
     if len(leaf.sharding.device_set) == 1:
-        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], _NOTHING)
+        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], NOTHING)
         return updated
     # Shard by shard: this works for any sharding and any axis types of the mesh, and copies nothing between devices.
     shards = []
     for shard in leaf.addressable_shards:
         its = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
         pieces = [value[shard.device] for _, value in its if isinstance(value, dict)]
-        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], _NOTHING) if its else shard.data)
+        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], NOTHING) if its else shard.data)
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 
@@ -310,7 +315,7 @@ def _has(layers: slice, layer: int) -> bool:
     return (layers.start or 0) <= layer and (layers.stop is None or layer < layers.stop)
 
 
-def _array(path: str, leaf: object) -> jax.Array:
+def _array(path: str, leaf: object, spread: bool) -> jax.Array:
     array = jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
     if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.floating):
         kind = getattr(leaf, "dtype", type(leaf).__name__)
@@ -318,7 +323,7 @@ def _array(path: str, leaf: object) -> jax.Array:
             f"parameter {path!r} is {kind}: only real floating-point arrays can be merged. Keep other state out of the parameters, or "
             "leave it out of the exchange with trained=…"
         )
-    if not array.is_fully_addressable:
+    if not (spread or array.is_fully_addressable):
         raise LayoutError(f"parameter {path!r} is spread over several processes: join with arrays that this process holds whole")
     return array
 

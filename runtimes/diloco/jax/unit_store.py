@@ -1,0 +1,325 @@
+"""The parameters of a unit of several JAX processes: each stages and applies its own pieces, and the unit fills what several hold.
+
+See docs/decisions/0161-parameters-of-a-unit.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from diloco.algorithm.frozen import MASK
+from diloco.algorithm.layout import FrozenTensor, Layout, LayoutError
+from diloco.algorithm.ownership import divide
+from diloco.algorithm.pieces import Piece, PieceError, check_cover
+from diloco.canonical import Canonical, Part
+from diloco.jax.frozen import frozen_tensors
+from diloco.jax.store import NOTHING, TreeStore, cast, same
+from diloco.learner.store import Float32Array, Ready, check_size
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A piece, and where it lies in the shards of this process's devices that have it."""
+
+    piece: Piece
+    part: Part
+    start: tuple[int, ...]
+    """Within each of these shards, in the leaf's own order of axes, the axis of layers included."""
+    devices: tuple[jax.Device, ...]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """In the leaf's own order of axes, the axis of layers included."""
+        own = self.piece.size if self.part.axes is None else tuple(self.piece.size[axis] for axis in np.argsort(self.part.axes))
+        return own if self.part.layer is None else (1, *own)
+
+    def native(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A value of the piece's shape in the leaf's order of axes."""
+        turned = value if self.part.axes is None else value.transpose(np.argsort(self.part.axes))
+        return turned.reshape(self.size)
+
+
+class UnitStore[Tree](TreeStore[Tree]):
+    """A `TreeStore` of one of several processes of `jax.distributed`, over arrays that are sharded over all of them, or over arrays of
+    its own that are equal in all processes. Every process makes one for the same tree, and calls `frozen` and `fill` as often."""
+
+    def __init__(
+        self,
+        params: Tree,
+        *,
+        canonical: Mapping[str, Canonical | str] | None = None,
+        embeddings: Callable[[str], bool] | None = None,
+        trained: Callable[[str], bool] | None = None,
+    ) -> None:
+        """As `TreeStore`. Raises LayoutError also when the processes do not hold every element of the model between them."""
+        super().__init__(params, canonical=canonical, embeddings=embeddings, trained=trained, spread=True)
+        self._rank, ranks = jax.process_index(), jax.process_count()
+        held: list[dict[Piece, list[jax.Device]]] = [{} for _ in range(ranks)]
+        self._held: dict[str, list[Place]] = {name: [] for name in self._parts}
+        for name, part in self._parts.items():
+            for rank, piece, device, start in self._rectangles(part, ranks):
+                held[rank].setdefault(piece, []).append(device)
+                if rank == self._rank and len(held[rank][piece]) == 1:
+                    self._held[name].append(Place(piece, part, start, ()))
+        for name, places in self._held.items():
+            devices = held[self._rank]
+            self._held[name] = [Place(one.piece, one.part, one.start, tuple(devices[one.piece])) for one in places]
+        groups = divide(held)
+        try:
+            check_cover(Layout(self.specs()), [[piece for group in groups for piece in group.of(rank)] for rank in range(ranks)])
+        except PieceError as error:
+            raise LayoutError(f"the processes of this unit do not hold the model exactly once: {error}") from error
+        self._shared = [[piece for group in groups if len(group.ranks) > 1 for piece in group.of(rank)] for rank in range(ranks)]
+        """Per rank what it owns of that which others hold too."""
+        own = sorted(piece for group in groups for piece in group.of(self._rank))
+        self._owned: dict[str, list[Place]] = {name: [] for name in self._parts}
+        for piece in own:
+            self._owned[piece.tensor].append(self._place(piece))
+        first = {device.process_index: device for device in reversed(jax.devices())}
+        self._mesh = jax.sharding.Mesh(np.array([first[rank] for rank in range(ranks)]), ("rank",))
+
+    def take_back(self, params: Tree) -> None:
+        """As `TreeStore.take_back`. Raises ValueError also when a leaf is on other devices than before, or sharded in another way."""
+        every = dict(zip(self._paths, jax.tree_util.tree_leaves(params), strict=True))
+        for path, (sharding, _) in self._placements.items():
+            now = every[path].sharding
+            if now is not sharding and not now.is_equivalent_to(sharding, len(self._shapes[path])):
+                raise ValueError(
+                    f"parameter {path!r} moved from {sharding} to {now}, but what each process exchanges was said in join: place the "
+                    "parameters as train_step returns them before joining (jax.device_put, or one step's out_shardings)"
+                )
+        super().take_back(params)
+
+    def owned(self) -> Sequence[Piece]:
+        """What this process stages and applies."""
+        return [place.piece for places in self._owned.values() for place in places]
+
+    def frozen(self) -> Sequence[FrozenTensor]:
+        """As `TreeStore.frozen`, added up over the processes."""
+        apart = {path for path, leaf in self._frozen.items() if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable}
+        own = frozen_tensors(self._frozen_parts, self._frozen)
+        if not own:
+            return ()
+        whole = {part.spec.name for part in self._frozen_parts if part.parameter not in apart}  # the same in every process
+        sums = [0 if tensor.name in whole and self._rank else tensor.digest for tensor in own]
+        bits = np.array(sums, np.uint64).view(np.uint32)  # JAX may know no integers of 64 bits
+        every = np.asarray(multihost_utils.process_allgather(bits)).reshape(-1, len(bits)).astype(np.uint32)
+        totals = [sum(int(one) for one in column) & MASK for column in every.view(np.uint64).T]
+        return [FrozenTensor(tensor.name, tensor.shape, total) for tensor, total in zip(own, totals, strict=True)]
+
+    def stage(self, names: Sequence[str]) -> StagedPieces:  # type: ignore[override]
+        """Keep the values that this process's pieces of the named tensors have now: copies on the devices. The host does not wait."""
+        places = self._places(names)
+        copies = [_cut(self._shards(place)[place.devices[0]], place.start, NOTHING, size=place.size) for place in places]
+        for copy in copies:
+            copy.copy_to_host_async()
+        return StagedPieces(places, copies)
+
+    def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
+        """Bring `values`, float32 [sum of sizes], to each device that has them, in the types of the leaves."""
+        return Ready(tuple(names), tuple((place, self._on_devices(place, value)) for place, value in self._slices(names, values)))
+
+    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
+        """`values` as the leaves keep them; `values` itself if all leaves are float32."""
+        slices = self._slices(names, values)
+        types = [self._types[place.part.parameter] for place, _ in slices]
+        if all(kept.itemsize >= values.itemsize for kept in types):
+            return values
+        return np.concatenate(
+            [cast(cast(value, kept), np.dtype(np.float32)).reshape(-1) for (_, value), kept in zip(slices, types, strict=True)]
+        )
+
+    def fill(self, names: Sequence[str]) -> None:
+        """Bring what other processes own of the named tensors, and this one has too, from them: one collective for each type of leaves. The
+        host does not wait."""
+        wanted = set(names)
+        for dtype in dict.fromkeys(self._types[part.parameter] for name, part in self._parts.items() if name in wanted):
+            pieces = [[one for one in each if one.tensor in wanted and self._type(one) == dtype] for each in self._shared]
+            sizes = [sum(piece.elements for piece in each) for each in pieces]
+            if sum(sizes):
+                self._exchange(pieces, max(sizes), dtype)
+
+    def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
+        """As `TreeStore.read`. Raises ValueError for a tensor that is spread over processes."""
+        if apart := [name for name in names if not self._leaves[self._parts[name].parameter].is_fully_addressable]:
+            raise ValueError(f"tensor {apart[0]!r} is spread over processes: this one does not hold all of it")
+        values = TreeStore.stage(self, names).wait()
+        return {part.spec.name: value for part, value in self._cut(names, values)}
+
+    def write(self, values: Mapping[str, Float32Array]) -> None:
+        """As `TreeStore.write`; every process calls it with the same values."""
+        targets = []
+        for name, value in values.items():
+            part = self._parts[name]
+            if value.shape != part.spec.shape:
+                raise ValueError(f"tensor {name!r} has shape {part.spec.shape}, got {value.shape}")
+            targets += [(place, self._on_devices(place, np.ascontiguousarray(place.piece.of(value)))) for place in self._held[name]]
+        self.apply(Ready(tuple(values), tuple(targets)))
+
+    def _exchange(self, pieces: Sequence[Sequence[Piece]], size: int, dtype: np.dtype[Any]) -> None:
+        own = [self._place(piece) for piece in pieces[self._rank]]
+        flat = [_flat(self._shards(place)[place.devices[0]], place.start, size=place.size, axes=_axes(place)) for place in own]
+        device = self._mesh.devices[self._rank]
+        given = _padded([jax.device_put(one, device) for one in flat] or [jax.device_put(jnp.zeros(0, dtype), device)], size=size)
+        rows = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec("rank"))  # type: ignore[no-untyped-call]
+        everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())  # type: ignore[no-untyped-call]
+        whole = jax.make_array_from_single_device_arrays((len(pieces), size), rows, [given])
+        received = _identity(everywhere)(whole).addressable_data(0)
+        targets = []
+        for rank, each in enumerate(pieces):
+            start = 0
+            for piece in each:
+                if rank != self._rank and (place := self._holding(piece)) is not None:
+                    value = _taken(received, rank, start, shape=piece.size, axes=place.part.axes, native=place.size)
+                    targets.append((place, {one: jax.device_put(value, one) for one in place.devices}))
+                start += piece.elements
+        self.apply(Ready(tuple(dict.fromkeys(place.piece.tensor for place, _ in targets)), tuple(targets)))
+
+    def _updated(self, ready: Ready) -> dict[str, jax.Array]:
+        of_leaf: dict[str, list[tuple[Place, dict[jax.Device, jax.Array]]]] = {}
+        for place, value in ready.native:
+            of_leaf.setdefault(place.part.parameter, []).append((place, value))
+        return {path: _with_pieces(self._leaves[path], targets) for path, targets in of_leaf.items()}
+
+    def _on_devices(self, place: Place, value: np.ndarray[Any, Any]) -> dict[jax.Device, jax.Array]:
+        # A copy of its own: on CPU the array may otherwise share the caller's memory.
+        native = cast(np.array(place.native(value), order="C"), self._types[place.part.parameter])
+        return {device: jax.device_put(native, device) for device in place.devices}
+
+    def _rectangles(self, part: Part, ranks: int) -> Iterable[tuple[int, Piece, Any, tuple[int, ...]]]:
+        """(process, piece, device, where it begins in the device's shard) for every device of the unit that has a part of the tensor.
+        Arrays of this process alone are taken for those of all."""
+        leaf, shape = self._leaves[part.parameter], self._shapes[part.parameter]
+        indices: Mapping[Any, Any] = leaf.sharding.devices_indices_map(shape)
+        for device, index in indices.items():
+            bounds = [one.indices(length)[:2] for one, length in zip(index or (), shape, strict=True)]
+            start: tuple[int, ...] = tuple(low for low, _ in bounds)
+            size = tuple(high - low for low, high in bounds)
+            inside = (0,) * len(shape)
+            if part.layer is not None:
+                if not start[0] <= part.layer < start[0] + size[0]:
+                    continue
+                inside, start, size = (part.layer - start[0], *inside[1:]), start[1:], size[1:]
+            axes = part.axes or tuple(range(len(size)))
+            piece = Piece(part.spec.name, tuple(start[axis] for axis in axes), tuple(size[axis] for axis in axes))
+            for rank in range(ranks) if leaf.is_fully_addressable else (int(device.process_index),):
+                yield rank, piece, device, inside
+
+    def _holding(self, piece: Piece) -> Place | None:
+        """The place of a piece of something that this process has; None: it does not have it."""
+        for held in self._held[piece.tensor]:
+            offset = [a - b for a, b in zip(piece.start, held.piece.start, strict=True)]
+            if all(low >= 0 and low + n <= length for low, n, length in zip(offset, piece.size, held.piece.size, strict=True)):
+                own = offset if held.part.axes is None else [offset[axis] for axis in np.argsort(held.part.axes)]
+                start = own if held.part.layer is None else [0, *own]
+                return Place(piece, held.part, tuple(a + int(b) for a, b in zip(held.start, start, strict=True)), held.devices)
+        return None
+
+    def _place(self, piece: Piece) -> Place:
+        place = self._holding(piece)
+        assert place is not None  # it owns what it holds
+        return place
+
+    def _type(self, piece: Piece) -> np.dtype[Any]:
+        return self._types[self._parts[piece.tensor].parameter]
+
+    def _shards(self, place: Place) -> dict[jax.Device, jax.Array]:
+        return {shard.device: shard.data for shard in self._leaves[place.part.parameter].addressable_shards}
+
+    def _places(self, names: Sequence[str]) -> list[Place]:
+        return [place for name in names for place in self._owned[name]]
+
+    def _slices(self, names: Sequence[str], values: Float32Array) -> list[tuple[Place, Float32Array]]:
+        places = self._places(names)
+        check_size(names, sum(place.piece.elements for place in places), values)
+        slices, start = [], 0
+        for place in places:
+            slices.append((place, values[start : start + place.piece.elements].reshape(place.piece.size)))
+            start += place.piece.elements
+        return slices
+
+
+class StagedPieces:
+    """A `Staged` of copies on the devices, which are on their way to the host. JAX owns the memory of both."""
+
+    def __init__(self, places: Sequence[Place], copies: Sequence[jax.Array]) -> None:
+        self._staged = list(zip(places, copies, strict=True))
+
+    def wait(self) -> Float32Array:
+        flat = np.empty(sum(place.piece.elements for place, _ in self._staged), np.float32)
+        start = 0
+        for place, copy in self._staged:
+            value = cast(np.asarray(copy), flat.dtype).reshape(place.size if place.part.layer is None else place.size[1:])
+            turned = value if place.part.axes is None else value.transpose(place.part.axes)
+            flat[start : start + place.piece.elements].reshape(place.piece.size)[...] = turned
+            start += place.piece.elements
+        return flat
+
+    def release(self) -> None:
+        self._staged.clear()
+
+
+def _axes(place: Place) -> tuple[int, ...]:
+    """The canonical order of the axes of the leaf's slice, that of layers first."""
+    axes = place.part.axes or tuple(range(len(place.piece.size)))
+    return axes if place.part.layer is None else (0, *(axis + 1 for axis in axes))
+
+
+@partial(jax.jit, static_argnames="size")
+def _cut(data: jax.Array, start: tuple[int, ...], nothing: jax.Array, *, size: tuple[int, ...]) -> jax.Array:
+    return same(jax.lax.dynamic_slice(data, start, size), nothing)
+
+
+@partial(jax.jit, static_argnames=("size", "axes"))
+def _flat(data: jax.Array, start: tuple[int, ...], *, size: tuple[int, ...], axes: tuple[int, ...]) -> jax.Array:
+    return jax.lax.dynamic_slice(data, start, size).transpose(axes).reshape(-1)
+
+
+@partial(jax.jit, static_argnames="size")
+def _padded(parts: list[jax.Array], *, size: int) -> jax.Array:
+    flat = jnp.concatenate(parts)
+    return jnp.pad(flat, (0, size - flat.size)).reshape(1, size)
+
+
+def _identity(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(_unchanged, out_shardings=sharding)
+
+
+def _unchanged(value: jax.Array) -> jax.Array:
+    return value
+
+
+@partial(jax.jit, static_argnames=("shape", "axes", "native"))
+def _taken(
+    received: jax.Array, rank: int, start: int, *, shape: tuple[int, ...], axes: tuple[int, ...] | None, native: tuple[int, ...]
+) -> jax.Array:
+    flat = jax.lax.dynamic_slice(received, (rank, start), (1, math.prod(shape))).reshape(shape)
+    return (flat if axes is None else flat.transpose([int(axis) for axis in np.argsort(axes)])).reshape(native)
+
+
+@jax.jit
+def _put(data: jax.Array, values: list[jax.Array], starts: list[tuple[int, ...]], nothing: jax.Array) -> jax.Array:
+    for value, start in zip(values, starts, strict=True):
+        data = jax.lax.dynamic_update_slice(data, same(value, nothing), start)
+    return data
+
+
+def _with_pieces(leaf: jax.Array, targets: list[tuple[Place, dict[jax.Device, jax.Array]]]) -> jax.Array:
+    """`leaf` with some pieces replaced and its placement kept, shard by shard: nothing moves between devices."""
+    shards = []
+    for shard in leaf.addressable_shards:
+        its = [(place.start, values[shard.device]) for place, values in targets if shard.device in values]
+        shards.append(_put(shard.data, [value for _, value in its], [start for start, _ in its], NOTHING) if its else shard.data)
+    if not leaf.committed:
+        only: jax.Array = shards[0]
+        return only
+    return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
