@@ -140,7 +140,7 @@ def check(kind: str, rank: int, ranks: int) -> None:
     check_cover(layout, owned)
     assert owned[rank] == list(store.owned())
     loads = [sum(piece.elements for piece in pieces) for pieces in owned]
-    if kind != "tensor_parallel":
+    if kind.endswith("ddp"):  # elsewhere torch cuts the tensors, and small ones unevenly
         assert max(loads) - min(loads) < layout.size / ranks / 2, f"no rank sends much more than another: {loads}"
 
     for fragment in make_fragments(layout, 2):
