@@ -44,7 +44,7 @@ if [ "$root" = / ]; then root=""; fi
 case $component in
   operator) extras=(--extra operator) ;;
   syncer) extras=() ;;
-  torch | jax) extras=(--extra "$component") ;;
+  torch | jax) extras=(--extra "$component" --extra data) ;;
   *) echo "error: no component is named $component" >&2; usage ;;
 esac
 case $component-${accelerator:-default} in

@@ -169,7 +169,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
         if session.done:
             final = held_out_loss(session.params, corpus, chosen.model)
             session.evaluate(final, corpus.held_out_tokens)
-            options.print_result(chosen, framework="jax", local_steps=session.step_count, held_out_loss=final)
+            options.print_result("jax", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0
 
 

@@ -167,7 +167,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
         if session.done:
             final = held_out_loss(model, corpus)
             session.evaluate(final, corpus.held_out_tokens)
-            options.print_result(chosen, framework="torch", local_steps=session.step_count, held_out_loss=final)
+            options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0
 
 

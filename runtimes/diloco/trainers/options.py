@@ -45,22 +45,14 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
     """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
-    if given.alone != (given.steps is not None):
-        parser.error("--alone and --steps go together: in a job, the job's training.steps decides")
-    if given.steps is not None and given.steps < 1:
-        parser.error(f"a training of {plural(given.steps, 'step')} trains nothing: --steps must be at least 1")
-    if not given.alone:
-        _require_job(program, environment)
+    check_job(parser, program, given, environment)
     try:
         model = ModelConfig(layers=given.layers, width=given.width, heads=given.heads, context=given.context, tied=given.tied)
     except ValueError as error:
         parser.error(str(error))
-    inner = InnerConfig(learning_rate=given.learning_rate, warmup=given.warmup, final_share=given.decay_to, weight_decay=given.weight_decay)
-    if given.batch < 1:
-        parser.error(f"--batch must be at least 1, got {given.batch}")
     return TrainerOptions(
         model=model,
-        inner=inner,
+        inner=chosen_inner(given),
         batch=given.batch,
         seed=given.seed,
         corpus=given.corpus,
@@ -71,6 +63,18 @@ def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.env
         alone_steps=given.steps,
         device=given.device,
     )
+
+
+def check_job(parser: argparse.ArgumentParser, program: str, given: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    """Exit with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`, and with 2 for flags that cannot be."""
+    if given.alone != (given.steps is not None):
+        parser.error("--alone and --steps go together: in a job, the job's training.steps decides")
+    if given.steps is not None and given.steps < 1:
+        parser.error(f"a training of {plural(given.steps, 'step')} trains nothing: --steps must be at least 1")
+    if given.batch < 1:
+        parser.error(f"--batch must be at least 1, got {given.batch}")
+    if not given.alone:
+        _require_job(program, environment)
 
 
 def pin_threads(threads: int) -> None:
@@ -98,13 +102,13 @@ def start_logging() -> logging.Logger:
     return package.getChild("trainers")
 
 
-def print_result(options: TrainerOptions, *, framework: str, local_steps: int, held_out_loss: float) -> None:
-    """One JSON line on standard output: what this process trained, and the loss of the final parameters in nats per byte."""
+def print_result(framework: str, local_steps: int, tokens: int, held_out_loss: float) -> None:
+    """One JSON line on standard output: what this process trained, and the loss of the final parameters in nats per token."""
     line = {
         "framework": framework,
         "unit": os.environ.get(contract.ENV_UNIT, "alone"),
         "localSteps": local_steps,
-        "tokens": local_steps * options.batch * options.model.context,
+        "tokens": tokens,
         "heldOutLoss": held_out_loss,
     }
     sys.stdout.write(json.dumps(line) + "\n")
@@ -129,7 +133,7 @@ def _require_job(program: str, environment: Mapping[str, str]) -> None:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    model, inner = ModelConfig(), InnerConfig()
+    model = ModelConfig()
     parser = argparse.ArgumentParser(
         prog=f"python -m {program}",
         description="Train a byte-level transformer on the Python standard library's source, as one learner of a DiLoCoJob.",
@@ -142,17 +146,35 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--context", type=int, default=model.context, help="bytes per sample")
     add("--tied", action="store_true", help="the output head is the transposed embedding")
     add("--batch", type=int, default=8, help="samples per local step; may differ between learners, as the weights account for it")
-    add("--learning-rate", type=float, default=inner.learning_rate, help="highest rate of the inner AdamW")
-    add("--warmup", type=int, default=inner.warmup, help="local steps of linear warm-up")
-    add("--decay-to", type=float, default=inner.final_share, help="share of the rate that is left at the end; 1: the rate stays")
-    add("--weight-decay", type=float, default=inner.weight_decay)
     add("--seed", type=int, default=0, help="of the first parameters and the order of the data; the same for every learner of a job")
     add("--corpus", type=Path, default=None, help="folder with Python source to train on instead of the standard library")
     add("--corpus-bytes", type=int, default=8_000_000, help="at most so much text")
     add("--held-out-bytes", type=int, default=32_768, help="evaluate on at most so much text from files never trained on")
     add("--threads", type=int, default=1, help="compute threads; 0: the framework's own choice")
+    add("--device", default="cpu", help="torch device, such as cpu or cuda; JAX takes its default device")
+    add_inner_flags(parser)
+    add_run_flags(parser)
+    return parser
+
+
+def add_inner_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of the inner optimizer, from which `chosen_inner` makes its configuration."""
+    inner = InnerConfig()
+    add = parser.add_argument_group("inner optimizer").add_argument
+    add("--learning-rate", type=float, default=inner.learning_rate, help="highest rate of the inner AdamW")
+    add("--warmup", type=int, default=inner.warmup, help="local steps of linear warm-up")
+    add("--decay-to", type=float, default=inner.final_share, help="share of the rate that is left at the end; 1: the rate stays")
+    add("--weight-decay", type=float, default=inner.weight_decay)
+
+
+def chosen_inner(given: argparse.Namespace) -> InnerConfig:
+    """What the flags of `add_inner_flags` say."""
+    return InnerConfig(learning_rate=given.learning_rate, warmup=given.warmup, final_share=given.decay_to, weight_decay=given.weight_decay)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of the run, which `check_job` checks."""
+    add = parser.add_argument_group("run").add_argument
     add("--log-every", type=int, default=50, help="local steps between two lines of the log")
     add("--alone", action="store_true", help="train as a plain program without a job, on the same data in the same order")
     add("--steps", type=int, default=None, help="local steps to train, only with --alone")
-    add("--device", default="cpu", help="torch device, such as cpu or cuda; JAX takes its default device")
-    return parser

@@ -2,10 +2,14 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from diloco.trainers import byte_lm_jax, byte_lm_torch
+from diloco.trainers import byte_lm_jax, byte_lm_torch, llama_jax, llama_torch
 
 pytestmark = pytest.mark.slow
 
@@ -56,3 +60,32 @@ def test_alone_both_frameworks_learn_the_same(corpus: Path, capsys: pytest.Captu
     # Before training the loss is ln 256 = 5.55; the text has some 25 different bytes, so ln 25 = 3.2 needs no context at all.
     assert losses["torch"] < math.log(25)
     assert losses["jax"] == pytest.approx(losses["torch"], rel=1e-2)
+
+
+@pytest.fixture(scope="module")
+def llama_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A small model, and tokens of which each follows from the one before."""
+    folder = tmp_path_factory.mktemp("llama")
+    config = {"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 16, "rms_norm_eps": 1e-5}
+    (folder / "config.json").write_text(json.dumps(config))
+    (np.arange(20_000) * 7 % 64).astype("<u2").tofile(folder / "tokens.bin")
+    flags = ["--config", str(folder / "config.json"), "--data", str(folder / "tokens.bin"), "--held-out-tokens", "320"]
+    return [*flags, "--alone", "--steps", "30", "--warmup", "5", "--learning-rate", "2e-2", "--threads", "0"]
+
+
+def test_the_llamas_learn_the_same_on_one_device_and_on_two(llama_flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    losses = {}
+    for framework, program in (("torch", llama_torch), ("jax", llama_jax)):
+        assert program.main([*llama_flags, "--micro-batch", "4"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["framework"], result["unit"], result["localSteps"], result["tokens"]) == (framework, "alone", 30, 30 * 8 * 16)
+        losses[framework] = result["heldOutLoss"]
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-m", "diloco.trainers.llama_jax", *llama_flags]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "M parameters on 2 devices" in ran.stderr
+    # Before training the loss is ln 64 = 4.16.
+    assert losses["torch"] < 2.0
+    assert losses["jax"] == pytest.approx(losses["torch"], rel=1e-2)
+    assert json.loads(ran.stdout)["heldOutLoss"] == pytest.approx(losses["jax"], rel=1e-2)

@@ -1,0 +1,247 @@
+"""The Llama-type decoder in JAX: `python -m diloco.trainers.llama_jax`.
+
+A learner's program, or a plain one with `--alone`. With several local devices, parameters and optimizer state are sharded over them, and
+so is the batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import diloco.jax
+from diloco.jax import Canonical, TreeStore
+from diloco.trainers import byte_lm, llama, llama_options, options
+from diloco.trainers.alone import AloneSession
+from diloco.trainers.byte_lm import InnerConfig
+from diloco.trainers.llama import LlamaConfig
+from diloco.trainers.llama_options import AnyWindows
+
+type Params = dict[str, Any]
+"""{"embed", "layers": {… with a leading axis of layers}, "norm", "head" unless tied}. Matrices lie as [out, in], as the canonical ones."""
+
+_LAYERS = "model.layers.0."
+
+
+def canonical_names(config: LlamaConfig) -> dict[str, Canonical | str]:
+    """The canonical form of each leaf, by path: the leaves of `layers` stack the layers."""
+    names: dict[str, Canonical | str] = {
+        "embed": Canonical(llama.EMBEDDING, embedding=True),
+        "norm": Canonical("model.norm.weight"),
+    }
+    for name in llama.parameter_shapes(config):
+        if name.startswith(_LAYERS):
+            leaf = name.removeprefix(_LAYERS).removesuffix(".weight").rpartition(".")[2]
+            names[f"layers/{leaf}"] = Canonical(name.replace(_LAYERS, "model.layers.{layer}."), stacked=True)
+    if not config.tied:
+        names["head"] = Canonical(llama.HEAD, embedding=False)
+    return names
+
+
+def initial_params(config: LlamaConfig, seed: int, mesh: Mesh | None = None) -> Params:
+    """The parameters with their first values, made leaf by leaf, each in its place on the devices of `mesh`."""
+    tree: Params = {"layers": {}}
+    for path, form in canonical_names(config).items():
+        assert isinstance(form, Canonical)
+        if form.stacked:
+            value = np.stack([llama.initial_value(config, seed, form.name.format(layer=layer)) for layer in range(config.layers)])
+        else:
+            value = llama.initial_value(config, seed, form.name)
+        node, leaf = (tree["layers"], path.removeprefix("layers/")) if form.stacked else (tree, path)
+        node[leaf] = jnp.array(value) if mesh is None else jax.device_put(value, _sharding(mesh, value.shape, stacked=form.stacked))
+    return tree
+
+
+def local_mesh() -> Mesh | None:
+    """All local devices on one axis; None with a single one."""
+    devices = jax.local_devices()
+    return Mesh(np.array(devices), ("data",)) if len(devices) > 1 else None
+
+
+def _sharding(mesh: Mesh, shape: tuple[int, ...], *, stacked: bool) -> NamedSharding:
+    """A tensor is cut along its first axis that the devices divide; layers stay whole."""
+    axes = range(int(stacked), len(shape))
+    axis = next((axis for axis in axes if shape[axis] % mesh.size == 0), None)
+    return _cut(mesh, *("data" if each == axis else None for each in range(len(shape))))
+
+
+def _cut(mesh: Mesh, *axes: str | None) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
+
+
+def forward(params: Params, inputs: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
+    """Tokens int [batch, time] -> logits float32 [batch, time, vocabulary] of the next token. Matrices are multiplied in `dtype`."""
+    cosines, sines = (jnp.asarray(table) for table in llama.rope_tables(config, inputs.shape[1]))
+    layer = partial(_layer, config=config, cosines=cosines, sines=sines)
+    embed = params["embed"].astype(dtype)
+    x, _ = jax.lax.scan(jax.checkpoint(layer) if recompute else layer, embed[inputs], params["layers"])
+    x = _normalise(x, params["norm"], config)
+    head = params["head"].astype(dtype) if "head" in params else embed
+    logits: jax.Array = (x @ head.T).astype(jnp.float32)
+    return logits
+
+
+def _layer(x: jax.Array, layer: Params, config: LlamaConfig, cosines: jax.Array, sines: jax.Array) -> tuple[jax.Array, None]:
+    batch, length, width = x.shape
+    weights = {name: value if name.endswith("norm") else value.astype(x.dtype) for name, value in layer.items()}
+    y = _normalise(x, weights["input_layernorm"], config)
+    query, key, value = ((y @ weights[name].T).reshape(batch, length, -1, config.head_width) for name in ("q_proj", "k_proj", "v_proj"))
+    query, key = _turn(query, cosines, sines), _turn(key, cosines, sines)
+    attended = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+    x = x + attended.reshape(batch, length, width) @ weights["o_proj"].T
+    y = _normalise(x, weights["post_attention_layernorm"], config)
+    return x + (jax.nn.silu(y @ weights["gate_proj"].T) * (y @ weights["up_proj"].T)) @ weights["down_proj"].T, None
+
+
+def _normalise(x: jax.Array, scale: jax.Array, config: LlamaConfig) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    normalised = wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + config.norm_epsilon)
+    return (scale * normalised).astype(x.dtype)
+
+
+def _turn(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Array:
+    """Turn each head, [batch, time, heads, head width], by its position: the first half of the elements with the second."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cosines, sines = cosines[:, None, :], sines[:, None, :]
+    return jnp.concatenate((first * cosines - second * sines, second * cosines + first * sines), axis=-1).astype(x.dtype)
+
+
+def mean_loss(params: Params, windows: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
+    """Mean cross-entropy in nats per token of windows, unsigned integers [batch, context + 1]."""
+    tokens = windows.astype(jnp.int32)
+    logits = forward(params, tokens[:, :-1], config, dtype=dtype, recompute=recompute)
+    loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+    return loss
+
+
+def make_optimizer(config: LlamaConfig, inner: InnerConfig) -> optax.GradientTransformation:
+    """AdamW at rate 1, with weight decay on matrices only; `make_train_step` multiplies by the rate."""
+    forms = canonical_names(config)
+
+    def decayed(params: Params) -> Params:
+        def one(path: Any, _: jax.Array) -> bool:
+            form = forms[jax.tree_util.keystr(path, simple=True, separator="/")]
+            return llama.is_decayed(form if isinstance(form, str) else form.name)
+
+        mask: Params = jax.tree_util.tree_map_with_path(one, params)
+        return mask
+
+    first, second = byte_lm.ADAM_BETAS
+    return optax.chain(
+        optax.clip_by_global_norm(byte_lm.CLIP_NORM),
+        optax.scale_by_adam(b1=first, b2=second, eps=byte_lm.ADAM_EPSILON),
+        optax.add_decayed_weights(inner.weight_decay, mask=decayed),
+    )
+
+
+type Loss = Callable[[Params, Any], jax.Array]
+type TrainStep = Callable[[Params, optax.OptState, Any, float], tuple[Params, optax.OptState, jax.Array]]
+
+
+def make_train_step(
+    loss_of: Loss, optimizer: optax.GradientTransformation, micro: int | None = None, shardings: tuple[Any, Any] | None = None
+) -> TrainStep:
+    """(params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated.
+
+    `micro`: samples in memory at once, which divide the batch; the gradients of the parts are averaged. `shardings`: of params and state,
+    which the results keep.
+    """
+    placed = {} if shardings is None else {"out_shardings": (*shardings, None)}
+
+    def gradients_of(params: Params, windows: jax.Array) -> tuple[jax.Array, Params]:
+        if micro is None or micro == len(windows):
+            found: tuple[jax.Array, Params] = jax.value_and_grad(loss_of)(params, windows)
+            return found
+        parts = windows.reshape(-1, micro, windows.shape[1])
+
+        def add(total: tuple[jax.Array, Params], part: jax.Array) -> tuple[tuple[jax.Array, Params], None]:
+            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss_of)(params, part)), None
+
+        nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+        total, _ = jax.lax.scan(add, nothing, parts)
+        mean: tuple[jax.Array, Params] = jax.tree.map(lambda value: value / len(parts), total)
+        return mean
+
+    @partial(jax.jit, donate_argnums=(0, 1), **placed)
+    def train_step(params: Params, state: optax.OptState, windows: jax.Array, rate: jax.Array) -> tuple[Params, optax.OptState, jax.Array]:
+        loss, gradients = gradients_of(params, windows)
+        directions, state = optimizer.update(gradients, state, params)
+        params = jax.tree.map(lambda value, direction: value - rate * direction, params, directions)
+        return params, state, loss
+
+    step: TrainStep = train_step
+    return step
+
+
+def held_out_loss(params: Params, loss_of: Loss, corpus: AnyWindows, batch: int) -> float:
+    """Mean loss in nats per token over the corpus's held-out windows."""
+    compiled = jax.jit(loss_of)
+    losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out(batch)]
+    return sum(losses) / corpus.held_out_windows
+
+
+def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> int:
+    """Train as `argv` says; the exit status. `before_join` is called when everything is ready, before the first contact with the job."""
+    chosen = llama_options.parse("diloco.trainers.llama_jax", argv)
+    options.pin_threads(chosen.threads)
+    log = options.start_logging()
+    corpus = chosen.read_corpus()
+    mesh = local_mesh()
+    if chosen.micro_batch and chosen.batch % chosen.micro_batch:
+        raise SystemExit(f"--micro-batch {chosen.micro_batch} does not divide --batch {chosen.batch}, as JAX needs it")
+    if mesh is not None and (chosen.micro_batch or chosen.batch) % mesh.size:
+        raise SystemExit(
+            f"{mesh.size} devices do not share {chosen.micro_batch or chosen.batch} samples evenly: change --batch or --micro-batch"
+        )
+    forms = canonical_names(chosen.model)
+    params = initial_params(chosen.model, chosen.seed, mesh)
+    log.info("%.1f M parameters on %d devices", chosen.model.parameters / 1e6, mesh.size if mesh else 1)
+    optimizer = make_optimizer(chosen.model, chosen.inner)
+    state = optimizer.init(params)
+    if mesh is not None:
+        everywhere = _cut(mesh)
+        state = jax.tree.map(lambda leaf: leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, everywhere), state)
+    loss_of = partial(mean_loss, config=chosen.model, dtype=jnp.dtype(chosen.dtype), recompute=chosen.recompute)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, (params, state))
+    train_step = make_train_step(loss_of, optimizer, chosen.micro_batch, shardings)
+
+    def place(windows: np.ndarray) -> Any:
+        return windows if mesh is None else jax.device_put(windows, _cut(mesh, "data"))
+
+    # Compiled before joining, without running: a unit that has joined should contribute at once.
+    first = place(corpus.batch(np.arange(chosen.batch, dtype=np.int64)))
+    compiled = train_step.lower(params, state, first, 0.0).compile()  # type: ignore[attr-defined]
+    before_join()
+
+    if chosen.alone_steps is None:
+        session = diloco.jax.join(params, state, canonical=forms)
+    else:
+        session = diloco.jax.Session(AloneSession(chosen.alone_steps), TreeStore(params, canonical=forms), state)
+    with session:
+        params, state = session.params, session.opt_state
+        began = time.monotonic()
+        for windows in session.batches(corpus.batch, chosen.batch):
+            rate = chosen.inner.rate(session.step_count + 1, session.t / session.steps)
+            params, state, loss = compiled(params, state, place(windows), rate)
+            params, state = session.step(params, state, tokens=windows.shape[0] * chosen.model.context, loss=loss)
+            if session.step_count % chosen.log_every == 0:
+                speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
+                log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
+        if session.done:
+            final = held_out_loss(session.params, loss_of, corpus, chosen.micro_batch or chosen.batch)
+            session.evaluate(final, corpus.held_out_tokens)
+            options.print_result("jax", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""A job whose units train the Llama-type decoder, torch and JAX side by side, on a user's own text and tokenizer: from files to a
+checkpoint that transformers loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+import yaml
+from builders.jobs import JobBuilder, Obj, gpu_pool, template, tpu_pool
+from builders.local_jobs import a_fleet
+
+DILOCO = Path(sys.executable).parent / "diloco"
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+
+
+def a_text_and_its_tokenizer(folder: Path) -> int:
+    """play.txt and tokenizer.json in `folder`; the size of the vocabulary."""
+    lines = [
+        f"{who} {does} the {what} .\n" for who in ("she", "he", "nobody") for does in ("sees", "wants") for what in ("sea", "tea", "key")
+    ]
+    text = "".join(lines) * 200
+    (folder / "play.txt").write_text(text)
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator([text], tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False))
+    made.save(str(folder / "tokenizer.json"))
+    return int(made.get_vocab_size())
+
+
+def a_job(folder: Path, steps: int) -> Obj:
+    """One torch and one JAX unit."""
+    data = ["--config", folder / "config.json", "--data", folder / "play.txt", "--tokenizer", folder / "tokenizer.json"]
+    flags = [str(each) for each in (*data, "--cache", folder / "cache", "--held-out-tokens", 512, "--learning-rate", 1e-2, "--warmup", 5)]
+    programs = {kind: template(command=["python", "-m", f"diloco.trainers.llama_{kind}", *flags]) for kind in ("jax", "torch")}
+    return (
+        JobBuilder("tales")
+        .with_learners(2, 2)
+        .with_pools(
+            tpu_pool(topology="2x2x1", max=1, template=programs["jax"]),
+            gpu_pool(hosts=1, acceleratorsPerHost=8, max=1, template=programs["torch"]),
+        )
+        .with_training(steps=steps, syncInterval=8, fragments=8, overlapSteps=2, quorum=2)
+        .build()
+    )
+
+
+@pytest.mark.timeout(300)
+def test_torch_and_jax_train_a_llama_on_text_and_transformers_loads_the_checkpoint(tmp_path: Path) -> None:
+    vocabulary = a_text_and_its_tokenizer(tmp_path)
+    config = {"model_type": "llama", "vocab_size": vocabulary, "max_position_embeddings": 32, "rms_norm_eps": 1e-6, **SHAPE}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(a_job(tmp_path, steps=60)))
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet(tpus=1, gpus=1)))
+
+    command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state", "-o", "json", "--timeout", "240s"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    job = json.loads(ran.stdout.splitlines()[-1])["jobs"][0]
+    assert ran.returncode == 0, job
+    assert {unit["name"]: unit["contributions"] > 0 for unit in job["units"]} == {"v5p-0": True, "h100-0": True}
+    # Of 18 sentences each is as likely as any other: ln 18 = 2.89 nats a sentence, which has at least 5 words and a full stop.
+    held_out = job["progress"]["heldOutLoss"]
+    assert held_out < 2.89 / 2
+
+    subprocess.run([str(DILOCO), "export", "state", "-o", str(tmp_path)], cwd=tmp_path, capture_output=True, check=True)
+    printed = subprocess.run(
+        [sys.executable, "-m", "diloco.trainers.llama", "--config", "config.json"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    (tmp_path / "config.json").write_text(printed.stdout)
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    text = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(
+        (tmp_path / "play.txt").read_text(), add_special_tokens=False
+    )
+    tokens = torch.tensor(text.ids[-513:])
+    windows = torch.stack([tokens[start : start + 33] for start in range(0, 512, 32)])
+    with torch.no_grad():
+        logits = model(windows[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
+    assert loss == pytest.approx(held_out, abs=1e-3), "it is the model that the units evaluated"
