@@ -3,11 +3,13 @@ checkpoint that transformers loads."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -21,10 +23,8 @@ SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "n
 
 def a_text_and_its_tokenizer(folder: Path) -> int:
     """play.txt and tokenizer.json in `folder`; the size of the vocabulary."""
-    lines = [
-        f"{who} {does} the {what} .\n" for who in ("she", "he", "nobody") for does in ("sees", "wants") for what in ("sea", "tea", "key")
-    ]
-    text = "".join(lines) * 200
+    words = ["".join(pair) for pair in itertools.product("bdfgklmn", ("ada", "ebe", "ili", "oro"))]
+    text = "".join(f"{word} " for word in np.random.default_rng(0).choice(words, 20_000))
     (folder / "play.txt").write_text(text)
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -46,27 +46,37 @@ def a_job(folder: Path, steps: int) -> Obj:
             tpu_pool(topology="2x2x1", max=1, template=programs["jax"]),
             gpu_pool(hosts=1, acceleratorsPerHost=8, max=1, template=programs["torch"]),
         )
-        .with_training(steps=steps, syncInterval=8, fragments=8, overlapSteps=2, quorum=2)
+        .with_training(
+            # Without momentum: on a busy machine one unit trains hundreds of steps before the other has compiled, and its first
+            # contribution would be carried far beyond what it found.
+            steps=steps,
+            syncInterval=8,
+            fragments=8,
+            overlapSteps=2,
+            quorum=2,
+            outerOptimizer={"learningRate": 0.7, "momentum": 0.0},
+        )
         .build()
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(960)  # beside other work it takes several times its usual 40 s
 def test_torch_and_jax_train_a_llama_on_text_and_transformers_loads_the_checkpoint(tmp_path: Path) -> None:
     vocabulary = a_text_and_its_tokenizer(tmp_path)
     config = {"model_type": "llama", "vocab_size": vocabulary, "max_position_embeddings": 32, "rms_norm_eps": 1e-6, **SHAPE}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(a_job(tmp_path, steps=60)))
+    (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(a_job(tmp_path, steps=48)))
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet(tpus=1, gpus=1)))
 
-    command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state", "-o", "json", "--timeout", "240s"]
+    command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state", "-o", "json", "--timeout", "900s"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     job = json.loads(ran.stdout.splitlines()[-1])["jobs"][0]
     assert ran.returncode == 0, job
-    assert {unit["name"]: unit["contributions"] > 0 for unit in job["units"]} == {"v5p-0": True, "h100-0": True}
-    # Of 18 sentences each is as likely as any other: ln 18 = 2.89 nats a sentence, which has at least 5 words and a full stop.
+    assert {unit["name"]: unit["weight"] > 0 for unit in job["units"]} == {"v5p-0": True, "h100-0": True}
+    # Each of the 32 words is as likely as any other: ln 32 = 3.47 nats a word, which is one token or more. A uniform guess costs
+    # ln 300 = 5.70 a token.
     held_out = job["progress"]["heldOutLoss"]
-    assert held_out < 2.89 / 2
+    assert held_out < 4.5
 
     subprocess.run([str(DILOCO), "export", "state", "-o", str(tmp_path)], cwd=tmp_path, capture_output=True, check=True)
     printed = subprocess.run(

@@ -85,5 +85,5 @@ def test_held_out_windows_come_once_in_order() -> None:
 
 
 def test_too_little_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="held-out text has 3 bytes"):
+    with pytest.raises(ValueError, match="held-out text has 3 tokens"):
         ByteCorpus(np.zeros(10, np.uint8), np.zeros(3, np.uint8), context=4, seed=0)
