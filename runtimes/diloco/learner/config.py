@@ -21,6 +21,8 @@ class LearnerConfig:
     attempt: int
     host: int
     hosts: int
+    ranks: int
+    """Processes of the unit on all its hosts, as torchrun or diloco-launch has started them."""
     syncer: str
     """`host:port`."""
     relative_speed: float
@@ -39,13 +41,15 @@ class LearnerConfig:
 
 def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
     """The configuration in `environment`. Raises ContractError, which names the variable."""
+    hosts = integer(environment, contract.ENV_HOSTS, 1, 1)
     config = LearnerConfig(
         job=read_job_file(environment),
         tls=tls_files(environment),
         unit=required(environment, contract.ENV_UNIT),
         attempt=integer(environment, contract.ENV_ATTEMPT, None, 1),
         host=integer(environment, contract.ENV_HOST, 0, 0),
-        hosts=integer(environment, contract.ENV_HOSTS, 1, 1),
+        hosts=hosts,
+        ranks=max(hosts, integer(environment, "WORLD_SIZE", 1, 1)),
         syncer=required(environment, contract.ENV_SYNCER_ADDRESS),
         relative_speed=_speed(environment),
     )

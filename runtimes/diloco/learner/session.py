@@ -92,10 +92,10 @@ class Session:
         log_to_stderr()
         try:
             config = read_learner_config(environment)
-            if config.hosts > 1:
+            if config.ranks > 1:
                 raise ContractError(
-                    f"unit {config.unit} has {config.hosts} hosts: only host 0 may speak to the syncer, and this version has "
-                    "no driver yet that shares the parameters with the others. Use a pool whose units have one host."
+                    f"unit {config.unit} runs as {config.ranks} processes on {plural(config.hosts, 'host')}, and this version exchanges "
+                    "the parameters of a single process only. Use a pool with hosts: 1, and one process on it."
                 )
         except ContractError as error:
             raise leave(Exit.BAD_CONTRACT, str(error)) from error

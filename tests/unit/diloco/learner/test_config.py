@@ -38,6 +38,7 @@ def test_a_learner_knows_who_it_is(environment: dict[str, str]) -> None:
         (contract.ENV_JOB_FILE, "/nowhere/job.json", "cannot read job file /nowhere/job.json"),
         (contract.ENV_TLS_DIR, "", "DILOCO_TLS_DIR is not set"),
         (contract.ENV_SYNCER_ADDRESS, "", "DILOCO_SYNCER_ADDRESS is not set"),
+        ("WORLD_SIZE", "many", "WORLD_SIZE must be an integer of at least 1, not 'many'"),
         ("TORCHELASTIC_MAX_RESTARTS", "3", "start ranks again by itself, 3 times"),
     ],
 )
@@ -58,10 +59,20 @@ def test_a_program_outside_a_pod_ends_with_the_contracts_status() -> None:
     assert left.value.code == Exit.BAD_CONTRACT
 
 
-def test_a_host_that_has_no_driver_yet_says_so(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({contract.ENV_HOSTS: "2"}, "runs as 2 processes on 2 hosts"),
+        ({contract.ENV_HOSTS: "2", "WORLD_SIZE": "16"}, "runs as 16 processes on 2 hosts"),
+        ({"WORLD_SIZE": "8", "RANK": "3"}, "runs as 8 processes on 1 host,"),
+    ],
+)
+def test_a_unit_of_several_processes_says_that_it_cannot_join_yet(
+    environment: dict[str, str], variables: dict[str, str], message: str
+) -> None:
     with pytest.raises(Leave, match=r"^64$") as left:
-        Session.join(ArrayStore(weights()), framework="numpy", environment=environment | {contract.ENV_HOSTS: "2"})
-    assert "2 hosts" in left.value.message
+        Session.join(ArrayStore(weights()), framework="numpy", environment=environment | variables)
+    assert message in left.value.message
 
 
 def test_a_model_with_fewer_tensors_than_fragments_cannot_join(environment: dict[str, str]) -> None:
