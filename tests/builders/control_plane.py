@@ -541,6 +541,13 @@ class ControlPlane:
         return [json.loads(line) for line in written[: written.rfind(b"\n") + 1].splitlines()]
 
     # --- simulated nodes and volumes ---
+    def beat(self, name: str) -> None:
+        """The node says that it is ready, as its kubelet would."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": now}
+        patch = {"status": {"conditions": [condition]}}
+        self.request("PATCH", f"/api/v1/nodes/{name}/status", patch, content_type="application/strategic-merge-patch+json")
+
     def add_node(
         self,
         name: str,

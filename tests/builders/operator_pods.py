@@ -32,6 +32,8 @@ ADDRESS = "127.0.0.1"
 METRICS, HEALTH = PORTS = (8080, 8081)
 """Of the chart. Here each is another one that is free, since other programs may have these."""
 _POLL_SECONDS = 0.1
+_HEARTBEAT_SECONDS = 5.0
+"""As often as the node says that it is ready: the controller manager takes a silent one for lost, and pods go to other nodes."""
 _UNUSED = {"example.com/system": "1"}
 """A resource that no job asks for, so that no unit is placed on this node."""
 
@@ -67,8 +69,12 @@ class SystemNode:
         self._work_done.result()  # raises what the work raised
 
     def _work(self) -> None:
+        beat_at = time.monotonic()
         while not self._stop.is_set():
             try:
+                if time.monotonic() >= beat_at:
+                    self._plane.beat(NODE)
+                    beat_at = time.monotonic() + _HEARTBEAT_SECONDS
                 listed = self._plane.request("GET", f"/api/v1/pods?fieldSelector=spec.nodeName={NODE}")["items"]
                 for pod in listed:
                     self._serve(pod)

@@ -90,7 +90,7 @@ class ScriptedSession:
         self.connection = ScriptedConnection()
         self.inbox = Inbox(job.training.overlap_steps)
         config = LearnerConfig(
-            job=job, unit="u", attempt=1, host=0, hosts=1, syncer="nowhere:1", tls=TlsFiles(Path("nowhere")), relative_speed=1.0
+            job=job, unit="u", attempt=1, host=0, hosts=1, ranks=1, syncer="nowhere:1", tls=TlsFiles(Path("nowhere")), relative_speed=1.0
         )
         self.session = Session(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
         ticks = itertools.count()

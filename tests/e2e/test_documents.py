@@ -204,5 +204,7 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
         assert "Complete" in last(reader.type("docs/stopping.md#on-a-laptop"))
         shown = reader.type("docs/guide.md#get-the-model")
         assert all("outer step 700 of job bytes-lm" in said for said in shown.values())
+        reader.type("docs/guide.md#a-llama-on-your-own-data")
+        assert sorted(file.name for file in (checkout / "tales").iterdir()) == ["config.json", "model.safetensors"]
         reader.type("docs/stopping.md#on-a-laptop/2")
         assert not (checkout / ".diloco").exists()
