@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -138,16 +139,18 @@ class Ranks:
     def wait(self) -> list[Ended]:
         """All ends, in the order of time. After the first failure, what does not end within `FAILURE_GRACE` is killed."""
         ends: list[Ended] = []
-        failed = False
+        kill_at: float | None = None
         while len(ends) < len(self._processes):
             try:
-                end = self._ends.get(timeout=FAILURE_GRACE if failed and not self._killed else None)
+                left = None if kill_at is None or self._killed else max(0.0, kill_at - time.monotonic())
+                end = self._ends.get(timeout=left)
             except queue.Empty:
                 self._killed = True
                 self.signal(signal.SIGKILL)
                 continue
             ends.append(end)
-            failed = failed or (end.returncode != 0 and not end.drained)
+            if kill_at is None and end.returncode != 0 and not end.drained:
+                kill_at = time.monotonic() + FAILURE_GRACE
         return ends
 
     def _follow(self, rank: int, process: subprocess.Popen[bytes]) -> None:
