@@ -19,7 +19,7 @@ import optax
 
 import diloco.jax
 from diloco.jax import Canonical, TreeStore
-from diloco.trainers import byte_lm, options
+from diloco.trainers import byte_lm, options, steps_jax
 from diloco.trainers.alone import AloneSession
 from diloco.trainers.byte_lm import InnerConfig, ModelConfig
 from diloco.trainers.text import ByteCorpus
@@ -94,40 +94,13 @@ def mean_loss(params: Params, windows: jax.Array, heads: int) -> jax.Array:
 
 
 def make_optimizer(config: ModelConfig, inner: InnerConfig) -> optax.GradientTransformation:
-    """AdamW at rate 1, with weight decay on matrices only; `make_train_step` multiplies by the rate."""
-    forms = canonical_names(config)
-
-    def decayed(params: Params) -> Params:
-        def one(path: Any, _: jax.Array) -> bool:
-            form = forms[jax.tree_util.keystr(path, simple=True, separator="/")]
-            return byte_lm.is_decayed(form if isinstance(form, str) else form.name)
-
-        mask: Params = jax.tree_util.tree_map_with_path(one, params)
-        return mask
-
-    first, second = byte_lm.ADAM_BETAS
-    return optax.chain(
-        optax.clip_by_global_norm(byte_lm.CLIP_NORM),
-        optax.scale_by_adam(b1=first, b2=second, eps=byte_lm.ADAM_EPSILON),
-        optax.add_decayed_weights(inner.weight_decay, mask=decayed),
-    )
+    """With weight decay on matrices only."""
+    return steps_jax.make_optimizer(canonical_names(config), byte_lm.is_decayed, inner)
 
 
-type TrainStep = Callable[[Params, optax.OptState, Any, float], tuple[Params, optax.OptState, jax.Array]]
-
-
-def make_train_step(config: ModelConfig, optimizer: optax.GradientTransformation) -> TrainStep:
-    """(params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated."""
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def train_step(params: Params, state: optax.OptState, windows: jax.Array, rate: jax.Array) -> tuple[Params, optax.OptState, jax.Array]:
-        loss, gradients = jax.value_and_grad(mean_loss)(params, windows, config.heads)
-        directions, state = optimizer.update(gradients, state, params)
-        params = jax.tree.map(lambda value, direction: value - rate * direction, params, directions)
-        return params, state, loss
-
-    step: TrainStep = train_step
-    return step
+def make_train_step(config: ModelConfig, optimizer: optax.GradientTransformation) -> steps_jax.TrainStep:
+    """A step of the inner optimizer on one batch of windows."""
+    return steps_jax.make_train_step(partial(mean_loss, heads=config.heads), optimizer)
 
 
 def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> float:

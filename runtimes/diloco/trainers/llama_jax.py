@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import diloco.jax
 from diloco.jax import Canonical, TreeStore
-from diloco.trainers import byte_lm, llama, llama_options, options
+from diloco.trainers import llama, llama_options, options, steps_jax
 from diloco.trainers.alone import AloneSession
 from diloco.trainers.byte_lm import InnerConfig
 from diloco.trainers.llama import LlamaConfig
@@ -124,65 +124,11 @@ def mean_loss(params: Params, windows: jax.Array, config: LlamaConfig, *, dtype:
 
 
 def make_optimizer(config: LlamaConfig, inner: InnerConfig) -> optax.GradientTransformation:
-    """AdamW at rate 1, with weight decay on matrices only; `make_train_step` multiplies by the rate."""
-    forms = canonical_names(config)
-
-    def decayed(params: Params) -> Params:
-        def one(path: Any, _: jax.Array) -> bool:
-            form = forms[jax.tree_util.keystr(path, simple=True, separator="/")]
-            return llama.is_decayed(form if isinstance(form, str) else form.name)
-
-        mask: Params = jax.tree_util.tree_map_with_path(one, params)
-        return mask
-
-    first, second = byte_lm.ADAM_BETAS
-    return optax.chain(
-        optax.clip_by_global_norm(byte_lm.CLIP_NORM),
-        optax.scale_by_adam(b1=first, b2=second, eps=byte_lm.ADAM_EPSILON),
-        optax.add_decayed_weights(inner.weight_decay, mask=decayed),
-    )
+    """With weight decay on matrices only."""
+    return steps_jax.make_optimizer(canonical_names(config), llama.is_decayed, inner)
 
 
-type Loss = Callable[[Params, Any], jax.Array]
-type TrainStep = Callable[[Params, optax.OptState, Any, float], tuple[Params, optax.OptState, jax.Array]]
-
-
-def make_train_step(
-    loss_of: Loss, optimizer: optax.GradientTransformation, micro: int | None = None, shardings: tuple[Any, Any] | None = None
-) -> TrainStep:
-    """(params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated.
-
-    `micro`: samples in memory at once, which divide the batch; the gradients of the parts are averaged. `shardings`: of params and state,
-    which the results keep.
-    """
-    placed = {} if shardings is None else {"out_shardings": (*shardings, None)}
-
-    def gradients_of(params: Params, windows: jax.Array) -> tuple[jax.Array, Params]:
-        if micro is None or micro == len(windows):
-            found: tuple[jax.Array, Params] = jax.value_and_grad(loss_of)(params, windows)
-            return found
-        parts = windows.reshape(-1, micro, windows.shape[1])
-
-        def add(total: tuple[jax.Array, Params], part: jax.Array) -> tuple[tuple[jax.Array, Params], None]:
-            return jax.tree.map(jnp.add, total, jax.value_and_grad(loss_of)(params, part)), None
-
-        nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
-        total, _ = jax.lax.scan(add, nothing, parts)
-        mean: tuple[jax.Array, Params] = jax.tree.map(lambda value: value / len(parts), total)
-        return mean
-
-    @partial(jax.jit, donate_argnums=(0, 1), **placed)
-    def train_step(params: Params, state: optax.OptState, windows: jax.Array, rate: jax.Array) -> tuple[Params, optax.OptState, jax.Array]:
-        loss, gradients = gradients_of(params, windows)
-        directions, state = optimizer.update(gradients, state, params)
-        params = jax.tree.map(lambda value, direction: value - rate * direction, params, directions)
-        return params, state, loss
-
-    step: TrainStep = train_step
-    return step
-
-
-def held_out_loss(params: Params, loss_of: Loss, corpus: AnyWindows, batch: int) -> float:
+def held_out_loss(params: Params, loss_of: steps_jax.Loss, corpus: AnyWindows, batch: int) -> float:
     """Mean loss in nats per token over the corpus's held-out windows."""
     compiled = jax.jit(loss_of)
     losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out(batch)]
@@ -212,7 +158,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
         state = jax.tree.map(lambda leaf: leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, everywhere), state)
     loss_of = partial(mean_loss, config=chosen.model, dtype=jnp.dtype(chosen.dtype), recompute=chosen.recompute)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, (params, state))
-    train_step = make_train_step(loss_of, optimizer, chosen.micro_batch, shardings)
+    train_step = steps_jax.make_train_step(loss_of, optimizer, chosen.micro_batch, shardings)
 
     def place(windows: np.ndarray) -> Any:
         return windows if mesh is None else jax.device_put(windows, _cut(mesh, "data"))

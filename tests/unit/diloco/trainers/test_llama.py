@@ -14,7 +14,7 @@ import pytest
 import torch
 from diloco.jax import TreeStore
 from diloco.torch import ModuleStore
-from diloco.trainers import llama, llama_jax, llama_torch
+from diloco.trainers import llama, llama_jax, llama_torch, steps_jax
 from diloco.trainers.byte_lm import InnerConfig
 from diloco.trainers.llama import SIZES, LlamaConfig
 
@@ -116,7 +116,7 @@ def test_parts_of_a_batch_and_activations_computed_again_give_the_same_step() ->
         store = in_jax(config, values)
         optimizer = llama_jax.make_optimizer(config, InnerConfig())
         params = store.hand_out()
-        step = llama_jax.make_train_step(partial(llama_jax.mean_loss, config=config, recompute=recompute), optimizer, micro)
+        step = steps_jax.make_train_step(partial(llama_jax.mean_loss, config=config, recompute=recompute), optimizer, micro)
         params, _, _ = step(params, optimizer.init(params), rows, 1e-3)
         store.take_back(params)
         stepped.append(store.read(list(values)))
@@ -204,7 +204,7 @@ def test_the_jax_step_updates_in_place_of_its_arguments() -> None:
     config = CONFIGS[1]
     optimizer = llama_jax.make_optimizer(config, InnerConfig())
     params = llama_jax.initial_params(config, 0)
-    after, _, _ = llama_jax.make_train_step(partial(llama_jax.mean_loss, config=config), optimizer)(
+    after, _, _ = steps_jax.make_train_step(partial(llama_jax.mean_loss, config=config), optimizer)(
         params, optimizer.init(params), windows(config), 1e-3
     )
     jax.block_until_ready(after)  # type: ignore[no-untyped-call]
