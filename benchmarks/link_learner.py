@@ -15,6 +15,7 @@ from pathlib import Path
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.connection import Connection
 from diloco.learner.session import Session
+from diloco.learner.solo import SoloMember
 
 from benchmarks.fixed_step_learner import BATCH, model, steps
 
@@ -34,7 +35,9 @@ def main() -> None:
         given.steps.open("w", encoding="ascii", buffering=1) as lines,
         Session.join(ArrayStore(weights), framework="numpy", on_adopt=lambda names: written.append(names[0])) as session,
     ):
-        connection = session._connection
+        member = session._member
+        assert isinstance(member, SoloMember)
+        connection = member._link
         assert isinstance(connection, Connection)
         for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH), given.step_seconds):
             while given.pause.exists():

@@ -26,6 +26,7 @@ from diloco.learner.arrays import ArrayStore
 from diloco.learner.connection import Connection
 from diloco.learner.leave import Leave
 from diloco.learner.session import Session
+from diloco.learner.solo import SoloMember
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
@@ -273,8 +274,15 @@ class LocalLearner:
 
 def connection_of(session: Session) -> Connection:
     """The connection of a session that has joined a job."""
-    assert isinstance(session._connection, Connection)
-    return session._connection
+    link = solo(session)._link
+    assert isinstance(link, Connection)
+    return link
+
+
+def solo(session: Session) -> SoloMember:
+    """What a session of a unit of one process does in the job."""
+    assert isinstance(session._member, SoloMember)
+    return session._member
 
 
 # --- real processes -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
 from diloco.learner.session import Session
+from diloco.learner.solo import SoloMember
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import Float32Array, Staged
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
@@ -92,7 +93,8 @@ class ScriptedSession:
         config = LearnerConfig(
             job=job, unit="u", attempt=1, host=0, hosts=1, ranks=1, syncer="nowhere:1", tls=TlsFiles(Path("nowhere")), relative_speed=1.0
         )
-        self.session = Session(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
+        self.member = SoloMember(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
+        self.session = Session("u", self.member, StepTimer(1.0))
         ticks = itertools.count()
         self.session._timer = StepTimer(1.0, lambda: float(next(ticks)))
         self._batches: Iterator[list[int]] = self.session.batches(lambda numbers: numbers.tolist(), BATCH)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import numpy as np
-from builders.exchange import WAIT_TIMEOUT, Place, connection_of, until, weights
+from builders.exchange import WAIT_TIMEOUT, Place, connection_of, solo, until, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
@@ -83,7 +83,7 @@ class Learner:
 
     def wait_for(self, kind: type[object], count: int = 1) -> None:
         """Wait until `count` events of this kind wait for the next step."""
-        inbox = self.session._inbox
+        inbox = solo(self.session)._inbox
         until(lambda: sum(isinstance(event, kind) for event in list(inbox._events)) >= count, f"{count} {kind.__name__}")
 
     def is_over(self) -> None:
@@ -95,8 +95,8 @@ class Learner:
     def end(self) -> None:
         """Let the session go, whatever became of the test."""
         for session in self.entered:
-            session._draining = True
-            session._connection.close(None)
+            solo(session).drain()
+            connection_of(session).close(None)
 
 
 def values(learner: Learner) -> set[float]:

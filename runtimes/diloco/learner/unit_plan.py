@@ -13,6 +13,17 @@ from dataclasses import dataclass, field, replace
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
 from diloco.learner.timetable import Pace, Timetable
 
+_MOST_AT_ONCE = 16 << 20
+"""Elements that the boundary of a short step moves at most, unless a single fragment is larger: 64 MiB, for whose copy a processor needs
+10 ms."""
+_SHORT_STEP = 0.5
+"""The boundary of a longer step, seconds, moves as much more: the copies take 2 % of its time."""
+
+
+def most_at_once(step_seconds: float) -> int:
+    """Elements that the boundary after a step of so many seconds moves at most."""
+    return int(_MOST_AT_ONCE * max(1.0, step_seconds / _SHORT_STEP))
+
 
 @dataclass(frozen=True, slots=True)
 class Read:

@@ -113,5 +113,5 @@ def test_a_unit_with_another_frozen_base_is_refused_by_name(tmp_path: Path, caps
             join(place, syncer.address, "c", adapted(0.5).requires_grad_(True))
         assert "tensor 0.bias: (4) here, frozen in the job" in capsys.readouterr().err
         second = join(place, syncer.address, "d", adapted(0.5))
-        second._end(None)
-        first._end(None)
+        second.__exit__(ValueError, ValueError(), None)
+        first.__exit__(ValueError, ValueError(), None)

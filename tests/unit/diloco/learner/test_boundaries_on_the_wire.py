@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders.exchange import connection_of, weights
+from builders.exchange import connection_of, solo, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
 from builders.stepped_learner import BATCH, TOKENS, Learner, newest_progress, of_fragment, values
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
@@ -133,7 +133,7 @@ def test_what_was_staged_outlives_a_broken_stream(slow: Learner, syncer: Scripte
 def test_nothing_is_kept_for_pulls_that_come_after_bye(slow: Learner, stream: ScriptedStream) -> None:
     kept = connection_of(slow.session)._ahead
     assert len(kept) == 1
-    slow.session._draining = True
+    solo(slow.session).drain()
     with pytest.raises(Leave):
         slow.session.close()
     assert len(kept) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import numpy as np
 import pytest
-from builders.exchange import weights
+from builders.exchange import solo, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
 from builders.stepped_learner import AHEAD, BATCH, TOKENS, Learner, kinds, newest_progress, of_fragment, progress, values
 from diloco.learner import connection
@@ -150,7 +150,7 @@ def test_a_session_that_does_not_resume_asks_for_work_at_once_and_once(
     again.broadcast_all(4, weights(5.0)).lease(0, 8)
     learner.wait_for(Leased)
     learner.train()
-    assert (learner.session._work.asked, learner.session._work.remaining) == (AHEAD - 8, 8)
+    assert (solo(learner.session)._work.asked, solo(learner.session)._work.remaining) == (AHEAD - 8, 8)
     learner.session._drain(15, None)
     with pytest.raises(Leave):
         learner.session.close()
@@ -164,7 +164,7 @@ def test_a_request_for_work_of_the_session_that_is_over_is_not_sent_to_the_new_o
     stream.end()
     resumed = syncer.accept().welcome(resumed=True, t=4)
     learner.wait_for(Welcomed)
-    learner.session._boundary()
+    solo(learner.session).boundary()
     resumed.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 8)
     learner.wait_for(Leased)
@@ -211,11 +211,11 @@ def test_a_pull_that_waited_for_a_step_is_dropped_with_its_session(
     stream.update(0, 5, base=4, delta=1.0).pull(0, 5)
     learner.wait_for(PullWanted)
     learner.train()
-    assert learner.session._state.waiting, "the fragment was adopted at this very boundary"
+    assert solo(learner.session).state.waiting, "the fragment was adopted at this very boundary"
     stream.end()
     again = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
     learner.wait_for(Leased)
-    learner.session._boundary()
+    solo(learner.session).boundary()
     learner.train(2)
     again.pull(1, 6)
     learner.wait_for(PullWanted)

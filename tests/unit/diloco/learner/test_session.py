@@ -8,7 +8,7 @@ from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood
 from diloco.learner.leave import Leave
-from diloco.learner.session import most_at_once
+from diloco.learner.unit_plan import most_at_once
 from diloco.protocol.diloco_pb2 import Chunk
 
 
@@ -75,7 +75,7 @@ def test_what_waits_in_the_inbox_is_adopted_as_the_newest_of_each_fragment() -> 
 
 
 def test_what_one_boundary_cannot_move_comes_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diloco.learner.session.most_at_once", lambda step_seconds: 3)
+    monkeypatch.setattr("diloco.learner.solo.most_at_once", lambda step_seconds: 3)
     learner = ScriptedSession().join(5.0)
     learner.comes(learner.broadcast(0, 5, 50.0), learner.broadcast(1, 6, 60.0))
     learner.train()
@@ -212,7 +212,7 @@ def test_what_a_new_generation_has_asked_for_already_is_not_asked_for_again() ->
     asked = learner.connection.initial_request
     learner.comes(learner.welcome(2, t=1, asked=asked), Leased(0, 4))
     learner.train()
-    assert (learner.session._work.asked, learner.session._work.remaining) == (asked - 4, 4)
+    assert (learner.member._work.asked, learner.member._work.remaining) == (asked - 4, 4)
     assert not learner.connection.wanted
 
 

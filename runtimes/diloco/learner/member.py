@@ -1,0 +1,94 @@
+"""What a session asks of the part that takes part in the job: in a unit of one process, or as one rank of many.
+
+See docs/decisions/0151-step-boundary.md.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Member(Protocol):
+    """Called on the training thread, but for `drain`. Nothing waits except `wait` and `close`."""
+
+    @property
+    def t(self) -> int:
+        """Last known outer step."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Outer steps of the job."""
+        ...
+
+    @property
+    def step_count(self) -> int:
+        """Local steps of this process."""
+        ...
+
+    @property
+    def may_step(self) -> bool:
+        """The model holds the job's parameters, and the next local step may be done now."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """The job is over, and the final parameters are in the model."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """The unit drains: there is no next step."""
+        ...
+
+    @property
+    def unsettled(self) -> bool:
+        """A batch was taken, and no step was done since."""
+        ...
+
+    def start(self) -> None:
+        """Begin to connect."""
+        ...
+
+    def warm_up(self) -> None:
+        """Do now what would make the first boundaries slow."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there may be something to do at the boundary, at most `seconds`."""
+        ...
+
+    def boundary(self) -> None:
+        """Do what is due between two steps. Raises `Leave` when the syncer refuses this unit for good."""
+        ...
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        """The sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
+        ...
+
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float) -> None:
+        """A local step is done. `loss`: NaN or None if it is not known."""
+        ...
+
+    def ask_for_work(self, batch_size: int) -> None:
+        """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch."""
+        ...
+
+    def drain(self) -> None:
+        """The process was told to end. Called by a handler of a signal: it only takes note."""
+        ...
+
+    def evaluated(self, held_out_loss: float, tokens: int) -> None:
+        """The loss of the final parameters, a mean over `tokens` tokens."""
+        ...
+
+    def close(self) -> None:
+        """Leave orderly."""
+        ...
+
+    def abandon(self, error: BaseException | None) -> None:
+        """Leave at once: the program raised."""
+        ...

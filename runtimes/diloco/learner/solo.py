@@ -1,0 +1,151 @@
+"""A unit of one process: its leases, its counters, and its boundaries, which it decides for itself.
+
+What happens between two steps is decided by `unit_plan`, purely, and carried out by `plan_executor`.
+
+See docs/decisions/0151-step-boundary.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.codec import coding_for
+from diloco.algorithm.fragments import Fragment
+from diloco.learner.config import LearnerConfig
+from diloco.learner.inbox import Inbox
+from diloco.learner.leave import leave
+from diloco.learner.plan_executor import PlanExecutor
+from diloco.learner.store import ParameterStore
+from diloco.learner.syncer_link import SyncerLink
+from diloco.learner.timetable import timetable
+from diloco.learner.unit_plan import UnitState, most_at_once, new_unit, plan_boundary
+from diloco.learner.work import AHEAD_BATCHES, LeasedWork
+from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
+
+_log = logging.getLogger(__name__)
+
+
+class SoloMember:
+    """See `Member`."""
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        fragments: Sequence[Fragment],
+        config: LearnerConfig,
+        inbox: Inbox,
+        link: SyncerLink,
+        on_adopt: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        training = config.job.training
+        self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
+        self._inbox = inbox
+        self._link = link
+        self._work = LeasedWork()
+        self._state = new_unit(len(fragments), training.steps)
+        self._executor = PlanExecutor(config.unit, store, fragments, coding_for(training.compression), self._work, link, on_adopt)
+        self._step_seconds = 0.0
+        self._draining = False
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> UnitState:
+        """Its counters."""
+        return self._state
+
+    @property
+    def t(self) -> int:
+        return self._state.t
+
+    @property
+    def steps(self) -> int:
+        return self._state.steps
+
+    @property
+    def step_count(self) -> int:
+        return self._state.step
+
+    @property
+    def may_step(self) -> bool:
+        return not self._state.missing
+
+    @property
+    def done(self) -> bool:
+        return self._state.done
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def unsettled(self) -> bool:
+        return self._state.in_hand is not None
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._link.start()
+
+    def warm_up(self) -> None:
+        self._executor.warm_up()
+
+    def wait(self, seconds: float) -> None:
+        self._inbox.wait(seconds)
+
+    def boundary(self) -> None:
+        events = self._inbox.drain()
+        self._executor.take(events)
+        generation = self._state.generation
+        plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._step_seconds))
+        if generation not in (0, self._state.generation):
+            _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
+        self._executor.carry_out(plan, self._state)
+        if plan.refused is not None:
+            self.abandon(None)
+            raise leave(plan.refused.status, plan.refused.message)
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        numbers = self._work.take(count)
+        if numbers is not None:
+            self._state = self._state.take_batch(count)
+        return numbers
+
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float) -> None:
+        self._step_seconds = step_seconds
+        state = self._state = self._state.count(tokens)
+        progress = Progress(
+            local_step=state.step,
+            steps=state.fragment_steps,
+            tokens=state.fragment_tokens,
+            step_seconds=step_seconds,
+            loss=math.nan if loss is None else loss,
+            samples_done=state.samples_done,
+            tokens_done=state.tokens_done,
+            t=state.t,
+        )
+        self._link.progress(state.generation, progress)
+
+    def ask_for_work(self, batch_size: int) -> None:
+        self._link.set_initial_request(AHEAD_BATCHES * batch_size)
+        asked = self._work.asked
+        samples = self._work.wanted(batch_size, self._step_seconds)
+        if samples and not self._link.want(self._state.generation, samples):
+            self._work.asked = asked
+
+    def drain(self) -> None:
+        self._draining = True
+
+    def evaluated(self, held_out_loss: float, tokens: int) -> None:
+        self._link.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
+
+    def close(self) -> None:
+        self._link.close(Bye(drained=not self.done, samples_done=self._state.samples_done, tokens_done=self._state.tokens_done))
+
+    def abandon(self, error: BaseException | None) -> None:
+        self._link.close(None)
