@@ -25,6 +25,11 @@ class Member(Protocol):
         ...
 
     @property
+    def progress(self) -> float:
+        """The share of the job that is done, 0..1: the same on all ranks of a unit at the same local step, and never less than before."""
+        ...
+
+    @property
     def step_count(self) -> int:
         """Local steps of this process."""
         ...

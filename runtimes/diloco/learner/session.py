@@ -189,8 +189,16 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """T, the outer step at which the job ends: with `t` the base of an inner learning-rate schedule on the global clock."""
+        """T, the outer step at which the job ends."""
         return self._member.steps
+
+    @property
+    def progress(self) -> float:
+        """The share of the job that is done, 0..1, on the job's clock: what a learning rate's decay follows (`diloco.schedules`).
+
+        Finer than whole outer steps, the same on all ranks of a unit at the same local step, and never less than before in this process.
+        """
+        return self._member.progress
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave
 from diloco.learner.plan_executor import PlanExecutor
+from diloco.learner.progress import JobProgress
 from diloco.learner.store import ParameterStore
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.timetable import timetable
@@ -44,6 +45,7 @@ class SoloMember:
     ) -> None:
         training = config.job.training
         self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
+        self._progress = JobProgress(self._table)
         self._inbox = inbox
         self._link = link
         self._work = LeasedWork()
@@ -66,6 +68,10 @@ class SoloMember:
     @property
     def steps(self) -> int:
         return self._state.steps
+
+    @property
+    def progress(self) -> float:
+        return 1.0 if self.done else self._progress.share(self.step_count, self.steps)
 
     @property
     def step_count(self) -> int:
@@ -106,6 +112,8 @@ class SoloMember:
         if generation not in (0, self._state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
         self._executor.carry_out(plan, self._state)
+        for adoption in plan.adoptions:
+            self._progress.adopted(plan.step, adoption.version)
         if plan.refused is not None:
             self.abandon(None)
             raise leave(plan.refused.status, plan.refused.message)

@@ -26,10 +26,12 @@ from diloco.canonical import Canonical
 from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
 from diloco.learner.session import Session
+from diloco.schedules import Schedule
 from diloco.torch.optimizers import check_optimizers
+from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
 
-__all__ = ["Canonical", "ModuleStore", "Session", "join"]
+__all__ = ["Canonical", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"]
 
 report_exceptions()
 
