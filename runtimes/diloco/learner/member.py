@@ -74,6 +74,11 @@ class Member(Protocol):
         """The sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
         ...
 
+    @property
+    def why_none(self) -> str:
+        """Why `take` gives none, human-readable: what follows the name of the unit."""
+        ...
+
     def stepped(self, tokens: int, loss: float | None, step_seconds: float) -> None:
         """A local step is done. `loss`: NaN or None if it is not known."""
         ...

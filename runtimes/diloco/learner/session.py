@@ -246,7 +246,7 @@ class Session:
             self._member.wait(_POLL)
             self._member.boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
+                _log.warning("unit %s %s for %.0f s now", self._unit, self._member.why_none, now - began)
                 logged = now
         return None
 

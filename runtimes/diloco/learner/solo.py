@@ -19,14 +19,14 @@ from diloco.algorithm.fragments import Fragment
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave
-from diloco.learner.plan_executor import PlanExecutor
+from diloco.learner.plan_executor import PlanExecutor, progress_of
 from diloco.learner.progress import JobProgress
 from diloco.learner.store import ParameterStore
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
-from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
+from diloco.protocol.diloco_pb2 import Bye, Evaluation
 
 _log = logging.getLogger(__name__)
 
@@ -124,20 +124,14 @@ class SoloMember:
             self._state = self._state.take_batch(count)
         return numbers
 
+    @property
+    def why_none(self) -> str:
+        return self._work.why_none
+
     def stepped(self, tokens: int, loss: float | None, step_seconds: float) -> None:
         self._step_seconds = step_seconds
         state = self._state = self._state.count(tokens)
-        progress = Progress(
-            local_step=state.step,
-            steps=state.fragment_steps,
-            tokens=state.fragment_tokens,
-            step_seconds=step_seconds,
-            loss=math.nan if loss is None else loss,
-            samples_done=state.samples_done,
-            tokens_done=state.tokens_done,
-            t=state.t,
-        )
-        self._link.progress(state.generation, progress)
+        self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
 
     def ask_for_work(self, batch_size: int) -> None:
         self._link.set_initial_request(AHEAD_BATCHES * batch_size)
