@@ -334,7 +334,7 @@ class Learner:
             self._state = self._state.take_batch(self._batch)
             seconds = self._speed.step_seconds * self._random.uniform(1 - self._speed.jitter, 1 + self._speed.jitter)
             await asyncio.sleep(seconds)
-            generation, _ = self._state.in_hand or (0, 0)
+            [(generation, _)] = self._state.in_hand
             # A batch of a session that ended counts for nothing, but its tokens and the step do.
             counted = tuple(numbers.tolist()) if generation == self._state.generation else ()
             tokens = sum(self._random.randint(10, 30) for _ in range(self._batch))

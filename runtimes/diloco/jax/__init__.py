@@ -21,15 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.jax.processes import initialize
-from diloco.jax.schedules import ProgressRate, schedule
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
 from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
+from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session as Driver
-from diloco.schedules import Schedule
 
-__all__ = ["Canonical", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"]
+__all__ = ["Canonical", "LoopError", "Session", "TreeStore", "initialize", "join"]
 
 report_exceptions()
 
@@ -59,4 +58,5 @@ def join[Tree, State](
         store = TreeStore(params, canonical=canonical, embeddings=embeddings, trained=trained)
     except LayoutError as error:
         raise refused_layout(error) from error
-    return Session(Driver.join(store, framework="jax", environment=environment), store, opt_state, on_adopt)
+    driver = Driver.join(store, framework="jax", environment=environment, updates=lambda: (store.updates,))
+    return Session(driver, store, opt_state, on_adopt)

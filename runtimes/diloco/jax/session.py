@@ -14,25 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.jax.store import TreeStore
+from diloco.learner.loop_check import MOST_AHEAD
 
 
 class Driver(Protocol):
     """What a session drives: `diloco.learner.session.Session` in a job."""
 
-    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]: ...
-    def step(self, *, tokens: int, loss: float | None = None) -> None: ...
+    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]: ...
+    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None: ...
     @property
     def done(self) -> bool: ...
     @property
     def draining(self) -> bool: ...
+    @property
+    def over(self) -> bool: ...
     @property
     def step_count(self) -> int: ...
     @property
     def t(self) -> int: ...
     @property
     def steps(self) -> int: ...
-    @property
-    def progress(self) -> float: ...
     def evaluate(self, held_out_loss: float, tokens: int) -> None: ...
     def close(self) -> None: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
@@ -66,21 +67,25 @@ class Session[Tree, State]:
         self._hand_out()
         return self._opt_state
 
-    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
+    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
         """`source(numbers)` for one batch of this unit's own work after the other, until the job is done or this unit drains.
 
         `numbers` is int64 [batch_size]: sequence numbers of samples that no other unit has; `source` maps them to a batch,
-        deterministically. Follow each batch with one `step`.
+        deterministically. `step` settles the oldest batches; up to `ahead` may be fetched before. Batches that were never settled come
+        again when the program begins a new loop, and go back to the syncer when it ends. Raises LoopError.
         """
-        return self._driver.batches(source, batch_size)
+        return self._driver.batches(source, batch_size, ahead=ahead)
 
-    def step(self, params: Tree, opt_state: State, *, tokens: int, loss: float | jax.Array | None = None) -> tuple[Tree, State]:
-        """Call after every optimizer step, with its parameters, the optimizer's state, the number of real tokens of its batch and, where
-        cheap, its loss. Train on with the parameters and the state that it returns.
+    def step(
+        self, params: Tree, opt_state: State, *, tokens: int, loss: float | jax.Array | None = None, batches: int = 1
+    ) -> tuple[Tree, State]:
+        """Call after every update of the optimizer, with its parameters, the optimizer's state, the number of real tokens of its batches
+        and, where cheap, its loss. `batches`: how many of the session's batches the update was made from; they are settled, the oldest
+        first. Train on with the parameters and the state that it returns. Once the job is done, these are the final parameters.
 
-        Never waits for the network. A `loss` that is still being computed is not waited for either: it is reported one step later,
-        so that the host stays at most one step ahead of the device. Raises ValueError when `params` or `opt_state` changed structure,
-        shape or type.
+        Raises LoopError when the numbers cannot be true. Never waits for the network. A `loss` that is still being computed is not waited
+        for either: it is reported one step later, so that the host stays at most one step ahead of the device. Raises ValueError when
+        `params` or `opt_state` changed structure, shape or type.
         """
         if (forms := _forms(opt_state)) != self._forms:
             raise ValueError(f"the optimizer's state changed its form {_difference(self._forms, forms)}")
@@ -91,7 +96,7 @@ class Session[Tree, State]:
             ready, self._loss = (None if self._loss is None else float(self._loss)), loss
         elif loss is not None:
             ready = float(loss)
-        self._driver.step(tokens=tokens, loss=ready)
+        self._driver.step(tokens=tokens, loss=ready, batches=batches)
         return self._hand_out(), self._opt_state
 
     @property
@@ -103,6 +108,11 @@ class Session[Tree, State]:
     def draining(self) -> bool:
         """SIGTERM was received: `batches` ends after the step under way."""
         return self._driver.draining
+
+    @property
+    def over(self) -> bool:
+        """There is no next step: the job is done, or this unit drains."""
+        return self._driver.over
 
     @property
     def step_count(self) -> int:
@@ -118,11 +128,6 @@ class Session[Tree, State]:
     def steps(self) -> int:
         """T, the outer step at which the job ends."""
         return self._driver.steps
-
-    @property
-    def progress(self) -> float:
-        """The share of the job that is done, 0..1; see `diloco.jax.schedule`."""
-        return self._driver.progress
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""

@@ -69,6 +69,8 @@ class TreeStore[Tree]:
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out."""
+        self.updates = 0
+        """Times that the program gave back other arrays than it was handed out."""
         self._to_host = ThreadPoolExecutor(1, "diloco-to-host")
 
     def hand_out(self) -> Tree:
@@ -89,6 +91,7 @@ class TreeStore[Tree]:
             leaf, shape, kind = every[path], self._shapes[path], self._types[path]
             if leaf.shape != shape or leaf.dtype != kind:
                 raise ValueError(f"parameter {path!r} was {kind}{list(shape)} and became {leaf.dtype}{list(leaf.shape)}")
+        self.updates += any(every[path] is not leaf for path, leaf in self._leaves.items())
         self._leaves = {path: _array(path, every[path], self._spread) for path in self._leaves}
         self._frozen = {path: every[path] for path in self._frozen}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}

@@ -25,11 +25,6 @@ class Member(Protocol):
         ...
 
     @property
-    def progress(self) -> float:
-        """The share of the job that is done, 0..1: the same on all ranks of a unit at the same local step, and never less than before."""
-        ...
-
-    @property
     def step_count(self) -> int:
         """Local steps of this process."""
         ...
@@ -47,11 +42,6 @@ class Member(Protocol):
     @property
     def draining(self) -> bool:
         """The unit drains: there is no next step."""
-        ...
-
-    @property
-    def unsettled(self) -> bool:
-        """A batch was taken, and no step was done since."""
         ...
 
     def start(self) -> None:
@@ -74,17 +64,16 @@ class Member(Protocol):
         """The sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
         ...
 
-    @property
-    def why_none(self) -> str:
-        """Why `take` gives none, human-readable: what follows the name of the unit."""
-        ...
-
-    def stepped(self, tokens: int, loss: float | None, step_seconds: float) -> None:
-        """A local step is done. `loss`: NaN or None if it is not known."""
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int) -> None:
+        """A local step is done, which settles the oldest `batches` batches of those taken. `loss`: NaN or None if it is not known."""
         ...
 
     def ask_for_work(self, batch_size: int) -> None:
         """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch."""
+        ...
+
+    def restore(self) -> None:
+        """Put the final parameters back: the program trained on once the job was done."""
         ...
 
     def drain(self) -> None:

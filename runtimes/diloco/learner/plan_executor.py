@@ -6,7 +6,6 @@ See docs/decisions/0151-step-boundary.md.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 
 from diloco.algorithm.codec import Coding
@@ -16,7 +15,7 @@ from diloco.learner.store import ParameterStore, Ready
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, Work
 from diloco.learner.work import LeasedWork
-from diloco.protocol.diloco_pb2 import Chunk, Progress
+from diloco.protocol.diloco_pb2 import Chunk
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +66,7 @@ class PlanExecutor:
         if plan.seed:
             self._seed(state.generation)
         if plan.finish:
-            self._finish()
-        if plan.repeat_progress:
-            self._link.progress(state.generation, progress_of(state))
+            self.finish()
 
     def _take_work(self, work: Work) -> None:
         if work.restart:
@@ -78,7 +75,6 @@ class PlanExecutor:
             self._work.asked = work.asked
         for start, end in work.leases:
             self._work.granted(start, end)
-        self._work.quorum = work.quorum
 
     def _read(self, read: Read, state: UnitState) -> None:
         self._link.push(state.generation, self._header(read, state), self._store.stage(self._names[read.fragment]))
@@ -113,9 +109,9 @@ class PlanExecutor:
         if self._on_adopt is not None:
             self._on_adopt(ready.names)
 
-    def _finish(self) -> None:
-        """Take the final parameters. The last broadcasts came before: all learners end with the same values, without what they trained
-        since."""
+    def finish(self) -> None:
+        """Take the final parameters, also again. The last broadcasts came before: all learners end with the same values, without what they
+        trained since."""
         self._arrived.clear()
         for names, value in zip(self._names, self._link.received() or (), strict=True):
             self._apply(self._store.prepare(names, value))
@@ -131,17 +127,3 @@ class PlanExecutor:
                 values.append(staged.wait().copy())
                 staged.release()
         self._link.seed(generation, values)
-
-
-def progress_of(state: UnitState, step_seconds: float = math.nan, loss: float = math.nan) -> Progress:
-    """How far the unit is; with the figures of its last step, if this is new."""
-    return Progress(
-        local_step=state.step,
-        steps=state.fragment_steps,
-        tokens=state.fragment_tokens,
-        step_seconds=step_seconds,
-        loss=loss,
-        samples_done=state.samples_done,
-        tokens_done=state.tokens_done,
-        t=state.t,
-    )

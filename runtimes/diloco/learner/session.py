@@ -2,7 +2,7 @@
 
 session = Session.join(store, framework="torch")
 for batch in session.batches(load, batch_size=32):
-    loss = train_on(batch)
+    loss = train_on(batch)              # one update of the optimizer
     session.step(tokens=batch.size, loss=loss)
 session.evaluate(held_out_loss=evaluate(), tokens=n)
 session.close()
@@ -36,6 +36,7 @@ from diloco.learner.connection import Connection
 from diloco.learner.forks import let_forked_children_end
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave, log_to_stderr
+from diloco.learner.loop_check import MOST_AHEAD, LoopCheck
 from diloco.learner.member import Member
 from diloco.learner.solo import SoloMember
 from diloco.learner.step_timer import StepTimer
@@ -46,6 +47,9 @@ from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
+
+type Updates = Callable[[], Sequence[int] | None]
+"""How many updates each optimizer of the program has made."""
 
 _POLL = 0.1
 """While it waits, the training thread checks for SIGTERM this often, seconds."""
@@ -64,11 +68,13 @@ class Session:
         framework: str,
         environment: Mapping[str, str] = os.environ,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
+        updates: Updates = lambda: None,
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
         """Read the contract from `environment`, connect to the syncer, and block until the syncer's current parameters are in
         `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch", "jax", "numpy").
         `on_adopt` is called on the training thread with the names of the tensors that were overwritten just now, here as in `step`.
+        `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not known.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -99,45 +105,50 @@ class Session:
         inbox = Inbox(overlap_steps)
         hello = _hello(config, layout, framework)
         link = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, inbox, keepalive, overlap_steps)
-        session = cls(config.unit, SoloMember(store, fragments, config, inbox, link, on_adopt), StepTimer(config.relative_speed))
+        session = cls(config.unit, SoloMember(store, fragments, config, inbox, link, on_adopt), StepTimer(config.relative_speed), updates)
         session._wait_for_parameters()
         return session
 
-    def __init__(self, unit: str, member: Member, timer: StepTimer) -> None:
+    def __init__(self, unit: str, member: Member, timer: StepTimer, updates: Updates = lambda: None) -> None:
         """Use `join`."""
         self._unit = unit
         self._member = member
         self._timer = timer
+        self._updates = updates
+        self._check = LoopCheck()
+        self._undone = False
         self._batch_size = 0
         self._closed = False
         self._former_handler: Callable[[int, FrameType | None], object] | int | None = None
 
     # --- what a training loop calls -----------------------------------------------------------------------------------
 
-    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
+    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
         """`source(numbers)` for one batch of work after the other, until the job is done or this unit drains.
 
         `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit only; `source`
-        maps them to a batch deterministically. Follow each batch with one `step`. The loop ends by itself; code after it runs for
-        `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good.
+        maps them to a batch deterministically. `step` settles the oldest batches; up to `ahead` may be fetched before. Batches that were
+        never settled come again when the program begins a new loop, and go back to the syncer when it ends. The loop ends by itself;
+        code after it runs for `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good, and LoopError.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        self._batch_size = batch_size
-        self._timer.restart()
-        while (numbers := self._next_numbers(batch_size)) is not None:
-            yield source(numbers)
+        return map(source, self._numbers(batch_size, ahead))
 
-    def step(self, *, tokens: int, loss: float | None = None) -> None:
-        """Call after every local optimizer step, with the number of real tokens of its batch and, where cheap, its loss.
+    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
+        """Call after every update of the local optimizer, with the number of real tokens of its batches and, where cheap, its loss.
+        `batches`: how many of the session's batches the update was made from; they are settled, the oldest first. They mean nothing for a
+        program that takes no batches from the session.
 
         Never waits for the network. Keeps the values of a fragment that the syncer asked for, overwrites one whose broadcast is
-        complete, and stretches the step by the node's simulated relative speed. Raises `Leave` when the syncer refuses this unit for good.
+        complete, and stretches the step by the node's simulated relative speed. Once the job is done it puts the final parameters back,
+        and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers cannot be true.
         """
-        if tokens < 0:
-            raise ValueError(f"tokens must not be negative, not {tokens}")
+        self._check.called(threading.current_thread().name)
+        if self.done:
+            self._undo()
+            return
+        tokens, batches = self._check.step(tokens, batches, self._updates())
         self._timer.lap(lambda: self._member.draining)
-        self._member.stepped(tokens, loss, self._timer.step_seconds)
+        self._member.stepped(tokens, loss, self._timer.step_seconds, batches)
         self._member.boundary()
         self._ask_for_work()
 
@@ -178,6 +189,11 @@ class Session:
         return self._member.draining
 
     @property
+    def over(self) -> bool:
+        """There is no next step: the job is done, or this unit drains. A loop over a loader of its own leaves then."""
+        return self.done or self.draining
+
+    @property
     def step_count(self) -> int:
         """Local steps of this process, from 0."""
         return self._member.step_count
@@ -189,16 +205,8 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """T, the outer step at which the job ends."""
+        """T, the outer step at which the job ends: with `t` the base of an inner learning-rate schedule on the global clock."""
         return self._member.steps
-
-    @property
-    def progress(self) -> float:
-        """The share of the job that is done, 0..1, on the job's clock: what a learning rate's decay follows (`diloco.schedules`).
-
-        Finer than whole outer steps, the same on all ranks of a unit at the same local step, and never less than before in this process.
-        """
-        return self._member.progress
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
 
@@ -231,12 +239,32 @@ class Session:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
+    def _numbers(self, batch_size: int, ahead: int) -> Iterator[NDArray[np.int64]]:
+        """The sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled."""
+        for name, value in (("batch_size", batch_size), ("ahead", ahead)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        loop = self._check.begin()
+        self._batch_size = batch_size
+        self._timer.restart()
+        left = list(self._check.unsettled)
+        while not self.over:
+            self._check.called(threading.current_thread().name)
+            self._check.again(loop)
+            if left:
+                yield left.pop(0)
+                continue
+            self._check.fetch(ahead)
+            if (numbers := self._next_numbers(batch_size)) is None:
+                return
+            self._check.unsettled.append(numbers)
+            self._ask_for_work()
+            yield numbers
+
     def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
         """The sequence numbers of the next batch, int64 [count]; None: there is no next step."""
-        if self._member.unsettled and not (self.done or self.draining):
-            raise RuntimeError("call step() once after each batch: without it the batch does not count and nothing is exchanged")
         began = logged = time.monotonic()
-        while not (self.done or self.draining):
+        while not self.over:
             numbers = self._member.take(count)
             if numbers is not None:
                 if (waited := time.monotonic() - began) > 0:
@@ -246,9 +274,17 @@ class Session:
             self._member.wait(_POLL)
             self._member.boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.warning("unit %s %s for %.0f s now", self._unit, self._member.why_none, now - began)
+                _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
                 logged = now
         return None
+
+    def _undo(self) -> None:
+        if not self._undone:
+            _log.warning(
+                "unit %s trained on once the job was done: its final parameters are put back. Leave the loop at session.over", self._unit
+            )
+        self._undone = True
+        self._member.restore()
 
     def _ask_for_work(self) -> None:
         if self._batch_size and not self.done:

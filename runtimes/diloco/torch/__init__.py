@@ -25,13 +25,12 @@ from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
+from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session
-from diloco.schedules import Schedule
-from diloco.torch.optimizers import check_optimizers
-from diloco.torch.schedules import ProgressLR, schedule
+from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.store import ModuleStore
 
-__all__ = ["Canonical", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"]
+__all__ = ["Canonical", "LoopError", "ModuleStore", "Session", "join"]
 
 report_exceptions()
 
@@ -65,6 +64,8 @@ def join(
         raise refused_layout(error) from error
     if (name := store.sharded) is not None:
         raise refused_layout(LayoutError(f"parameter {name!r} is sharded over processes (DTensor), and this version exchanges whole ones"))
-    check_optimizers(store.parameters, [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer)
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    check_optimizers(store.parameters, optimizers)
+    updates = UpdateCounts(optimizers)
     notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
-    return Session.join(store, framework="torch", environment=environment, on_adopt=notify)
+    return Session.join(store, framework="torch", environment=environment, on_adopt=notify, updates=updates)

@@ -5,7 +5,8 @@ See docs/decisions/0151-step-boundary.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -51,6 +52,28 @@ def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Op
             f"no optimizer trains {_some(idle)}: pass every optimizer as optimizer=[...], or set requires_grad to False for "
             "what shall stay as it is"
         )
+
+
+class UpdateCounts:
+    """How many updates each optimizer has made since this object was made."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._counts = [0] * len(optimizers)
+        for index, optimizer in enumerate(optimizers):
+            # accelerate's optimizer holds the real one.
+            inner = getattr(optimizer, "optimizer", None)
+            real = inner if isinstance(inner, torch.optim.Optimizer) else optimizer
+            real.register_step_post_hook(self._hook(index))
+
+    def __call__(self) -> Sequence[int]:
+        return self._counts
+
+    def _hook(self, index: int) -> Callable[[torch.optim.Optimizer, tuple[Any, ...], dict[str, Any]], None]:
+        def count(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not torch.compiler.is_compiling():  # a compiled step would be compiled anew for each count
+                self._counts[index] += 1
+
+        return count
 
 
 def _some(items: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.learner.loop_check import MOST_AHEAD
+
 
 class AloneSession:
     """Takes the sequence numbers one after the other and stops after a number of steps; there is no syncer."""
@@ -18,13 +20,14 @@ class AloneSession:
         self.step_count = 0
         self.held_out_loss: float | None = None
 
-    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int) -> Iterator[T]:
-        """`source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, `steps` times."""
+    def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
+        """`source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times."""
+        start = 0
         while not self.done:
-            start = self.step_count * batch_size
             yield source(np.arange(start, start + batch_size, dtype=np.int64))
+            start += batch_size
 
-    def step(self, *, tokens: int, loss: float | None = None) -> None:
+    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
         self.step_count += 1
 
     @property
@@ -33,16 +36,16 @@ class AloneSession:
         return self.step_count
 
     @property
-    def progress(self) -> float:
-        return self.step_count / self.steps
-
-    @property
     def done(self) -> bool:
         return self.step_count >= self.steps
 
     @property
     def draining(self) -> bool:
         return False
+
+    @property
+    def over(self) -> bool:
+        return self.done
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         self.held_out_loss = held_out_loss

@@ -31,9 +31,9 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     reported: list[float] = []
 
     class Listening(AloneSession):
-        def step(self, *, tokens: int, loss: float | None = None) -> None:
-            super().step(tokens=tokens, loss=loss)
-            assert tokens == 64
+        def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
+            super().step(tokens=tokens, loss=loss, batches=batches)
+            assert tokens == 64 * batches
             if loss is not None:
                 reported.append(loss)
 

@@ -20,13 +20,14 @@ class RecordingDriver:
         self.adopt_at: dict[int, float] = {}
         self.done = False
         self.draining = False
+        self.over = False
         self.closed = False
         self.evaluated: tuple[float, int] | None = None
 
-    def batches[T](self, source: Callable[[np.ndarray], T], batch_size: int) -> Iterator[T]:
+    def batches[T](self, source: Callable[[np.ndarray], T], batch_size: int, *, ahead: int = 64) -> Iterator[T]:
         yield source(np.arange(batch_size))
 
-    def step(self, *, tokens: int, loss: float | None = None) -> None:
+    def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
         self.calls.append((tokens, loss))
         if (value := self.adopt_at.get(len(self.calls))) is not None:
             self.store.write({"w": np.full(3, value, np.float32)})
@@ -43,10 +44,6 @@ class RecordingDriver:
     def steps(self) -> int:
         return 9
 
-    @property
-    def progress(self) -> float:
-        return 0.5
-
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         self.evaluated = (held_out_loss, tokens)
 
@@ -55,6 +52,17 @@ class RecordingDriver:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def test_updates_are_the_times_that_the_program_gave_back_other_arrays() -> None:
+    store = TreeStore({"a": jnp.zeros(3), "b": jnp.zeros(2)})
+    params = store.hand_out()
+    store.take_back(params)
+    assert store.updates == 0, "a micro-batch, which changes gradients only"
+    store.take_back({**store.hand_out(), "b": jnp.ones(2)})
+    store.write({"a": np.ones(3, np.float32)})
+    store.take_back(store.hand_out())
+    assert store.updates == 1, "what is adopted is no update"
 
 
 class Average:

@@ -8,6 +8,7 @@ from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood
 from diloco.learner.leave import Leave
+from diloco.learner.loop_check import LoopError
 from diloco.learner.unit_plan import most_at_once
 from diloco.protocol.diloco_pb2 import Chunk
 
@@ -41,8 +42,8 @@ def test_a_seed_is_the_models_values_and_stays_as_it_is_while_the_program_trains
 def test_asked_again_it_seeds_what_the_syncer_sent_last() -> None:
     learner = ScriptedSession().join(5.0)
     learner.train(2)
-    learner.comes(learner.welcome(2, t=0, seed_wanted=True))
-    learner.step()
+    learner.comes(learner.welcome(2, t=0, seed_wanted=True), Leased(0, 100))
+    learner.train()
     [(generation, values)] = learner.connection.seeded
     assert (generation, [set(value.tolist()) for value in values]) == (2, [{5.0}, {5.0}])
 
@@ -192,6 +193,112 @@ def test_a_pull_of_the_generation_before_is_not_answered() -> None:
     assert not learner.connection.pushed
 
 
+def test_of_the_batches_fetched_ahead_those_from_before_a_new_welcome_count_as_no_samples() -> None:
+    learner = ScriptedSession().join()
+    for _ in range(3):
+        learner.batch()
+    learner.comes(learner.welcome(2, t=1), Leased(50, 100))
+    learner.step()
+    assert learner.batch() == [50, 51]
+    for _ in range(2):
+        learner.step()
+    assert learner.progress.samples_done == 0
+    learner.step()
+    assert (learner.progress.samples_done, learner.progress.tokens_done) == (BATCH, 3 * TOKENS)
+
+
+# --- batches ahead of steps ---------------------------------------------------------------------------------------------
+
+
+def test_a_program_fetches_ahead_and_each_step_settles_the_oldest_batches() -> None:
+    learner = ScriptedSession().join()
+    assert [learner.batch() for _ in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    learner.step()
+    assert (learner.progress.samples_done, learner.progress.local_step) == (BATCH, 1)
+    learner.session.step(tokens=3 * TOKENS, batches=3)
+    assert (learner.progress.samples_done, learner.progress.tokens_done, learner.progress.local_step) == (4 * BATCH, 4 * TOKENS, 2)
+    assert list(learner.progress.steps) == [2, 2], "one step for each update, whatever it was made from"
+
+
+def test_a_second_step_for_one_batch_ends_the_program_and_counts_nothing() -> None:
+    learner = ScriptedSession().join()
+    learner.train()
+    with pytest.raises(LoopError, match="a batch would count twice"):
+        learner.step()
+    assert (learner.session.step_count, learner.progress.tokens_done) == (1, TOKENS)
+
+
+def test_how_far_ahead_a_program_fetches_is_bounded() -> None:
+    learner = ScriptedSession().join()
+    batches = learner.session.batches(lambda numbers: numbers.tolist(), BATCH, ahead=3)
+    for _ in range(3):
+        next(batches)
+    with pytest.raises(LoopError, match=r"holds 3 batches that no step\(\) has settled"):
+        next(batches)
+
+
+def test_leases_cover_what_is_fetched_ahead() -> None:
+    learner = ScriptedSession().join()
+    for _ in range(30):
+        learner.batch()
+    # It holds 32 batches of 2 samples beyond those that the program has, and asks for 8 at least: of 100 leased samples 2k are fetched
+    # after k batches, and 64 - (100 - 2k) >= 16 for the first time at k = 26.
+    assert learner.connection.wanted == [(1, 16)]
+
+
+def test_batches_that_no_step_settled_come_again_in_the_next_loop() -> None:
+    learner = ScriptedSession().join()
+    first = [learner.batch() for _ in range(4)]
+    learner.step()
+    again = learner.session.batches(lambda numbers: numbers.tolist(), BATCH)
+    assert [next(again) for _ in range(4)] == [*first[1:], [8, 9]]
+    with pytest.raises(LoopError, match="two loops take batches"):
+        learner.batch()
+    learner.session.step(tokens=4 * TOKENS, batches=4)
+    assert learner.progress.samples_done == 5 * BATCH
+
+
+def test_a_drain_gives_back_what_was_fetched_and_not_settled() -> None:
+    learner = ScriptedSession().join()
+    for _ in range(4):
+        learner.batch()
+    learner.step()
+    learner.member.drain()
+    with pytest.raises(StopIteration):
+        learner.batch()
+    with pytest.raises(Leave):
+        learner.session.close()
+    [bye] = learner.connection.closed
+    assert bye is not None
+    assert (learner.session.over, bye.samples_done) == (True, BATCH)
+
+
+def test_a_program_that_feeds_itself_reports_tokens_and_no_samples() -> None:
+    learner = ScriptedSession().join()
+    learner.session.step(tokens=TOKENS)
+    learner.session.step(tokens=TOKENS, batches=4)
+    assert (learner.progress.samples_done, learner.progress.tokens_done, learner.progress.local_step) == (0, 2 * TOKENS, 2)
+    assert not learner.connection.wanted
+    with pytest.raises(LoopError, match="after steps with data of its own"):
+        learner.batch()
+
+
+def test_a_loop_that_trains_on_once_the_job_is_done_gets_the_final_parameters_back(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    learner = ScriptedSession(told.extend).join(5.0)
+    for _ in range(3):
+        learner.batch()
+    learner.comes(learner.broadcast(1, 9, 9.0), Finished(10))
+    learner.step()
+    assert (learner.of(0), learner.of(1)) == ({5.0}, {9.0})
+    told.clear()
+    learner.step()
+    learner.step()
+    assert (learner.of(0), learner.of(1), sorted(set(told))) == ({5.0}, {9.0}, ["a", "b"])
+    assert (learner.session.step_count, learner.progress.tokens_done) == (1, TOKENS)
+    assert caplog.text.count("trained on once the job was done: its final parameters are put back") == 1
+
+
 # --- work ---------------------------------------------------------------------------------------------------------------
 
 
@@ -217,13 +324,6 @@ def test_what_a_new_generation_has_asked_for_already_is_not_asked_for_again() ->
 
 
 # --- misuse, the end ----------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_without_a_step_for_the_one_before_is_refused() -> None:
-    learner = ScriptedSession().join()
-    learner.batch()
-    with pytest.raises(RuntimeError, match=r"call step\(\) once after each batch"):
-        learner.batch()
 
 
 def test_tokens_and_batches_must_be_numbers_that_can_be() -> None:
@@ -284,23 +384,3 @@ def test_a_loss_that_is_not_given_is_no_number() -> None:
     learner.batch()
     learner.session.step(tokens=1, loss=0.25)
     assert learner.progress.loss == 0.25
-
-
-# --- progress -----------------------------------------------------------------------------------------------------------
-
-
-def test_progress_follows_the_job_and_not_the_local_steps() -> None:
-    learner = ScriptedSession().join(5.0)
-    assert learner.session.progress == 4 / 1000
-    learner.train(10)
-    assert learner.session.progress == 4 / 1000, "its steps alone say nothing of the job's"
-    learner.comes(learner.broadcast(0, 14, 50.0))
-    learner.train()
-    assert learner.session.progress == 14 / 1000
-
-
-def test_the_progress_of_a_job_that_is_done_is_whole() -> None:
-    learner = ScriptedSession().join(5.0)
-    learner.comes(Finished(1000))
-    learner.step()
-    assert learner.session.progress == 1.0

@@ -21,18 +21,18 @@ def test_every_leased_number_is_taken_once_and_in_order(leases: list[int], count
 
 def test_work_is_asked_for_well_ahead_and_only_once() -> None:
     work = LeasedWork()
-    assert work.wanted(4, step_seconds=10.0) == AHEAD_BATCHES * 4
-    assert work.wanted(4, step_seconds=10.0) == 0
+    assert work.wanted(4, batch_seconds=10.0) == AHEAD_BATCHES * 4
+    assert work.wanted(4, batch_seconds=10.0) == 0
     work.granted(0, AHEAD_BATCHES * 4)
     assert (work.asked, work.remaining) == (0, AHEAD_BATCHES * 4)
     work.take(4)
-    assert work.wanted(4, step_seconds=10.0) == 0, "not for every single batch"
+    assert work.wanted(4, batch_seconds=10.0) == 0, "not for every single batch"
 
 
 def test_fast_steps_hold_more_batches_up_to_a_bound() -> None:
     # 20 s ahead: 0.1 s a step makes 200 batches, 1 ms a step would make 20,000
-    assert LeasedWork().wanted(2, step_seconds=0.1) == 400
-    assert LeasedWork().wanted(2, step_seconds=0.001) == 2 * MOST_AHEAD_BATCHES
+    assert LeasedWork().wanted(2, batch_seconds=0.1) == 400
+    assert LeasedWork().wanted(2, batch_seconds=0.001) == 2 * MOST_AHEAD_BATCHES
 
 
 def test_a_session_that_starts_anew_forgets_its_leases() -> None:
@@ -41,15 +41,3 @@ def test_a_session_that_starts_anew_forgets_its_leases() -> None:
     work.asked = 7
     work.forget()
     assert (work.take(1), work.remaining, work.asked) == (None, 0, 7)
-
-
-def test_a_unit_that_rests_takes_nothing_and_asks_for_nothing_and_keeps_what_it_has() -> None:
-    work = LeasedWork()
-    work.granted(0, 4)
-    work.quorum = 2
-    assert work.take(2) is None
-    assert work.wanted(2, step_seconds=1.0) == 0
-    assert "rests until a quorum of 2 learners trains" in work.why_none
-    work.quorum = 0
-    assert work.take(2) is not None
-    assert work.wanted(2, step_seconds=1.0) > 0

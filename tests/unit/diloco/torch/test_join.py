@@ -15,6 +15,7 @@ from builders.exchange import LocalLearner, LocalSyncer, Place, connection_of, j
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
 from diloco.learner.session import Session
+from diloco.torch.optimizers import UpdateCounts
 from torch import nn
 
 
@@ -113,3 +114,56 @@ def test_bfloat16_parameters_that_nothing_trains_leave_the_jobs_values_as_they_a
     # Two fragments, each of one tensor. None of the values is one of bfloat16's.
     assert {value.tobytes() for value in held} == {value.tobytes() for value in seed.values()}
     assert not any(torch.equal(net.get_parameter(name).float(), torch.from_numpy(value)) for name, value in seed.items())
+
+
+# --- steps and updates --------------------------------------------------------------------------------------------------
+
+
+def accumulate(tmp_path: Path, steps: int, *, step_at_each_batch: bool = False) -> Session:
+    """A unit alone in its job, with gradients of four batches in each update, until the job is done."""
+    place = Place(tmp_path, job_file(training(steps)))
+    net = model()
+    with LocalSyncer(place) as syncer:
+        optimizer = adam(net.parameters())
+        with diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            for number, batch in enumerate(session.batches(lambda numbers: torch.from_numpy(numbers).float(), 3), 1):
+                net(batch.tile(2, 1)).square().mean().backward()
+                if number % 4 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if step_at_each_batch:
+                    session.step(tokens=6)
+                elif number % 4 == 0:
+                    session.step(tokens=24, batches=4)
+            unit = syncer.unit("a")
+            assert unit is not None
+            assert unit.steps * 24 == unit.tokens
+    return session
+
+
+def test_an_update_of_several_batches_is_one_step(tmp_path: Path) -> None:
+    assert accumulate(tmp_path, 30).done
+
+
+def test_a_step_for_each_micro_batch_ends_the_program(tmp_path: Path) -> None:
+    with pytest.raises(diloco.torch.LoopError, match=r"step\(\) was called 64 times for 16 updates of the optimizer"):
+        accumulate(tmp_path, 1000, step_at_each_batch=True)
+
+
+def test_updates_of_a_wrapped_optimizer_count_and_those_of_a_compiled_one_do_not() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        """As accelerate's: it is an optimizer, and holds the real one."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    net = model()
+    real = adam(net.parameters())
+    counts = UpdateCounts([Wrapper(real), plain := torch.optim.SGD(net.parameters(), lr=0.1)])
+    net(torch.ones(1, 3)).sum().backward()
+    real.step()
+    real.step()
+    plain.step()
+    assert list(counts()) == [2, 1]
+    torch.compile(plain.step, backend="eager")()
+    assert list(counts()) == [2, 1]

@@ -1,0 +1,153 @@
+"""Whether the calls of a training loop fit together: batches, steps, tokens and the optimizer's updates. Pure.
+
+What is wrong here would train well and count wrongly, so it ends the program instead.
+
+See docs/decisions/0167-batches-ahead.md.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.wording import plural
+
+MOST_AHEAD = 64
+"""Batches that a program may hold unsettled by default: eight workers of a torch DataLoader fetch 16 ahead, an update of 32 micro-batches
+holds as many."""
+EMPTY_STEPS = 16
+"""Steps in a row without a token. A batch of padding alone is rare, 16 of them are a mistake."""
+UPDATES_WINDOW = 64
+"""Steps after which they are compared with the optimizer's updates."""
+_LONGEST_GAP = 16
+"""Steps in a row without an update after which nothing can be said: the updates are a captured graph's, which nobody counts."""
+_FEWEST = 48
+"""Updates in such a window. A GradScaler that begins at 2^16 leaves out 16 updates at most."""
+_MOST = 96
+
+
+class LoopError(RuntimeError):
+    """The training loop calls the session so that its numbers would be wrong. The message says what to do."""
+
+
+class LoopCheck:
+    """What the training loop of one process has done so far."""
+
+    def __init__(self) -> None:
+        self.unsettled: deque[NDArray[np.int64]] = deque()
+        """The sequence numbers of the batches that the program has, and no step has settled. The oldest first."""
+        self.feeds_itself: bool | None = None
+        """The program takes no batches from the session; None: not known before its first batch or step."""
+        self._loops = 0
+        self._thread: str | None = None
+        self._empty = 0
+        self._steps = 0
+        """In the present window."""
+        self._updates: tuple[int, ...] = ()
+        """At the beginning of the present window, of each optimizer."""
+        self._last: tuple[int, ...] = ()
+        """At the last step, of each optimizer."""
+        self._gap = self._longest_gap = 0
+        """Steps in a row without an update: the last ones, and most of them in the present window."""
+
+    def called(self, thread: str) -> None:
+        """The program called from this thread. Raises LoopError where it called from another one before."""
+        if self._thread is None:
+            self._thread = thread
+        if self._thread != thread:
+            raise LoopError(
+                f"the session is used in the thread {thread}, and was used in {self._thread} before: take batches and call step() in one "
+                "thread. A thread that loads ahead gets its sequence numbers from a queue, which the training thread fills"
+            )
+
+    def begin(self) -> int:
+        """The program begins a loop over batches, and leaves the one before. Returns the number of the loop."""
+        self._loops += 1
+        return self._loops
+
+    def again(self, loop: int) -> None:
+        """The loop goes on. Raises LoopError after another has begun."""
+        if loop != self._loops:
+            raise LoopError("two loops take batches of this session in turn: batches of one would count for the other. Use one at a time")
+
+    def fetch(self, ahead: int) -> None:
+        """The program wants one more batch. `ahead`: how many it may hold unsettled. Raises LoopError."""
+        if self.feeds_itself:
+            raise LoopError(
+                "this program takes a batch from the session after steps with data of its own: the ledger cannot count both. Take every "
+                "batch from the session, or none"
+            )
+        if len(self.unsettled) >= ahead:
+            raise LoopError(
+                f"the program holds {plural(len(self.unsettled), 'batch', 'batches')} that no step() has settled. Call "
+                "session.step(tokens=…) once after every update of the optimizer, and with N batches in one update "
+                "session.step(tokens=…, batches=N). A loader that fetches further ahead (workers x prefetch factor, and the batches of an "
+                f"update) needs ahead=… above {ahead}"
+            )
+        self.feeds_itself = False
+
+    def step(self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None) -> tuple[int, int]:
+        """The program says that a step is done; (tokens, batches settled) of it. `updates`: so far, of each optimizer; None: not known.
+
+        Raises LoopError, and ValueError or TypeError for what is no number. Then nothing is settled.
+        """
+        count, settled = _whole("tokens", tokens), _whole("batches", batches)
+        if self.feeds_itself is None:
+            self.feeds_itself = True
+        if self.feeds_itself:
+            settled = 0
+        if settled > len(self.unsettled):
+            raise LoopError(
+                f"step(batches={settled}) settles {plural(settled, 'batch', 'batches')}, but the program holds "
+                f"{len(self.unsettled) or 'none'} that no step has settled: a batch would count twice. Call step() once after every update "
+                "of the optimizer, and where an update has several batches step(tokens=<of all of them>, batches=N)"
+            )
+        self._empty = 0 if count else self._empty + 1
+        if self._empty >= EMPTY_STEPS:
+            raise LoopError(
+                f"the last {EMPTY_STEPS} steps had tokens=0: this unit's work would have no weight, and the job could end without a token. "
+                "Pass the number of real tokens (or samples) that the update was made from"
+            )
+        if updates is not None:
+            self._compare(tuple(updates))
+        for _ in range(settled):
+            self.unsettled.popleft()
+        return count, settled
+
+    def _compare(self, updates: tuple[int, ...]) -> None:
+        """The weight of a contribution is tokens * tokens / steps: four steps for each update would make it a quarter."""
+        self._updates = self._updates or (0,) * len(updates)
+        self._gap = self._gap + 1 if updates == (self._last or self._updates) else 0
+        self._longest_gap = max(self._longest_gap, self._gap)
+        self._last = updates
+        self._steps += 1
+        if self._steps < UPDATES_WINDOW:
+            return
+        done = [after - before for before, after in zip(self._updates, updates, strict=True)]
+        if sum(done) < _FEWEST and self._longest_gap <= _LONGEST_GAP:
+            raise LoopError(
+                f"step() was called {self._steps} times for {plural(sum(done), 'update')} of the optimizer: a unit that counts each "
+                "micro-batch as a step gets too small a weight in the merge. Call step() once after every update, with all its batches: "
+                "step(tokens=<of all of them>, batches=N)"
+            )
+        if min(done) > _MOST:
+            raise LoopError(
+                f"step() was called {self._steps} times for {plural(min(done), 'update')} of the optimizer: a unit that counts several "
+                "updates as one step gets too large a weight in the merge. Call step() after every update"
+            )
+        self._steps, self._updates, self._longest_gap = 0, updates, 0
+
+
+def _whole(name: str, value: SupportsIndex | float) -> int:
+    try:
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+    if number < 0:
+        raise ValueError(f"{name} must not be negative, not {number}")
+    return number
