@@ -47,6 +47,8 @@ class UnitReport:
     recover_seconds: float = 0.0
     steps_per_sync: int = 0
     """Local steps since it had adopted the fragment, at its last contribution that was merged; 0: none yet."""
+    resting_seconds: float = 0.0
+    """Since the syncer told it to rest until the quorum trains; 0: it trains."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

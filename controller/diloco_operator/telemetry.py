@@ -322,4 +322,5 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         step_seconds=_figure(wire.step_seconds),
         recover_seconds=_figure(wire.recover_seconds),
         steps_per_sync=_count(wire.steps_per_sync),
+        resting_seconds=_figure(wire.resting_seconds),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Offer, Pull, Push, Refusal, Skipped
+from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Offer, Pull, Push, Refusal, Rest, Skipped
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Training
 
@@ -72,7 +72,7 @@ def a_push(core: Core, pull: Pull, value: float = 1.0, *, steps: int = 1, tokens
 
 @dataclass
 class SimulatedLearner:
-    """Takes a step every `step_seconds` and answers a pull `answer_seconds` later; never waits for anything.
+    """Takes a step every `step_seconds` and answers a pull `answer_seconds` later; waits for nothing, unless it is told to rest.
 
     `between_steps`: the answer is read at the end of the step under way, as a real learner does, and comes `answer_seconds` after that.
     """
@@ -87,6 +87,8 @@ class SimulatedLearner:
     steps: list[int] = field(default_factory=list)
     stopped: bool = False
     """Neither steps nor answers, and its connection stays open (SIGSTOP)."""
+    resting: bool = False
+    """Was told to take no step. It says again how far it is where it would take one."""
     mute: bool = False
     """Steps, and never answers."""
     pulls: list[Pull] = field(default_factory=list)
@@ -151,6 +153,8 @@ class Simulation:
                         if not learner.stopped:
                             learner.adopted_after[action.fragment].append(learner.steps[action.fragment])
                             learner.steps[action.fragment] = 0
+                case Rest():
+                    self.learners[action.unit].resting = action.rests
                 case Merged() | Skipped() | Finish() | _:
                     pass
 
@@ -165,8 +169,9 @@ class Simulation:
 
     def _step(self, learner: SimulatedLearner) -> None:
         if not learner.stopped:
-            learner.local_step += 1
-            learner.steps = [n + 1 for n in learner.steps]
+            if not learner.resting:
+                learner.local_step += 1
+                learner.steps = [n + 1 for n in learner.steps]
             tokens = tuple(n * learner.tokens for n in learner.steps)
             self.core.progress(learner.unit, Metadata(learner.local_step, tuple(learner.steps), tokens, learner.step_seconds), self.now)
             read, learner.pulls = [(p, learner.steps[p.fragment]) for p in learner.pulls], []

@@ -271,6 +271,10 @@ class UnitReason(enum.StrEnum):
     PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."
     WAITING_FOR_SYNCER = "WaitingForSyncer", "Joining: its pods run, but the syncer has not seen the learner yet."
     TAKING_PARAMETERS = "TakingParameters", "Joining: it is connected and receives the current parameters."
+    WAITING_FOR_QUORUM = (
+        "WaitingForQuorum",
+        "Training: the unit is ahead of the job and rests until `training.quorum` learners train; this is no stall and no failure.",
+    )
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
     OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the training program because it used too much memory."
     POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it."

@@ -13,11 +13,13 @@ soon as all that were asked have answered or left; `Exchange.closes_at` limits t
 shard's result comes back with `applied`. The merge of step t makes version t of the fragment. Contributions that the guards refuse are
 taken out before that, and their units with them: `Distrusted`.
 
+While the quorum of (1) is missing, `Rest` stops learners that are further ahead than the clock could catch up with.
+
 A fragment has one exchange at a time, as tau < H. Its value cannot change while an answer of an open exchange is decoded.
 
 After every event, and at `wake_at`, the caller calls `advance` until it returns nothing. Not thread-safe.
 
-See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0153-guards.md.
+See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0153-guards.md. See docs/decisions/0165-rest-for-the-quorum.md.
 """
 
 from __future__ import annotations
@@ -28,7 +30,21 @@ from typing import Final
 
 from diloco import contract
 from diloco.algorithm.codec import Coding, coding_for
-from diloco.algorithm.events import Close, Distrusted, Finish, Merged, Metadata, Offer, Order, Pull, Reason, Refusal, Skipped, Snapshot
+from diloco.algorithm.events import (
+    Close,
+    Distrusted,
+    Finish,
+    Merged,
+    Metadata,
+    Offer,
+    Order,
+    Pull,
+    Reason,
+    Refusal,
+    Rest,
+    Skipped,
+    Snapshot,
+)
 from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
 from diloco.algorithm.guards import Guard, Measured
@@ -251,9 +267,12 @@ class Coordinator:
 
         The shard may take its time over a `Close`: `advance` goes on with what does not depend on it.
         """
-        orders: list[Order] = []
         if not self._begun or self._finished:
-            return orders
+            return []
+        return self._steps_and_merges(now) or self._rests()
+
+    def _steps_and_merges(self, now: float) -> list[Order]:
+        orders: list[Order] = []
         while True:
             if self._close([e for e in self._open.values() if not e.waiting], now, orders):
                 return orders
@@ -296,6 +315,15 @@ class Coordinator:
             self._quorum_at = now
             if self._stepped_at is not None:
                 self._quorum_seconds.add(now - self._stepped_at)
+
+    def _rests(self) -> list[Order]:
+        """Who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that those
+        that rest cannot be what it waits for."""
+        waits = self._quorum_at is None and self._t < self.training.steps
+        changed = [m for m in self._members.values() if m.resting != (waits and m.fresh and self._budget.exhausted(m.unit))]
+        for m in changed:
+            m.resting = not m.resting
+        return [Rest(m.unit, m.resting) for m in changed]
 
     def _step_ready(self, now: float) -> bool:
         """Conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""

@@ -175,6 +175,14 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """The unit is to rest, or to train again. A unit that joins trains."""
+
+    unit: str
+    rests: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Make the state durable. Its arrays are never written to, so this may run in parallel with further steps."""
 
@@ -188,7 +196,7 @@ class Finish:
     t: int
 
 
-Order = Pull | Close | Distrusted | Skipped | Snapshot | Finish
+Order = Pull | Close | Distrusted | Skipped | Rest | Snapshot | Finish
 """What the coordinator wants done."""
-Action = Pull | Merged | Broadcast | Distrusted | Skipped | Snapshot | Finish
+Action = Pull | Merged | Broadcast | Distrusted | Skipped | Rest | Snapshot | Finish
 """The same with `Close` carried out."""

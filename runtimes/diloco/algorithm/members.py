@@ -45,6 +45,8 @@ class Member:
     """Training loss as last reported; NaN: never."""
     missed: bool = False
     """Its last pull was closed without it, and it has not answered since."""
+    resting: bool = False
+    """It was told to rest: the clock waits for the quorum, and it is as far ahead as it may be."""
 
     def report(self, metadata: Metadata, now: float) -> int:
         """Take metadata and return the number of new local steps in it."""

@@ -9,7 +9,10 @@ A learner that is much faster than the mean would take many times H local steps 
 so the clock follows it: an outer step is due as well when one learner has done `MOST_LOCAL_STEPS` steps since the one before. The slower
 learners then bring fewer steps to each merge, and their weights say so.
 
-See docs/decisions/0060-outer-clock-and-quorum.md.
+The clock cannot follow while it waits for the quorum. There a learner that is as far ahead as the clock can ever catch up with rests: what
+it trained beyond that would come into the next merge all at once, and the momentum of the outer optimizer would carry it far beyond.
+
+See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0165-rest-for-the-quorum.md.
 """
 
 from __future__ import annotations
@@ -34,14 +37,15 @@ class OuterStepBudget:
     def __init__(self, sync_interval: int) -> None:
         """`sync_interval`: H."""
         self._overdue = MOST_LOCAL_STEPS * MOST_BEHIND * sync_interval
+        self._furthest = self._overdue + BURST * MOST_LOCAL_STEPS
         self._credit = 0.0
         self._ahead: dict[str, float] = {}
-        """By unit: local steps beyond those that the outer steps have allowed for; at least -LENIENCE."""
+        """By unit: local steps beyond those that the outer steps have allowed for; from -LENIENCE to `_furthest`."""
 
     def add(self, unit: str, steps: int, live: int) -> None:
         """The unit has reported `steps` new local steps while `live` learners, at least this one, train."""
         self._credit = min(BURST, self._credit + steps / max(1, live))
-        self._ahead[unit] = min(self._overdue + BURST * MOST_LOCAL_STEPS, self._ahead.get(unit, -LENIENCE) + steps)
+        self._ahead[unit] = min(self._furthest, self._ahead.get(unit, -LENIENCE) + steps)
 
     def forget(self, unit: str) -> None:
         """The unit has left. Idempotent."""
@@ -56,6 +60,10 @@ class OuterStepBudget:
     def overdue(self) -> bool:
         """Whether a learner is so far ahead of the clock that it waits no longer than its own outer steps last."""
         return any(x >= self._overdue for x in self._ahead.values())
+
+    def exhausted(self, unit: str) -> bool:
+        """Whether the unit is so far ahead of the clock that the clock would not catch up with one more step."""
+        return self._ahead.get(unit, -LENIENCE) > self._furthest - 1
 
     def spend(self) -> None:
         """The outer step was taken."""

@@ -21,14 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.jax.processes import initialize
+from diloco.jax.schedules import ProgressRate, schedule
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
 from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
 from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session as Driver
+from diloco.schedules import Schedule
 
-__all__ = ["Canonical", "LoopError", "Session", "TreeStore", "initialize", "join"]
+__all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"]
 
 report_exceptions()
 

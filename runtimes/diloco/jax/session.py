@@ -34,6 +34,8 @@ class Driver(Protocol):
     def t(self) -> int: ...
     @property
     def steps(self) -> int: ...
+    @property
+    def progress(self) -> float: ...
     def evaluate(self, held_out_loss: float, tokens: int) -> None: ...
     def close(self) -> None: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
@@ -128,6 +130,11 @@ class Session[Tree, State]:
     def steps(self) -> int:
         """T, the outer step at which the job ends."""
         return self._driver.steps
+
+    @property
+    def progress(self) -> float:
+        """The share of the job that is done, 0..1; see `diloco.jax.schedule`."""
+        return self._driver.progress
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""

@@ -23,7 +23,7 @@ from diloco.algorithm.codec import CodecError, Coding, payload_bytes, value_of
 from diloco.algorithm.fragments import Fragment
 from diloco.contract import Exit, learner_identity
 from diloco.learner.ahead import StagedAhead
-from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.outbox import Outbox
 from diloco.learner.push_coding import coded, push_chunks
 from diloco.learner.store import Float32Array, ParameterStore, Staged
@@ -294,6 +294,8 @@ class Connection:
                 self._inbox.put(Leased(message.work.start, message.work.end))
             case "taken":
                 outbox.taken(message.taken.bytes)
+            case "rest":
+                self._inbox.put(RestWanted(message.rest.quorum))
             case "done":
                 outbox.all_merged()
                 with self._lock:

@@ -59,6 +59,14 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class RestWanted:
+    """The unit shall take no further step, until the next one of these or a `Welcomed`."""
+
+    quorum: int
+    """Learners that the outer clock waits for; 0: the unit trains again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The job reached its last outer step; every fragment's last value came before."""
 
@@ -73,7 +81,7 @@ class RefusedForGood:
     message: str
 
 
-InboxEvent = Welcomed | Leased | PullWanted | Received | Finished | RefusedForGood
+InboxEvent = Welcomed | Leased | PullWanted | Received | RestWanted | Finished | RefusedForGood
 
 
 class Inbox:
@@ -117,6 +125,8 @@ class Inbox:
                 self._drop_pulls(fragment, t)
             case PullWanted(fragment=fragment, t=t):
                 self._drop_pulls(fragment, t)
+            case RestWanted():
+                self._drop(lambda old: isinstance(old, RestWanted))
             case Finished():
                 self._drop(lambda old: isinstance(old, (Finished, PullWanted)))
 
@@ -127,11 +137,11 @@ class Inbox:
         )
 
     def _add_welcomed(self, event: Welcomed) -> None:
-        """The syncer waits for no answer to an earlier pull. If the session does not resume, earlier leases are over, too.
+        """The syncer waits for no answer to an earlier pull, and a rest is over. If the session does not resume, earlier leases are, too.
 
         If it resumes one that the reader has not seen yet, both are one event in the place of the first: leases in between belong to it.
         """
-        self._drop(lambda old: isinstance(old, PullWanted))
+        self._drop(lambda old: isinstance(old, PullWanted | RestWanted))
         if event.generation != self._generation:
             self._generation = event.generation
             self._drop(lambda old: isinstance(old, (Welcomed, Leased)))

@@ -25,6 +25,11 @@ class Member(Protocol):
         ...
 
     @property
+    def progress(self) -> float:
+        """The share of the job that is done, 0..1: the same on all ranks of a unit at the same local step, and never less than before."""
+        ...
+
+    @property
     def step_count(self) -> int:
         """Local steps of this process."""
         ...
@@ -62,6 +67,11 @@ class Member(Protocol):
 
     def take(self, count: int) -> NDArray[np.int64] | None:
         """The sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
+        ...
+
+    @property
+    def why_none(self) -> str:
+        """Why `take` gives none, human-readable: what follows the name of the unit."""
         ...
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int) -> None:

@@ -6,6 +6,7 @@ See docs/decisions/0151-step-boundary.md.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from diloco.algorithm.codec import Coding
@@ -15,7 +16,7 @@ from diloco.learner.store import ParameterStore, Ready
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, Work
 from diloco.learner.work import LeasedWork
-from diloco.protocol.diloco_pb2 import Chunk
+from diloco.protocol.diloco_pb2 import Chunk, Progress
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class PlanExecutor:
             self._seed(state.generation)
         if plan.finish:
             self.finish()
+        if plan.repeat_progress:
+            self._link.progress(state.generation, progress_of(state))
 
     def _take_work(self, work: Work) -> None:
         if work.restart:
@@ -75,6 +78,7 @@ class PlanExecutor:
             self._work.asked = work.asked
         for start, end in work.leases:
             self._work.granted(start, end)
+        self._work.quorum = work.quorum
 
     def _read(self, read: Read, state: UnitState) -> None:
         self._link.push(state.generation, self._header(read, state), self._store.stage(self._names[read.fragment]))
@@ -127,3 +131,17 @@ class PlanExecutor:
                 values.append(staged.wait().copy())
                 staged.release()
         self._link.seed(generation, values)
+
+
+def progress_of(state: UnitState, step_seconds: float = math.nan, loss: float = math.nan) -> Progress:
+    """How far the unit is; with the figures of its last step, if this is new."""
+    return Progress(
+        local_step=state.step,
+        steps=state.fragment_steps,
+        tokens=state.fragment_tokens,
+        step_seconds=step_seconds,
+        loss=loss,
+        samples_done=state.samples_done,
+        tokens_done=state.tokens_done,
+        t=state.t,
+    )

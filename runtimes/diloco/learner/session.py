@@ -205,8 +205,16 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """T, the outer step at which the job ends: with `t` the base of an inner learning-rate schedule on the global clock."""
+        """T, the outer step at which the job ends."""
         return self._member.steps
+
+    @property
+    def progress(self) -> float:
+        """The share of the job that is done, 0..1, on the job's clock: what a learning rate's decay follows (`diloco.schedules`).
+
+        Finer than whole outer steps, the same on all ranks of a unit at the same local step, and never less than before in this process.
+        """
+        return self._member.progress
 
     # --- joining and leaving ------------------------------------------------------------------------------------------
 
@@ -274,7 +282,7 @@ class Session:
             self._member.wait(_POLL)
             self._member.boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.warning("unit %s has no work left and waits for the syncer for %.0f s now", self._unit, now - began)
+                _log.warning("unit %s %s for %.0f s now", self._unit, self._member.why_none, now - began)
                 logged = now
         return None
 

@@ -19,13 +19,14 @@ from diloco.algorithm.fragments import Fragment
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave
-from diloco.learner.plan_executor import PlanExecutor
+from diloco.learner.plan_executor import PlanExecutor, progress_of
+from diloco.learner.progress import JobProgress
 from diloco.learner.store import ParameterStore
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
-from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
+from diloco.protocol.diloco_pb2 import Bye, Evaluation
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class SoloMember:
     ) -> None:
         training = config.job.training
         self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
+        self._progress = JobProgress(self._table)
         self._inbox = inbox
         self._link = link
         self._work = LeasedWork()
@@ -67,6 +69,10 @@ class SoloMember:
     @property
     def steps(self) -> int:
         return self._state.steps
+
+    @property
+    def progress(self) -> float:
+        return 1.0 if self.done else self._progress.share(self.step_count, self.steps)
 
     @property
     def step_count(self) -> int:
@@ -103,6 +109,8 @@ class SoloMember:
         if generation not in (0, self._state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
         self._executor.carry_out(plan, self._state)
+        for adoption in plan.adoptions:
+            self._progress.adopted(plan.step, adoption.version)
         if plan.refused is not None:
             self.abandon(None)
             raise leave(plan.refused.status, plan.refused.message)
@@ -113,21 +121,15 @@ class SoloMember:
             self._state = self._state.take_batch(count)
         return numbers
 
+    @property
+    def why_none(self) -> str:
+        return self._work.why_none
+
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int) -> None:
         self._step_seconds = step_seconds
         self._batch_seconds = step_seconds / max(1, batches)
         state = self._state = self._state.count(tokens, batches)
-        progress = Progress(
-            local_step=state.step,
-            steps=state.fragment_steps,
-            tokens=state.fragment_tokens,
-            step_seconds=step_seconds,
-            loss=math.nan if loss is None else loss,
-            samples_done=state.samples_done,
-            tokens_done=state.tokens_done,
-            t=state.t,
-        )
-        self._link.progress(state.generation, progress)
+        self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
 
     def ask_for_work(self, batch_size: int) -> None:
         self._link.set_initial_request(AHEAD_BATCHES * batch_size)

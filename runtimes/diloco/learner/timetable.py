@@ -36,6 +36,10 @@ class Timetable:
         """The first outer step after `t` at which the fragment is exchanged."""
         return t + 1 + (self.offsets[fragment] - t - 1) % self.interval
 
+    def next_step(self, t: int) -> int:
+        """The first outer step after `t` at which any fragment is exchanged."""
+        return min(self.next_exchange(fragment, t) for fragment in range(len(self.offsets)))
+
     @property
     def patience(self) -> float:
         """Outer steps from a pull to a boundary at which its answer is not late: one less than the overlap, for its way to the syncer.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.timetable import Pace, Timetable
 
 _MOST_AT_ONCE = 16 << 20
@@ -64,6 +64,8 @@ class Work:
     """Samples that count as asked for from now on, before `leases`; None: no change."""
     leases: tuple[tuple[int, int], ...] = ()
     """New ranges [start, end) of sequence numbers."""
+    quorum: int = 0
+    """Not 0: none may be taken, as the outer clock waits for so many learners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class UnitPlan:
     """Send the job's first parameters."""
     finish: bool = False
     """The job is over: take the final parameters."""
+    repeat_progress: bool = False
+    """Say again how far the unit is: it rests, and the syncer is to know that it is there."""
     refused: RefusedForGood | None = None
     """The unit must leave."""
 
@@ -115,6 +119,8 @@ class UnitState:
     pace: Pace = field(default_factory=Pace)
     planned: int = 0
     """Local steps of the process at the last boundary."""
+    quorum: int = 0
+    """Not 0: the unit rests, as the outer clock waits for so many learners."""
     done: bool = False
     """The job is over."""
 
@@ -171,20 +177,24 @@ def plan_boundary(state: UnitState, events: Sequence[InboxEvent], table: Timetab
                 state = _welcomed(state, event)
                 heard = max(heard, event.t) if resumed else event.t
                 seed = event.seed_wanted
+            case RestWanted():
+                state = replace(state, quorum=event.quorum)
             case Finished():
                 state = replace(state, t=event.t, done=True, waiting=())
                 finish = True
             case RefusedForGood():
                 refused = event
-    if seed:
-        state = replace(state, versions=(0,) * len(state.versions))
     if seed or finish:
         state = replace(state, missing=frozenset())
     reads, adoptions, waiting = _moves(state, table.sizes, most)
     state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
+    if seed:  # after the adoptions: what the unit sends is what it adopted last, and becomes version 0
+        state = replace(state, versions=(0,) * len(state.versions))
     moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
     ahead = None if state.step == state.planned else _ahead(state, table, most, moved)
-    return UnitPlan(state.step, work, reads, adoptions, ahead, seed, finish, refused), replace(state, planned=state.step)
+    repeat = bool(state.quorum) and state.step == state.planned and not state.done
+    plan = UnitPlan(state.step, replace(work, quorum=state.quorum), reads, adoptions, ahead, seed, finish, repeat, refused)
+    return plan, replace(state, planned=state.step)
 
 
 def _received(state: UnitState, event: Received) -> UnitState:
@@ -198,7 +208,7 @@ def _received(state: UnitState, event: Received) -> UnitState:
 
 def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
     if event.generation == state.generation:
-        return replace(state, steps=event.steps)
+        return replace(state, steps=event.steps, quorum=0)
     nothing = (0,) * len(state.fragment_steps)
     return replace(
         state,
@@ -210,6 +220,7 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
         steps_done=0,
         fragment_steps=nothing,
         fragment_tokens=nothing,
+        quorum=0,
         waiting=tuple(x for x in state.waiting if isinstance(x, Adoption)),
         pace=state.pace.restart(state.step, event.t),
     )

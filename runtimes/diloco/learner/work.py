@@ -1,4 +1,7 @@
-"""The samples that this unit holds leases for, in the order of the leases. Pure."""
+"""The samples that this unit holds leases for, in the order of the leases. Pure.
+
+See docs/decisions/0165-rest-for-the-quorum.md.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diloco.wording import plural
 
 AHEAD_BATCHES = 32
 """Batches of work to hold at least."""
@@ -27,6 +32,15 @@ class LeasedWork:
         """Samples leased and not yet taken."""
         self.asked = 0
         """Samples asked for and not yet leased."""
+        self.quorum = 0
+        """Not 0: none is taken, and none asked for, as the outer clock waits for so many learners."""
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no next batch, human-readable."""
+        if self.quorum:
+            return f"is ahead of the job and rests until a quorum of {plural(self.quorum, 'learner')} trains,"
+        return "has no work left and waits for the syncer"
 
     def forget(self) -> None:
         """Forget all leases: the syncer has begun a new generation."""
@@ -40,8 +54,8 @@ class LeasedWork:
         self.asked = max(0, self.asked - (end - start))
 
     def take(self, count: int) -> NDArray[np.int64] | None:
-        """The next `count` numbers, int64 [count]; None if fewer are leased."""
-        if self.remaining < count:
+        """The next `count` numbers, int64 [count]; None if fewer are leased, or the unit rests."""
+        if self.quorum or self.remaining < count:
             return None
         pieces = []
         missing = count
@@ -56,8 +70,10 @@ class LeasedWork:
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def wanted(self, batch_size: int, batch_seconds: float) -> int:
-        """Samples to ask for now, added to `asked`; 0 while enough are held or asked for. What the program fetched ahead is no more held.
-        `batch_seconds`: of training one batch, 0: unknown."""
+        """Samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program fetched ahead
+        is no more held. `batch_seconds`: of training one batch, 0: unknown."""
+        if self.quorum:
+            return 0
         ahead = AHEAD_BATCHES
         if batch_seconds > 0:
             ahead = min(MOST_AHEAD_BATCHES, max(ahead, math.ceil(AHEAD_SECONDS / batch_seconds)))

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from diloco.algorithm.codec import Coding, payload_bytes
 from diloco.algorithm.coordinator import refuse
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Skipped
+from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Rest, Skipped
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
-from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused
+from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused, ToLearner
+from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import OPEN_TRANSFERS, FramingError, Transfer
 from diloco.syncer.arithmetic import Arithmetic
 from diloco.syncer.gathering import WholeAnswer
@@ -302,6 +303,11 @@ class Exchanges:
                 core.discard(order)
             case Skipped():
                 self._skipped(order)
+            case Rest():
+                self._unit_stats.of(order.unit).resting_since = now if order.rests else None
+                for peer, session in self._peers.joined():
+                    if session.unit == order.unit:
+                        peer.outgoing.urgent(ToLearner(rest=RestMessage(quorum=self._training.quorum if order.rests else 0)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""

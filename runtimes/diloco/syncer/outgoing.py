@@ -2,7 +2,7 @@
 
 Four lanes:
 
-- Urgent (Welcome, Work, Taken): as added, also between two chunks. They are small, and a learner without work stands still.
+- Urgent (Welcome, Work, Rest, Taken): as added, also between two chunks. They are small, and a learner without work stands still.
 - Pulls: after everything that waits for the pull's own fragment, because the answer is coded against that base. Other fragments do not
   matter to it, so it may go between two chunks of another one.
 - Fragments (BROADCAST): those of one fragment in order, because a delta needs its base. For the order of fragments see `_choose`.

@@ -142,6 +142,7 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         local_step=one.local_step,
         step_seconds=one.step_seconds,
         recover_seconds=one.recover_seconds,
+        resting_seconds=now - one.resting_since if one.resting_since is not None else 0.0,
     )
     if one.loss is not None:
         report.loss = one.loss

@@ -79,6 +79,8 @@ class UnitStats:
     """When the unit was lost, until its first contribution after that; None: it was not."""
     recover_seconds: float = 0.0
     """Last time from a loss to the first contribution after it; 0: never lost."""
+    resting_since: float | None = None
+    """When it was told to rest; None: it trains, or is away."""
     rate: Rate = field(default_factory=Rate)
 
     def joined(self, attempt: int, now: float) -> None:
@@ -88,6 +90,7 @@ class UnitStats:
         if attempt != self.attempt:
             self.loss, self.local_step, self.step_seconds = None, 0, 0.0
         self.attempt = attempt
+        self.resting_since = None
         self.phase = Phase.JOINING
         self.message = ""
         self.heard_at = now
@@ -118,6 +121,7 @@ class UnitStats:
         """The unit is away: disconnected, drained or refused."""
         if self.lost_at is None and self.phase is not Phase.DONE:
             self.lost_at = now
+        self.resting_since = None
         self.phase = phase
         self.message = message
         self.rate.reset()
@@ -125,6 +129,7 @@ class UnitStats:
     def finished(self, now: float) -> None:
         """The unit said Bye after Done."""
         self.heard_at = now
+        self.resting_since = None
         self.phase = Phase.DONE
         self.message = ""
         self.lost_at = None

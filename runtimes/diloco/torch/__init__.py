@@ -27,10 +27,12 @@ from diloco.last_words import report_exceptions
 from diloco.learner.leave import refused_layout
 from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session
+from diloco.schedules import Schedule
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
+from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
 
-__all__ = ["Canonical", "LoopError", "ModuleStore", "Session", "join"]
+__all__ = ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"]
 
 report_exceptions()
 

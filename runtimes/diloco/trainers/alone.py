@@ -36,6 +36,10 @@ class AloneSession:
         return self.step_count
 
     @property
+    def progress(self) -> float:
+        return self.step_count / self.steps
+
+    @property
     def done(self) -> bool:
         return self.step_count >= self.steps
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.schedules import Schedule
+
 VOCABULARY = 256
 """Every byte is a token."""
 NORM_EPSILON = 1e-5
@@ -64,12 +66,10 @@ class InnerConfig:
     def rate(self, local_step: int, progress: float) -> float:
         """Learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
 
-        The warm-up counts the process's own steps, since a restarted unit begins with an optimizer state of zeros; the cosine decay
-        follows the job's clock, so that units of any speed and age anneal together. No adoption of a fragment resets either.
+        The warm-up counts the process's own steps; the cosine decay follows the job's clock, so that units of any speed and age anneal
+        together. No adoption of a fragment resets either.
         """
-        warm = min(1.0, local_step / self.warmup) if self.warmup else 1.0
-        cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
-        return self.learning_rate * warm * (self.final_share + (1.0 - self.final_share) * cosine)
+        return self.learning_rate * Schedule("cosine", self.warmup, self.final_share).share(local_step, progress)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

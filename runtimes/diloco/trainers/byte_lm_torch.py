@@ -158,7 +158,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     with session:
         began = time.monotonic()
         for windows in session.batches(corpus.batch, chosen.batch):
-            rate = chosen.inner.rate(session.step_count + 1, session.t / session.steps)
+            rate = chosen.inner.rate(session.step_count + 1, session.progress)
             loss = train_step(model, optimizer, _tensor(windows, device), rate).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:

@@ -12,8 +12,8 @@ import pytest
 
 EXPORTS = {
     "diloco": [],
-    "diloco.torch": ["Canonical", "ModuleStore", "Session", "join"],
-    "diloco.jax": ["Canonical", "Session", "TreeStore", "initialize", "join"],
+    "diloco.torch": ["Canonical", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"],
+    "diloco.jax": ["Canonical", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"],
     "diloco.contract": [
         "Checkpoint",
         "ENV_ACCELERATORS_PER_HOST",

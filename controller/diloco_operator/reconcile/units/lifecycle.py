@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from diloco.wording import plural
+
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
@@ -25,6 +27,8 @@ from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up
 from diloco_operator.report import UnitPhase, UnitReport
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
+_REST_SHOWN_AFTER = 10.0
+"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step: that is nothing to look at."""
 
 
 class Units(NamedTuple):
@@ -286,6 +290,9 @@ def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence
 def _state(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], seen: UnitReport | None
 ) -> tuple[UnitState, str, str]:
+    if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
+        quorum = plural(context.spec.training.quorum, "learner")
+        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, f"is ahead of the job, and rests until a quorum of {quorum} trains"
     if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
         return UnitState.TRAINING, "", ""
     if not all_run(pods):

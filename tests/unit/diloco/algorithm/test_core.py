@@ -22,6 +22,7 @@ from diloco.algorithm.events import (
     Push,
     Reason,
     Refusal,
+    Rest,
     Skipped,
     Snapshot,
 )
@@ -98,12 +99,47 @@ def test_bad_seeds_are_refused_and_the_tensor_is_named() -> None:
 
 def test_clock_stands_still_below_the_quorum_and_goes_on_with_it() -> None:
     core = a_seeded_core(a_job(quorum=2), units=["a"])
-    for n in range(1, 10):
+    for n in range(1, 6):
         assert step_all(core, float(n)) == []
     assert core.t == 0
-    core.join("b", 9.5)
-    step_all(core, 10.0)
+    core.join("b", 5.5)
+    step_all(core, 6.0)
     assert core.t == 1
+
+
+def test_a_learner_that_waits_for_the_quorum_rests_once_the_clock_could_not_catch_up_with_it() -> None:
+    # H = 4: beyond the first four, the clock catches up with 1.5 * 4/4 + 2 * 1.5 = 4.5 steps. The ninth would be more.
+    core = a_seeded_core(a_job(quorum=2), units=["a"])
+    for n in range(1, 8):
+        assert step_all(core, float(n), local_step=n) == []
+    assert step_all(core, 8.0, local_step=8) == [Rest("a", rests=True)]
+    assert step_all(core, 9.0, local_step=8) == [], "it is told once"
+    core.join("b", 9.5)
+    core.progress("b", metadata(core, 1), 10.0)
+    assert core.advance(10.0)[-1] == Rest("a", rests=False)
+    assert core.t == 1
+
+
+def test_a_learner_that_joins_again_trains() -> None:
+    core = a_seeded_core(a_job(quorum=2), units=["a"])
+    core.progress("a", metadata(core, 1), 1.0)
+    core.progress("a", metadata(core, 20), 2.0)
+    assert core.advance(2.0) == [Rest("a", rests=True)]
+    core.join("a", 3.0)
+    core.progress("a", metadata(core, 21), 4.0)
+    assert core.advance(4.0) == []
+
+
+def test_nobody_rests_who_could_be_the_one_that_the_quorum_waits_for() -> None:
+    core = a_seeded_core(a_job(quorum=2), units=["a", "b"])
+    core.progress("a", metadata(core, 1), 1.0)
+    core.progress("a", metadata(core, 20), 2.0)
+    assert core.advance(2.0) == [Rest("a", rests=True)]
+    core.progress("b", metadata(core, 1), 3.0)
+    assert Rest("a", rests=False) in core.advance(3.0)
+    # Of the next step nobody has reported: what "a" is ahead is no reason to rest now.
+    assert core.t > 0
+    assert not any(isinstance(action, Rest) for action in core.advance(3.5))
 
 
 def test_a_repeated_report_is_not_new_metadata() -> None:
@@ -261,6 +297,7 @@ def test_merge_is_weighted_by_tokens_squared_over_steps() -> None:
     core.push("b", a_push(core, pull, 5.0, steps=1, tokens=100), 1.2)  # 100^2/1 = 10 000
     merged, broadcast = core.advance(1.2)
     assert isinstance(merged, Merged)
+    assert isinstance(broadcast, Broadcast)
     assert merged.weights == {"a": 20_000.0, "b": 10_000.0}
     # (2*1 + 1*5)/3 with an outer rate of 1 from 0
     assert core.value(pull.fragment) == pytest.approx([7 / 3] * 5)
@@ -418,6 +455,8 @@ def test_clock_runs_on_for_tau_steps_beside_an_exchange() -> None:
     assert core.t == 10  # step 11 waits for the exchange of step 8
     core.push("a", a_push(core, pull), 11.1)
     merged, sent = core.advance(11.1)
+    assert isinstance(merged, Merged)
+    assert isinstance(sent, Broadcast)
     assert (merged.t, sent.t) == (8, 8)
     assert core.t == 11
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Merged, Pull, Skipped
+from diloco.algorithm.events import Broadcast, Merged, Pull, Rest, Skipped
 from diloco.algorithm.pacing import MOST_LOCAL_STEPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,6 +85,68 @@ def test_answers_that_take_longer_than_the_overlap_do_not_lift_the_cap() -> None
     # more overlap lets them in: 8 * 1.5 s > 10 s
     sim = simulation(*one_fast_seven_slow(between_steps=True), sync_interval=24, fragments=24, overlap_steps=7, tensors=24).run(until=600)
     assert all(len(m.units) == 8 for m in sim.all(Merged)[50:])
+
+
+MOST_BETWEEN_ADOPTIONS = 1.5 * 24 + 4
+"""At H = 24."""
+
+
+def most_between_adoptions(learner: SimulatedLearner) -> int:
+    return max(n for counts in learner.adopted_after.values() for n in counts)
+
+
+def test_learners_that_wait_for_the_quorum_bring_no_more_to_the_first_merge_than_to_any_other() -> None:
+    early, late = SimulatedLearner("early", 1.0), SimulatedLearner("late", 1.0, start=500.0)
+    sim = simulation(early, late, sync_interval=24, fragments=4, overlap_steps=2, quorum=2).run(until=499)
+    assert (sim.core.t, early.local_step) == (0, 16)  # 4 at the start, 1.5 * 24/4 + 2 * 1.5 with which the clock catches up
+    sim.run(until=700)
+    assert sim.core.t > 150
+    assert {m.units for m in sim.all(Merged)} == {("early", "late")}
+    assert most_between_adoptions(early) <= MOST_BETWEEN_ADOPTIONS
+    assert not early.resting
+
+
+def test_learners_whose_quorum_is_lost_wait_for_its_return_and_then_go_on_as_before() -> None:
+    stays, goes = SimulatedLearner("stays", 1.0), SimulatedLearner("goes", 1.0, start=0.5)
+    sim = simulation(stays, goes, sync_interval=24, fragments=4, overlap_steps=2, quorum=2)
+
+    def go() -> None:
+        sim.core.leave("goes", sim.now)
+        goes.stopped = True
+
+    def come_back() -> None:
+        sim.core.join("goes", sim.now)
+        goes.stopped = False
+        goes.steps = [0] * 4
+
+    sim.at(100.2, go)
+    sim.at(1000.2, come_back)
+    before = sim.run(until=100.1).core.t
+    sim.run(until=1000.1)
+    assert stays.resting
+    assert stays.local_step <= 100 + 16
+    assert sim.core.t <= before + 1
+    sim.run(until=1200)
+    assert sim.core.t >= before + 190
+    assert most_between_adoptions(stays) <= MOST_BETWEEN_ADOPTIONS
+    assert {m.units for m in sim.all(Merged)[-20:]} == {("goes", "stays")}
+
+
+def test_with_a_quorum_of_all_the_fast_learner_keeps_within_its_allowance_and_the_slow_one_never_rests() -> None:
+    fast, slow = SimulatedLearner("fast", 1.0), SimulatedLearner("slow", 10.0, start=0.3)
+    sim = simulation(fast, slow, sync_interval=24, fragments=4, overlap_steps=2, quorum=2).run(until=2000)
+    assert sim.core.t == pytest.approx(200, abs=3), "one outer step for each step of the slow one"
+    # At first it gets ahead by what the clock could catch up with, 16 steps, and that stays, as the slow one cannot go faster.
+    assert max(counts[0] for counts in fast.adopted_after.values()) <= 36 + 16
+    assert {n for counts in fast.adopted_after.values() for n in counts[1:]} <= {35, 36, 37}
+    assert {rest.unit for rest in sim.all(Rest)} == {"fast"}
+
+
+def test_learners_of_like_speed_with_a_quorum_of_all_never_rest() -> None:
+    learners = [SimulatedLearner(f"u{i}", 1.0 + 0.06 * i, 0.31 * i, between_steps=True) for i in range(4)]
+    sim = simulation(*learners, sync_interval=24, fragments=4, overlap_steps=2, quorum=4).run(until=600)
+    assert not sim.all(Rest)
+    assert sim.core.t == pytest.approx(600 / 1.18, rel=0.02)
 
 
 def test_twice_as_fast_at_the_same_batch_weighs_twice() -> None:

@@ -44,6 +44,10 @@ class RecordingDriver:
     def steps(self) -> int:
         return 9
 
+    @property
+    def progress(self) -> float:
+        return 0.5
+
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         self.evaluated = (held_out_loss, tokens)
 

@@ -2,7 +2,7 @@ import threading
 import time
 
 import pytest
-from diloco.learner.inbox import Finished, Inbox, InboxEvent, Leased, PullWanted, Received, Welcomed
+from diloco.learner.inbox import Finished, Inbox, InboxEvent, Leased, PullWanted, Received, RestWanted, Welcomed
 from diloco.learner.store import Ready
 
 TAU = 2
@@ -35,6 +35,12 @@ def left(inbox: Inbox, *events: InboxEvent) -> list[InboxEvent]:
 def test_events_come_out_in_order_and_once(inbox: Inbox) -> None:
     assert left(inbox, Leased(0, 4), received(0, 1), pull(0, 2), Finished(3))[:2] == [Leased(0, 4), received(0, 1)]
     assert inbox.drain() == []
+
+
+def test_of_rests_the_newest_counts_and_none_from_before_a_welcome(inbox: Inbox) -> None:
+    assert left(inbox, RestWanted(2), Leased(0, 4), RestWanted(0)) == [Leased(0, 4), RestWanted(0)]
+    for generation in (1, 1, 2):  # the first, one that resumes, one that does not
+        assert left(inbox, RestWanted(2), welcomed(generation)) == [welcomed(generation)]
 
 
 def test_waiting_ends_with_the_next_event_and_not_before_the_time_without_one(inbox: Inbox) -> None:

@@ -384,3 +384,23 @@ def test_a_loss_that_is_not_given_is_no_number() -> None:
     learner.batch()
     learner.session.step(tokens=1, loss=0.25)
     assert learner.progress.loss == 0.25
+
+
+# --- progress -----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_follows_the_job_and_not_the_local_steps() -> None:
+    learner = ScriptedSession().join(5.0)
+    assert learner.session.progress == 4 / 1000
+    learner.train(10)
+    assert learner.session.progress == 4 / 1000, "its steps alone say nothing of the job's"
+    learner.comes(learner.broadcast(0, 14, 50.0))
+    learner.train()
+    assert learner.session.progress == 14 / 1000
+
+
+def test_the_progress_of_a_job_that_is_done_is_whole() -> None:
+    learner = ScriptedSession().join(5.0)
+    learner.comes(Finished(1000))
+    learner.step()
+    assert learner.session.progress == 1.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diloco.contract import Exit
-from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, Welcomed
+from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.store import Ready
 from diloco.learner.timetable import Pace, Timetable, timetable
 from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, Work, new_unit, plan_boundary
@@ -58,6 +58,11 @@ def test_a_unit_that_seeds_lacks_nothing() -> None:
     plan, state = boundary(new_unit(3, 100), welcomed(1, t=0, seed=True))
     assert (plan.seed, plan.adoptions, state.missing) == (True, (), frozenset())
     assert not boundary(state)[0].seed, "once"
+
+
+def test_what_a_unit_adopts_beside_its_seed_is_version_0_like_the_rest_of_it() -> None:
+    _, state = boundary(new_unit(3, 100), received(1, 9), welcomed(1, t=0, seed=True))
+    assert state.versions == (0, 0, 0)
 
 
 # --- counting -----------------------------------------------------------------------------------------------------------
@@ -299,6 +304,24 @@ def test_a_welcome_that_resumes_keeps_leases_and_asks_again() -> None:
     assert plan.work == Work(asked=0, leases=((0, 4), (8, 9)))
 
 
+def test_a_unit_that_rests_takes_no_work_answers_pulls_and_repeats_how_far_it_is() -> None:
+    plan, state = boundary(trained(), RestWanted(2))
+    assert (plan.work, plan.repeat_progress, state.quorum) == (Work(quorum=2), False, 2)
+    plan, state = boundary(state, pull(0, 5), received(1, 6))
+    assert (plan.work, plan.repeat_progress) == (Work(quorum=2), True)
+    assert ([x.fragment for x in plan.reads], [x.fragment for x in plan.adoptions]) == ([0], [1])
+    plan, state = boundary(state, RestWanted(0))
+    assert (plan.work, plan.repeat_progress, state.quorum) == (Work(), False, 0)
+
+
+def test_a_welcome_and_the_end_of_the_job_end_a_rest() -> None:
+    _, resting = boundary(trained(), RestWanted(2))
+    for generation in (1, 2):
+        plan, state = boundary(resting, welcomed(generation))
+        assert (plan.work.quorum, plan.repeat_progress, state.quorum) == (0, False, 0)
+    assert not boundary(boundary(resting, Finished(10))[1])[0].repeat_progress
+
+
 def test_at_the_end_nothing_but_the_final_parameters_is_taken_and_once() -> None:
     plan, state = boundary(trained(), received(0, 9), pull(1, 9), Finished(10))
     assert (plan.finish, plan.reads, plan.adoptions, state.done, state.t) == (True, (), (), True, 10)
@@ -319,6 +342,7 @@ events = st.one_of(
     st.builds(pull, fragments, versions, st.integers(1, 3)),
     st.builds(welcomed, st.integers(1, 3), versions, seed=st.booleans(), asked=st.integers(0, 9)),
     st.builds(lambda start, length: Leased(start, start + length), st.integers(0, 99), st.integers(1, 9)),
+    st.builds(RestWanted, st.integers(0, 3)),
 )
 boundaries = st.lists(st.tuples(st.booleans(), st.lists(events, max_size=6)), max_size=12)
 

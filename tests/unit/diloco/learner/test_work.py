@@ -41,3 +41,15 @@ def test_a_session_that_starts_anew_forgets_its_leases() -> None:
     work.asked = 7
     work.forget()
     assert (work.take(1), work.remaining, work.asked) == (None, 0, 7)
+
+
+def test_a_unit_that_rests_takes_nothing_and_asks_for_nothing_and_keeps_what_it_has() -> None:
+    work = LeasedWork()
+    work.granted(0, 4)
+    work.quorum = 2
+    assert work.take(2) is None
+    assert work.wanted(2, batch_seconds=1.0) == 0
+    assert "rests until a quorum of 2 learners trains" in work.why_none
+    work.quorum = 0
+    assert work.take(2) is not None
+    assert work.wanted(2, batch_seconds=1.0) > 0

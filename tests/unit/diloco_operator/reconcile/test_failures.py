@@ -256,6 +256,22 @@ def test_silent_unit_is_replaced_after_the_stall_timeout() -> None:
     assert [c.obj["metadata"]["name"] for c in stage.step().creates] == ["bytes-lm-v5p-0-a2-0"]
 
 
+def test_a_unit_that_rests_says_so_and_is_neither_stalled_nor_gone() -> None:
+    stage = one_unit()
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=0.2, resting_seconds=9.0)
+    stage.step()
+    assert stage.unit("v5p-0")["reason"] == "", "a moment is not worth a word"
+    stage.advance(3600)
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=0.2, resting_seconds=3600.0)
+    assert stage.step().deletes == ()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"]) == ("Training", "WaitingForQuorum")
+    assert unit["message"] == "is ahead of the job, and rests until a quorum of 1 learner trains"
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=0.2)
+    stage.step()
+    assert (stage.unit("v5p-0")["reason"], stage.unit("v5p-0")["message"]) == ("", "")
+
+
 def test_syncer_that_has_just_restarted_stalls_no_learner() -> None:
     stage = one_unit()
     stage.advance(600)

@@ -1,0 +1,63 @@
+"""Learning rates for optax that follow the job.
+
+A schedule of optax is a function of the optimizer's own count of steps, which knows nothing of the job. So the rate goes in from
+outside, as a value of the optimizer's state: nothing is compiled again.
+
+See docs/decisions/0166-pauses-and-ends.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import DictKey, GetAttrKey
+
+from diloco.schedules import Clock, Decay, Schedule
+
+
+class ProgressRate:
+    """The learning rate of the step that the program takes next."""
+
+    def __init__(self, session: Clock, peak: float, schedule: Schedule) -> None:
+        """`peak`: the highest rate."""
+        self._session = session
+        self._peak = peak
+        self._schedule = schedule
+
+    def __call__(self) -> float:
+        """The rate, for a program that hands it to its own compiled step."""
+        return self._peak * self._schedule.next_share(self._session)
+
+    def into[State](self, opt_state: State) -> State:
+        """`opt_state` with this rate as its `learning_rate`, wherever `optax.inject_hyperparams` keeps one in it. Raises ValueError if it
+        does so nowhere."""
+        rate, found = self(), 0
+
+        def one(path: tuple[Any, ...], leaf: Any) -> Any:
+            nonlocal found
+            if path[-2:] != (GetAttrKey("hyperparams"), DictKey("learning_rate")):
+                return leaf
+            found += 1
+            return jnp.full(jnp.shape(leaf), rate, jnp.result_type(leaf))
+
+        replaced: State = jax.tree_util.tree_map_with_path(one, opt_state)
+        if not found:
+            raise ValueError(
+                "the optimizer's state holds no learning rate to set; make the optimizer with "
+                "optax.inject_hyperparams(optax.adamw)(learning_rate=0.0), or hand the rate to your step yourself"
+            )
+        return replaced
+
+
+def schedule(
+    session: Clock, peak: float, decay: Decay = "cosine", *, warmup: int = 0, final: float = 0.0, tail: float = 0.2
+) -> ProgressRate:
+    """A rate whose decay follows `session.progress`, so that fast, slow and late units anneal together.
+
+    `peak`: the highest rate. `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps of this process over which the rate
+    rises from 0. `final`: the rate at the end of the job, as a share of the highest. `tail`: of "wsd", the last share of the job, in which
+    the rate falls. Raises ValueError for values that cannot be.
+    """
+    return ProgressRate(session, peak, Schedule(decay, warmup, final, tail))

@@ -1,0 +1,53 @@
+"""How much of a job is done, seen from a unit, finer than the outer steps that it hears of.
+
+Pure, and a function of the unit's adoptions alone: the ranks of a unit adopt at the same local steps, so they all see the same progress.
+
+See docs/decisions/0166-pauses-and-ends.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from diloco.learner.timetable import Timetable
+
+_ADOPTIONS: Final = 9
+"""The speed of the job's clock is measured over so many adoptions."""
+
+
+class JobProgress:
+    """One process's view."""
+
+    def __init__(self, table: Timetable) -> None:
+        self._table = table
+        self._adoptions: deque[tuple[int, int]] = deque(maxlen=_ADOPTIONS)
+        """(local step, outer step) of the last adoptions that brought a newer outer step."""
+        self._furthest = 0.0
+
+    def adopted(self, step: int, t: int) -> None:
+        """After local step `step` of this process, the model got a fragment of outer step `t`. Several may come at once, in any order."""
+        if self._adoptions:
+            last_step, last = self._adoptions[-1]
+            if t <= last:
+                return
+            if step == last_step:
+                self._adoptions.pop()
+        self._adoptions.append((step, t))
+
+    def share(self, step: int, steps: int) -> float:
+        """The share of the job's `steps` outer steps that is done after local step `step`, 0..1. Never less than before.
+
+        Between two adoptions it goes on at the speed of the last ones, and not beyond the outer step at which the next is due.
+        """
+        self._furthest = max(self._furthest, min(1.0, self._outer_step(step) / steps))
+        return self._furthest
+
+    def _outer_step(self, step: int) -> float:
+        if not self._adoptions:
+            return 0.0
+        (first_step, first), (last_step, last) = self._adoptions[0], self._adoptions[-1]
+        if last_step == first_step:
+            return float(last)
+        speed = (last - first) / (last_step - first_step)
+        return min(last + speed * (step - last_step), float(self._table.next_step(last)))

@@ -1,0 +1,72 @@
+"""Learning rates that follow a job: the warm-up counts the process's own steps, the decay follows the job's clock. Pure.
+
+`diloco.torch.schedule` and `diloco.jax.schedule` put them into an optimizer.
+
+See docs/decisions/0166-pauses-and-ends.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+Decay = Literal["constant", "linear", "cosine", "wsd"]
+
+
+class Clock(Protocol):
+    """What a schedule reads of a session."""
+
+    @property
+    def progress(self) -> float: ...
+    @property
+    def step_count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A learning rate as a share of the highest one."""
+
+    decay: Decay = "cosine"
+    """`constant`: none. `linear` and `cosine`: from the beginning of the job to its end. `wsd` (warm-up, stable, decay): none until the
+    last `tail` of the job, and then along 1 - sqrt (arXiv 2405.18392)."""
+    warmup: int = 0
+    """Local steps over which the rate rises from 0. Of the process and not of the job: a restarted unit begins with an optimizer state of
+    zeros, and its first steps are the ones that a warm-up protects."""
+    final: float = 0.0
+    """The share at the end of the job."""
+    tail: float = 0.2
+    """Of `wsd`: the share of the job in which the rate falls."""
+
+    def __post_init__(self) -> None:
+        if self.decay not in _DECAYS:
+            raise ValueError(f"there is no decay {self.decay!r}; choose {', '.join(_DECAYS)}")
+        if self.warmup < 0:
+            raise ValueError(f"warmup is a number of local steps, not {self.warmup}")
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final must be in 0..1, a share of the highest rate, not {self.final}")
+        if not 0 < self.tail <= 1:
+            raise ValueError(f"tail must be above 0 and at most 1, a share of the job, not {self.tail}")
+
+    def share(self, local_step: int, progress: float) -> float:
+        """Of local step `local_step` (from 1) of this process, when `progress` (0..1) of the job is done. In 0..1."""
+        warm = min(1.0, local_step / self.warmup) if self.warmup else 1.0
+        done = min(1.0, max(0.0, progress))
+        return warm * (self.final + (1.0 - self.final) * _DECAYS[self.decay](done, self.tail))
+
+    def next_share(self, clock: Clock) -> float:
+        """Of the step that the session's program takes next."""
+        return self.share(clock.step_count + 1, clock.progress)
+
+
+def _wsd(done: float, tail: float) -> float:
+    return 1.0 - math.sqrt(max(0.0, done - (1.0 - tail)) / tail)
+
+
+_DECAYS: Final[Mapping[str, Callable[[float, float], float]]] = {
+    "constant": lambda done, tail: 1.0,
+    "linear": lambda done, tail: 1.0 - done,
+    "cosine": lambda done, tail: 0.5 * (1.0 + math.cos(math.pi * done)),
+    "wsd": _wsd,
+}

@@ -1,0 +1,47 @@
+"""A torch scheduler that follows the job.
+
+See docs/decisions/0166-pauses-and-ends.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from diloco.schedules import Clock, Decay, Schedule
+
+
+class ProgressLR(torch.optim.lr_scheduler.LRScheduler):
+    """The learning rate of each parameter group is its first one times the schedule's share.
+
+    It follows the session and not its own calls: call `step` after each `session.step`, and never mind how often besides. Its
+    `state_dict` holds no position, because the job has it.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, session: Clock, schedule: Schedule) -> None:
+        """Sets the rate of the step that comes next."""
+        self._session = session
+        self._schedule = schedule
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """The rate of the step that comes next, for each parameter group."""
+        share = self._schedule.next_share(self._session)
+        return [rate * share for rate in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any scheduler, without the session."""
+        return {key: value for key, value in super().state_dict().items() if key not in ("_session", "_schedule")}
+
+
+def schedule(
+    optimizer: torch.optim.Optimizer, session: Clock, decay: Decay = "cosine", *, warmup: int = 0, final: float = 0.0, tail: float = 0.2
+) -> ProgressLR:
+    """A scheduler whose decay follows `session.progress`, so that fast, slow and late units anneal together.
+
+    `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps of this process over which the rate rises from 0. `final`: the
+    rate at the end of the job, as a share of the optimizer's. `tail`: of "wsd", the last share of the job, in which the rate falls. Raises
+    ValueError for values that cannot be.
+    """
+    return ProgressLR(optimizer, session, Schedule(decay, warmup, final, tail))
