@@ -38,7 +38,7 @@ class UnitReport:
     """Outer steps since its last contribution."""
     contributions: int = 0
     seconds_since_heard: float = 0.0
-    """When the report was made."""
+    """Of a step, a contribution, its join, or the end of a pause, when the report was made."""
     loss: float | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
     message: str = ""
@@ -49,6 +49,12 @@ class UnitReport:
     """Local steps since it had adopted the fragment, at its last contribution that was merged; 0: none yet."""
     resting_seconds: float = 0.0
     """Since the syncer told it to rest until the quorum trains; 0: it trains."""
+    seconds_since_alive: float | None = None
+    """Since its process was heard from in any way, when the report was made; None: its version does not say when it is merely alive."""
+    pause: str = ""
+    """Why its program takes no steps for a while, in its own words; "": it does not say so."""
+    pause_left: float = 0.0
+    """Seconds that the pause may take yet, when the report was made."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

@@ -18,9 +18,10 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
-from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, SYNCER_PORT, operator_identity
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PAUSE, SYNCER_PORT, operator_identity
 from diloco.protocol import diloco_pb2
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.wording import one_line
 
 from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS
 from diloco_operator.certificates.authority import Authority, Leaf
@@ -223,7 +224,7 @@ class UnreadableReport(ValueError):
 
 def matters(report: Report) -> object:
     """The part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
-    units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message) for u in report.units.values())
+    units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause) for u in report.units.values())
     return units, report.seeded, report.done, report.draining, report.snapshot_error, report.message
 
 
@@ -269,6 +270,7 @@ _MOST_UNITS = MAX_POOLS * MAX_LEARNERS
 """Units that a job can ever have."""
 _MOST_REASONS = 32
 _REASON_LIMIT = 64
+_PAUSE_LIMIT = 200
 
 
 def _count(value: int) -> int:
@@ -323,4 +325,7 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         recover_seconds=_figure(wire.recover_seconds),
         steps_per_sync=_count(wire.steps_per_sync),
         resting_seconds=_figure(wire.resting_seconds),
+        seconds_since_alive=_figure(wire.seconds_since_alive) if wire.HasField("seconds_since_alive") else None,
+        pause=one_line(wire.pause, _PAUSE_LIMIT),
+        pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
     )

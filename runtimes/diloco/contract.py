@@ -31,10 +31,12 @@ __all__ = [
     "ENV_TERMINATION_LOG",
     "ENV_TLS_DIR",
     "ENV_UNIT",
+    "HEARTBEAT",
     "JOB_FILE_KEY",
     "LEADER_PORT",
     "MOST_HELD_OUT_POINTS",
     "MOST_LOSS_POINTS",
+    "MOST_PAUSE",
     "MOUNT_JOB",
     "MOUNT_STATE",
     "MOUNT_TLS",
@@ -106,6 +108,10 @@ SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
 LEADER_PORT = 7078
 """Port of the side channel of a unit's host 0; with `hostNetwork` it is one of the unit's own."""
+HEARTBEAT = 5.0
+"""Seconds. A learner that has nothing else to say tells the syncer this often that its process is alive."""
+MOST_PAUSE = 86400.0
+"""Seconds. The longest pause between two steps that a program may announce."""
 MOST_LOSS_POINTS = 64
 """Points of the loss history that a syncer reports, and that status shows."""
 MOST_HELD_OUT_POINTS = 16

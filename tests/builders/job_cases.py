@@ -226,6 +226,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.joinTimeout",
         "must be of type string",
     ),
+    "firstStep of nothing": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"firstStep": "0s"}),
+        "spec.learners.timeouts.firstStep",
+        "firstStep must be at least 1s",
+    ),
     "stallTimeout of nothing": (
         with_field(a_manifest(), "spec.learners.stallTimeout", "0s"),
         "spec.learners.stallTimeout",

@@ -43,12 +43,16 @@ class ScriptedConnection:
     evaluations: list[Evaluation] = field(default_factory=list)
     closed: list[Bye | None] = field(default_factory=list)
     started: bool = False
+    pauses: list[tuple[str, float]] = field(default_factory=list)
 
     def start(self) -> None:
         self.started = True
 
     def progress(self, generation: int, progress: Progress) -> None:
         self.reported.append((generation, progress))
+
+    def paused(self, reason: str, at_most: float) -> None:
+        self.pauses.append((reason, at_most))
 
     def want(self, generation: int, samples: int) -> bool:
         if self.has_stream:

@@ -310,6 +310,9 @@ class Learner:
         if not waiting:
             engine.submit(ProgressReported(peer))
 
+    def paused(self, reason: str, at_most: float) -> None:
+        raise NotImplementedError
+
     def want(self, generation: int, samples: int) -> bool:
         raise NotImplementedError
 

@@ -104,6 +104,11 @@ class Timeouts(_Api):
         description="From a bound pod to a running learner, without the time to pull images: volumes, network, init containers. A cluster "
         "takes 6 minutes to move a volume away from a lost node.",
     )
+    first_step: Duration = Field(
+        1800.0,
+        description="From joining the syncer to the first step of the training program, for loading data and compiling. Its process must "
+        "be heard from meanwhile, else `stallTimeout` counts.",
+    )
     join: Duration | None = Field(
         None, description="From running pods until the syncer has seen the learner. Default: `learners.joinTimeout`, without it 10m."
     )
@@ -127,7 +132,11 @@ class Learners(_Api):
     join_timeout: Duration | None = Field(
         None, description="Deprecated: use `timeouts.join`, which comes before it. The value 10m is the default of earlier versions."
     )
-    stall_timeout: Duration = Field(120.0, description="A joined unit that the syncer has not heard from for so long is replaced.")
+    stall_timeout: Duration = Field(
+        120.0,
+        description="A joined unit that takes no step for so long is replaced. Its first step has `timeouts.firstStep`, and a pause that "
+        "its program announces the time that it names, as long as its process is heard from.",
+    )
 
     @property
     def join_limit(self) -> float:
@@ -368,6 +377,9 @@ class UnitStatus(_Api):
         default_factory=dict, description="Joins and contributions of this unit that the syncer refused, by reason, all attempts."
     )
     since: Timestamp | None = Field(None, description="When it entered this state.")
+    paused_until: Timestamp | None = Field(
+        None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."
+    )
     recover_seconds: float | None = Field(
         None, ge=0, description="From the last end of an attempt to contributing again; absent: never recovered."
     )

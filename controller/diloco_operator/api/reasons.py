@@ -290,7 +290,11 @@ class UnitReason(enum.StrEnum):
     PULL_TIMEOUT = "PullTimeout", "The images were not pulled within `learners.timeouts.pull`."
     START_TIMEOUT = "StartTimeout", "Volumes, network and init containers were not ready within `learners.timeouts.start`."
     JOIN_TIMEOUT = "JoinTimeout", "The unit did not join within `learners.timeouts.join`."
-    STALLED = "Stalled", "The syncer has not heard from the unit for `learners.stallTimeout`."
+    STALLED = (
+        "Stalled",
+        "The unit was not heard from, or took no step, for `learners.stallTimeout`, or longer than its first step or its pause may take.",
+    )
+    PAUSED = "Paused", "Training or Joining: its program takes no steps for a while, and says why; until `pausedUntil` at most."
     REFUSED_LAYOUT = "RefusedLayout", "The learner's parameters have other names or shapes than the job's."
     REFUSED_NONFINITE = "RefusedNonFinite", "The learner sent NaN or infinite parameters."
     REFUSED_QUARANTINED = "RefusedQuarantined", "The syncer refused the learner's contributions again and again as outliers."

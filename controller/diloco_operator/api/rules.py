@@ -282,6 +282,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
     "spec.learners.timeouts.schedule": [_at_least_a_second("schedule")],
     "spec.learners.timeouts.pull": [_at_least_a_second("pull")],
     "spec.learners.timeouts.start": [_at_least_a_second("start")],
+    "spec.learners.timeouts.firstStep": [_at_least_a_second("firstStep")],
     "spec.learners.timeouts.join": [_at_least_a_second("join")],
     "spec.learners.joinTimeout": [_at_least_a_second("joinTimeout")],
     "spec.learners.stallTimeout": [_at_least_a_second("stallTimeout")],

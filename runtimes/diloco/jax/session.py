@@ -6,6 +6,7 @@ See docs/decisions/0081-jax-session.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -37,6 +38,7 @@ class Driver(Protocol):
     @property
     def progress(self) -> float: ...
     def evaluate(self, held_out_loss: float, tokens: int) -> None: ...
+    def paused(self, reason: str, at_most: float) -> AbstractContextManager[None]: ...
     def close(self) -> None: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
 
@@ -139,6 +141,14 @@ class Session[Tree, State]:
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
         self._driver.evaluate(held_out_loss, tokens)
+
+    def paused(self, reason: str, at_most: float) -> AbstractContextManager[None]:
+        """Around what keeps the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few
+        words. `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
+
+        All processes of a unit call it. Raises ValueError for a reason or a time that cannot be.
+        """
+        return self._driver.paused(reason, at_most)
 
     def close(self) -> None:
         """Say Bye and disconnect. Raises SystemExit(`Exit.DRAINED`) when this unit drained; returns when the job is done."""

@@ -26,6 +26,7 @@ from diloco.learner.ahead import StagedAhead
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.outbox import Outbox
 from diloco.learner.push_coding import coded, push_chunks
+from diloco.learner.standing import Standing
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.backoff import exponential
@@ -87,6 +88,7 @@ class Connection:
         self._jitter = jitter
         self._bases: dict[int, tuple[int, Float32Array]] = {}
         self._ahead = StagedAhead()
+        self._standing = Standing()
         self._incarnation = b""
         self._leased = 0
         self._generation = 0
@@ -106,9 +108,17 @@ class Connection:
 
     def progress(self, generation: int, progress: Progress) -> None:
         """Report a local step. Dropped while there is no stream, and if `generation` is over."""
+        self._standing.stepped(progress.local_step)
         with self._lock:
             if self._outbox is not None and generation == self._generation:
                 self._outbox.progress(progress)
+
+    def paused(self, reason: str, at_most: float) -> None:
+        """The program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
+        self._standing.paused(reason, at_most)
+        with self._lock:
+            if self._outbox is not None:
+                self._outbox.tell_alive()
 
     def want(self, generation: int, samples: int) -> bool:
         """Ask for `samples` of work. False: not asked, as there is no stream or `generation` is over."""
@@ -221,7 +231,8 @@ class Connection:
     def _stream(self) -> tuple[bool, str | None]:
         """Run one stream to its end: (whether a Welcome came, why it ended). None in place of the reason: do not reconnect."""
         welcomed = False
-        outbox = Outbox(FromLearner(hello=self._make_hello()), self._overlap_steps)
+        alive = None if self._hello.rank else self._standing.message
+        outbox = Outbox(FromLearner(hello=self._make_hello()), self._overlap_steps, alive=alive)
         assembler = Assembler(self._expected_bytes)
         try:
             credentials = self._tls.read().channel_credentials()

@@ -78,6 +78,10 @@ class Member(Protocol):
         """A local step is done, which settles the oldest `batches` batches of those taken. `loss`: NaN or None if it is not known."""
         ...
 
+    def paused(self, reason: str, at_most: float) -> None:
+        """The program takes no steps for at most so many seconds; "": it goes on. Of a unit's ranks the leader says so."""
+        ...
+
     def ask_for_work(self, batch_size: int) -> None:
         """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch."""
         ...

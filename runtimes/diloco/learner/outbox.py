@@ -1,10 +1,11 @@
 """The queue of messages on one stream to the syncer. The training thread adds and never waits; gRPC's sending thread takes.
 
-Three lanes; the next message comes from the first that has one:
+Four lanes; the next message comes from the first that has one:
 
 | lane | messages | order | why |
 |---|---|---|---|
 | control | Hello, WorkWanted, Evaluation, Taken | as posted | small, and something waits for them: they may go between two chunks |
+| alive | Alive | as things are when it is sent | first after Hello, at once after a change, and when nothing was said for a while |
 | progress | Progress | the newest only | each replaces the one before; it takes turns with the chunks, so that both go on |
 | ordered | SEED, PUSH, Bye | as added; pushes between two others: newest first | Bye says that everything before it was sent |
 
@@ -26,9 +27,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from diloco.contract import HEARTBEAT
 from diloco.learner.push_times import PushTimes
 from diloco.protocol.chunks import DataChunk, divide, to_wire
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Taken
+from diloco.protocol.diloco_pb2 import Alive, Chunk, FromLearner, Progress, Taken
 from diloco.protocol.framing import cancellation, is_last
 from diloco.protocol.window import Receipts, Window
 
@@ -56,14 +58,24 @@ class Outbox:
     """The messages for one stream. Pushes are dropped, also in the middle of their transfer, once their exchange is known to be over, so
     that a slow link carries what can still be merged."""
 
-    def __init__(self, first: FromLearner, overlap_steps: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        first: FromLearner,
+        overlap_steps: int,
+        now: Callable[[], float] = time.monotonic,
+        alive: Callable[[], Alive] | None = None,
+    ) -> None:
         """`overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes wait at most,
-        beside the one under way. `now`: seconds on a clock that never goes back."""
+        beside the one under way. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending thread and
+        not for long; None: the syncer is told nothing of it."""
         self._changed = threading.Condition()
         self._overlap_steps = overlap_steps
         self._now = now
         self._control: deque[FromLearner] = deque([first])
         self._progress: Progress | None = None
+        self._alive = alive
+        self._alive_at = now()
+        """When Alive is due."""
         self._chunk_is_next = False
         self._sending: _Transfer | None = None
         self._making_chunk = False
@@ -96,6 +108,12 @@ class Outbox:
         """Send `progress`, unless a later one comes first."""
         with self._changed:
             self._progress = progress
+            self._changed.notify()
+
+    def tell_alive(self) -> None:
+        """Things have changed: say so at once."""
+        with self._changed:
+            self._alive_at = self._now()
             self._changed.notify()
 
     def seed(self, chunks: Iterator[DataChunk]) -> None:
@@ -202,7 +220,7 @@ class Outbox:
         """The messages for the stream, until its end. Waits for the next one."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._has_message() or self._is_at_end())
+                self._changed.wait_for(lambda: self._has_message() or self._is_at_end(), self._until_alive())
             message = self.take()
             if message is not None:
                 yield message
@@ -253,10 +271,14 @@ class Outbox:
         """A message without payload that is due before the next chunk."""
         if self._control:
             return self._control.popleft()
+        if self._alive is not None and self._alive_is_due():
+            self._alive_at = self._now() + HEARTBEAT
+            return FromLearner(alive=self._alive())
         if self._acknowledges and self._receipts.due:
             return FromLearner(taken=Taken(bytes=self._receipts.tell()))
         if self._progress is not None and not (self._chunk_is_next and self._may_send()):
             message, self._progress = FromLearner(progress=self._progress), None
+            self._alive_at = self._now() + HEARTBEAT  # a step says that the process is alive
             self._chunk_is_next = True
             return message
         if not self._may_end_unfinished() or (sending := self._sending) is None:
@@ -291,7 +313,13 @@ class Outbox:
         if self._abandoned:
             return False
         small = self._control or self._progress is not None or (self._acknowledges and self._receipts.due)
-        return bool(small or self._may_end_unfinished() or self._may_send())
+        return bool(small or self._alive_is_due() or self._may_end_unfinished() or self._may_send())
+
+    def _alive_is_due(self) -> bool:
+        return self._alive is not None and not self._finishing and self._now() >= self._alive_at
+
+    def _until_alive(self) -> float | None:
+        return None if self._alive is None or self._finishing else max(0.0, self._alive_at - self._now())
 
     def _may_end_unfinished(self) -> bool:
         """Whether what is under way is over, and the syncer is to hear of it, or need not."""

@@ -14,6 +14,7 @@ See docs/decisions/0151-step-boundary.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -39,6 +40,7 @@ from diloco.learner.leave import leave, log_to_stderr
 from diloco.learner.loop_check import MOST_AHEAD, LoopCheck
 from diloco.learner.member import Member
 from diloco.learner.solo import SoloMember
+from diloco.learner.standing import check_pause
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
@@ -118,6 +120,7 @@ class Session:
         self._check = LoopCheck()
         self._undone = False
         self._batch_size = 0
+        self._pause: tuple[str, float] | None = None
         self._closed = False
         self._former_handler: Callable[[int, FrameType | None], object] | int | None = None
 
@@ -156,6 +159,26 @@ class Session:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
         self._member.boundary()
         self._member.evaluated(held_out_loss, tokens)
+
+    @contextlib.contextmanager
+    def paused(self, reason: str, at_most: float) -> Iterator[None]:
+        """Around what keeps the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few
+        words. `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
+
+        All ranks of a unit call it. Raises ValueError for a reason or a time that cannot be.
+        """
+        check_pause(reason, at_most)
+        began = time.monotonic()
+        outer, self._pause = self._pause, (reason, began + at_most)
+        self._member.paused(reason, at_most)
+        try:
+            yield
+        finally:
+            self._pause, now = outer, time.monotonic()
+            reason, until = outer or ("", now)
+            self._member.paused(reason, max(0.0, until - now))
+            if outer is None:
+                self._timer.idle(now - began)
 
     def close(self) -> None:
         """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done."""

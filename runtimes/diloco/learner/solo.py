@@ -131,6 +131,9 @@ class SoloMember:
         state = self._state = self._state.count(tokens, batches)
         self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
 
+    def paused(self, reason: str, at_most: float) -> None:
+        self._link.paused(reason, at_most)
+
     def ask_for_work(self, batch_size: int) -> None:
         self._link.set_initial_request(AHEAD_BATCHES * batch_size)
         asked = self._work.asked

@@ -20,6 +20,10 @@ class SyncerLink(Protocol):
         """Report a local step."""
         ...
 
+    def paused(self, reason: str, at_most: float) -> None:
+        """The program takes no steps for at most so many seconds; "": it goes on."""
+        ...
+
     def want(self, generation: int, samples: int) -> bool:
         """Ask for samples. False: not asked."""
         ...

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromLearner(_message.Message):
-    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye", "taken")
+    __slots__ = ("hello", "progress", "chunk", "work_wanted", "evaluation", "bye", "taken", "alive")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class FromLearner(_message.Message):
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     progress: Progress
     chunk: Chunk
@@ -23,7 +24,8 @@ class FromLearner(_message.Message):
     evaluation: Evaluation
     bye: Bye
     taken: Taken
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
+    alive: Alive
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class ToLearner(_message.Message):
     __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest")
@@ -217,6 +219,16 @@ class Progress(_message.Message):
     t: int
     def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
 
+class Alive(_message.Message):
+    __slots__ = ("local_step", "pause", "pause_left")
+    LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
+    local_step: int
+    pause: str
+    pause_left: float
+    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ...) -> None: ...
+
 class Taken(_message.Message):
     __slots__ = ("bytes",)
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -362,7 +374,7 @@ class LossPoint(_message.Message):
     def __init__(self, t: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class UnitReport(_message.Message):
-    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds")
+    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[UnitReport.State]
@@ -402,6 +414,9 @@ class UnitReport(_message.Message):
     RECOVER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_SYNC_FIELD_NUMBER: _ClassVar[int]
     RESTING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_SINCE_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
     unit: str
     attempt: int
     state: UnitReport.State
@@ -420,4 +435,7 @@ class UnitReport(_message.Message):
     recover_seconds: float
     steps_per_sync: int
     resting_seconds: float
-    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ...) -> None: ...
+    seconds_since_alive: float
+    pause: str
+    pause_left: float
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ...) -> None: ...

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Distrusted, Finish, Snapshot
 from diloco.contract import Result
-from diloco.protocol.diloco_pb2 import Chunk, Done, Refused, Report, ToLearner, Work
+from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, Refused, Report, ToLearner, Work
 from diloco.protocol.framing import Transfer
 from diloco.syncer.answers import Answers
 from diloco.syncer.changes import Changes
@@ -33,6 +33,7 @@ from diloco.syncer.history import History
 from diloco.syncer.membership import Membership
 from diloco.syncer.peer import (
     WITHOUT_SLOT,
+    AliveReceived,
     AnswerDecoded,
     ByeReceived,
     EvaluationReceived,
@@ -56,7 +57,9 @@ from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
 from diloco.syncer.restore import RestoredState, snapshot_data
 from diloco.syncer.sessions import Rejected, SessionRegistry, UnitSession
 from diloco.syncer.snapshot_writer import SnapshotData, SnapshotWriter
+from diloco.syncer.unit_stats import MOST_PAUSE_TEXT
 from diloco.syncer.work import Work as WorkOfSessions
+from diloco.wording import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -216,7 +219,8 @@ class Engine:
         if self._finished_at is None:
             return None
         if self._peers.joined() or self._peers.joining():
-            return self._finished_at + self._config.timeouts.farewell
+            paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._peers.joined())
+            return max([self._finished_at, *filter(None, paused)]) + self._config.timeouts.farewell
         away = self._sessions.wake_at() is not None
         return self._finished_at + (self._config.timeouts.linger if away or self._began_finished else 0.0)
 
@@ -301,6 +305,8 @@ class Engine:
                     peer.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
             case EvaluationReceived():
                 self._evaluation_received(session, event)
+            case AliveReceived():
+                self._alive(session, event.alive, now)
             case ByeReceived():
                 self._membership.bye(peer, session, now)
             case ProtocolViolation():
@@ -324,6 +330,13 @@ class Engine:
         if stats.progressed(progress.local_step, progress.step_seconds, progress.loss, progress.tokens_done, now):
             self._changes.notify()
         return None
+
+    def _alive(self, session: UnitSession, alive: Alive, now: float) -> None:
+        stats = self._unit_stats.of(session.unit)
+        pause = one_line(alive.pause, MOST_PAUSE_TEXT)
+        if stats.alive(alive.local_step, pause, alive.pause_left, now):
+            _log.info("unit %s %s", session.unit, f"pauses for at most {alive.pause_left:.0f} s: {pause}" if pause else "goes on")
+            self._changes.notify()
 
     async def _seed_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
         seeded = await self.exchanges.seed(peer, session, transfer, now)

@@ -10,7 +10,7 @@ from diloco.algorithm.events import Close, Offer, Refusal
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError, Portion
 from diloco.algorithm.shard import Decoded, Update
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress
+from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, Hello, Progress
 from diloco.protocol.framing import Assembler, Transfer
 from diloco.protocol.piece_maps import Owned
 from diloco.syncer.gathering import Gathering
@@ -191,6 +191,14 @@ class EvaluationReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class AliveReceived:
+    """The learner says how things are, although no step does."""
+
+    peer: Peer
+    alive: Alive
+
+
+@dataclass(frozen=True, slots=True)
 class ByeReceived:
     """The learner leaves."""
 
@@ -246,6 +254,7 @@ StreamEvent = (
     | PushDecoded
     | WorkRequested
     | EvaluationReceived
+    | AliveReceived
     | ByeReceived
     | StreamLost
     | ProtocolViolation

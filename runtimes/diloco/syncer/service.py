@@ -23,6 +23,7 @@ from diloco.syncer.engine import Engine
 from diloco.syncer.exchange import CongestedError
 from diloco.syncer.peer import (
     WITHOUT_SLOT,
+    AliveReceived,
     ByeReceived,
     EvaluationReceived,
     HelloReceived,
@@ -159,6 +160,8 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
             return None
         case "evaluation":
             return EvaluationReceived(peer, message.evaluation)
+        case "alive":
+            return AliveReceived(peer, message.alive)
         case "bye":
             return ByeReceived(peer, message.bye)
         case "hello":

@@ -9,12 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco.contract import MOST_PAUSE
+
 RATE_WINDOW = 15.0
 """Window in which throughput is measured, seconds."""
 MOST_LOSS = 1e9
 """Upper bound of a loss, and lower bound of its opposite. No mean over tokens comes near it, and sums of such losses stay finite."""
 LOSS_ALPHA = 0.05
 """Weight of the newest step's loss in a unit's moving average: about its last 40 steps."""
+
+
+MOST_PAUSE_TEXT = 200
+"""Characters that are kept of the reason of a pause."""
 
 
 def usable_loss(loss: float) -> bool:
@@ -74,7 +80,13 @@ class UnitStats:
     step_seconds: float = 0.0
     """Of the newest attempt."""
     heard_at: float | None = None
-    """When its last message came."""
+    """When it last did something: a step, a contribution, a join, or the end of a pause."""
+    alive_at: float | None = None
+    """When its process last said that it is alive; None: not since it joined, as its version does not."""
+    pause: str = ""
+    """Why its program takes no steps for a while, in the program's own words; empty: it does not say so."""
+    paused_until: float | None = None
+    """When its pause must be over, or when the last one was; None: there was none."""
     lost_at: float | None = None
     """When the unit was lost, until its first contribution after that; None: it was not."""
     recover_seconds: float = 0.0
@@ -94,7 +106,24 @@ class UnitStats:
         self.phase = Phase.JOINING
         self.message = ""
         self.heard_at = now
+        self.alive_at, self.pause, self.paused_until = None, "", None
         self.rate.reset()
+
+    def alive(self, local_step: int, pause: str, left: float, now: float) -> bool:
+        """The process has said how things are. `left`: seconds that the pause may take yet. True: its pause has begun or ended."""
+        self.alive_at = now
+        self.local_step = max(self.local_step, local_step)
+        changed = pause != self.pause
+        if pause:
+            self.paused_until = now + (min(max(0.0, left), MOST_PAUSE) if math.isfinite(left) else 0.0)
+        elif self.pause:
+            self.heard_at = self.paused_until = now
+        self.pause = pause
+        return changed
+
+    def seconds_since_alive(self, now: float) -> float | None:
+        """Since it was heard from in any way; None: it does not say when it is merely alive."""
+        return None if self.alive_at is None else now - max(self.alive_at, self.heard_at or self.alive_at)
 
     def progressed(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
         """A local step was reported. True: the unit was joining and contributes from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -53,6 +54,11 @@ class AloneSession:
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         self.held_out_loss = held_out_loss
+
+    @contextlib.contextmanager
+    def paused(self, reason: str, at_most: float) -> Iterator[None]:
+        """Nobody waits."""
+        yield
 
     def close(self) -> None:
         """Does nothing: there is no job to leave."""

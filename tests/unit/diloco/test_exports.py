@@ -12,8 +12,8 @@ import pytest
 
 EXPORTS = {
     "diloco": [],
-    "diloco.torch": ["Canonical", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"],
-    "diloco.jax": ["Canonical", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"],
+    "diloco.torch": ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"],
+    "diloco.jax": ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"],
     "diloco.contract": [
         "Checkpoint",
         "ENV_ACCELERATORS_PER_HOST",
@@ -34,12 +34,14 @@ EXPORTS = {
         "ENV_UNIT",
         "Exit",
         "Grace",
+        "HEARTBEAT",
         "JOB_FILE_KEY",
         "JobFile",
         "LEADER_PORT",
         "LastWords",
         "MOST_HELD_OUT_POINTS",
         "MOST_LOSS_POINTS",
+        "MOST_PAUSE",
         "MOUNT_JOB",
         "MOUNT_STATE",
         "MOUNT_TLS",

@@ -52,7 +52,14 @@ def test_every_field_of_the_wire_reaches_the_report() -> None:
 
 def test_the_record_has_every_field_of_the_status_and_keeps_it() -> None:
     assert set(UnitStatusRecord._fields) == set(UnitStatus.model_fields)
-    times: dict[str, Any] = {"since": 1.0, "ended_at": 2.0, "not_before": 3.0, "failures": (4.0, 5.0), "recover_seconds": 6.0}
+    times: dict[str, Any] = {
+        "since": 1.0,
+        "ended_at": 2.0,
+        "not_before": 3.0,
+        "failures": (4.0, 5.0),
+        "recover_seconds": 6.0,
+        "paused_until": 7.0,
+    }
     plain = {name: value for name, value in UnitStatusRecord("", "")._asdict().items() if name not in times and name != "state"}
     record = UnitStatusRecord(**{**distinct({**plain, "refused": {}}), **times})
     written = write_unit(record)

@@ -38,6 +38,7 @@ class UnitStatusRecord(NamedTuple):
     ended_at: float | None = None
     not_before: float | None = None
     unschedulable: int = 0
+    paused_until: float | None = None
     recover_seconds: float | None = None
     template_hash: str = ""
     tokens_per_second: float = 0.0
@@ -84,6 +85,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         ended_at=_time(get("endedAt")),
         not_before=_time(get("notBefore")),
         unschedulable=get("unschedulable", 0),
+        paused_until=_time(get("pausedUntil")),
         recover_seconds=get("recoverSeconds"),
         template_hash=get("templateHash", ""),
         tokens_per_second=get("tokensPerSecond", 0.0),
@@ -117,7 +119,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         "endedAttempt": record.ended_attempt,
         "templateHash": record.template_hash,
     }
-    for key, moment in (("since", record.since), ("endedAt", record.ended_at), ("notBefore", record.not_before)):
+    times = (("since", record.since), ("endedAt", record.ended_at), ("notBefore", record.not_before), ("pausedUntil", record.paused_until))
+    for key, moment in times:
         if moment is not None:
             found[key] = format_timestamp(moment)
     # Absent otherwise, so that a new version need not write every job's status.

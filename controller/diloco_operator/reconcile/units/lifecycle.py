@@ -26,6 +26,8 @@ from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, a
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.report import UnitPhase, UnitReport
 
+_PAUSE_TOLERANCE = 5.0
+"""Seconds."""
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
 _REST_SHOWN_AFTER = 10.0
 """Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step: that is nothing to look at."""
@@ -106,6 +108,8 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     if adopted:
         record = _adopt(context, record, pods, newest, older)
     observation = _observe_newest(context, record, pods, adopted=adopted)
+    if observation.record.paused_until is not None and observation.record.reason != UnitReason.PAUSED:
+        observation = observation._replace(record=observation.record._replace(paused_until=None))
     return observation._replace(failures=(*older, *observation.failures))
 
 
@@ -278,6 +282,9 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
 def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
+    if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
+        record = record._replace(paused_until=_paused_until(context, record, seen))
+        reason, message = UnitReason.PAUSED, f"its program takes no steps for a while: {seen.pause}"
     if record.unschedulable and all_bound(pods):
         record = record._replace(unschedulable=0)
     if state is UnitState.TRAINING and record.ended_at is not None:
@@ -285,6 +292,14 @@ def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence
     if (state, reason, message) == (record.state, record.reason, record.message):
         return record
     return record._replace(state=state, reason=reason, message=message, since=record.since if state is record.state else context.now)
+
+
+def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
+    """What is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
+    assert context.report is not None
+    until, before = context.report.received_at + seen.pause_left, record.paused_until
+    same = before is not None and record.reason == UnitReason.PAUSED and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
+    return before if same and before is not None else until
 
 
 def _state(

@@ -9,9 +9,11 @@ See docs/decisions/0131-four-time-outs.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
+
+from diloco.contract import HEARTBEAT
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
@@ -26,6 +28,8 @@ from diloco_operator.report import Report, UnitPhase, UnitReport
 
 CLOCK_TOLERANCE = 1.0
 """Seconds by which a time may be ahead of us: times are written in milliseconds, and by other clocks too."""
+HEARTBEATS_MISSED = 3
+"""A process counts as gone no sooner than so many heartbeats are missing, however short the stall time-out is."""
 _WORDS = 500
 """Characters that a message takes over from a scheduler or kubelet."""
 _REFUSALS = (
@@ -254,16 +258,45 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
 
 
 def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
-    """The syncer does not hear from it any more. Only a report shows this, so its time counts."""
+    """The syncer does not hear from its process any more, or only that it is alive, without a step. Only a report shows this, so its time
+    counts."""
     if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
         return Timeout()
     # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
-    not_heard_for = min(seen.seconds_since_heard, report.received_at - context.syncer_since)
-    limit = context.spec.learners.stall_timeout
-    if not_heard_for <= 0:
+    since_syncer = report.received_at - context.syncer_since
+    ends = [
+        (report.received_at - quiet + limit, message)
+        for seconds, limit, message in _silences(context, seen)
+        if (quiet := min(seconds, since_syncer)) > 0
+    ]
+    if not ends:
         return Timeout()
-    due = report.received_at - not_heard_for + limit
+    due, message = min(ends)
     if report.received_at >= due:
-        message = f"the syncer has not heard from it for {format_duration(limit)} (learners.stallTimeout)"
         return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, message, context.now))
     return Timeout(due=due if due > context.now else None)
+
+
+def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, str]]:
+    """What a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
+    learners = context.spec.learners
+    stall = learners.stall_timeout
+    stall_words = f"{format_duration(stall)} (learners.stallTimeout)"
+    alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
+    if alive is None:  # a learner of an earlier release: nobody can tell a busy process from one that is gone
+        yield quiet, stall, f"the syncer has not heard from it for {stall_words}"
+        return
+    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), f"the syncer has not heard from it for {stall_words}"
+    if seen.pause:
+        message = f"its program paused for longer than it had said ({seen.pause}); raise at_most in session.paused"
+        yield quiet, max(stall, quiet + seen.pause_left), message
+    elif not seen.local_step:
+        limit = f"{format_duration(learners.timeouts.first_step)} (learners.timeouts.firstStep)"
+        message = f"its process is alive, but did not take its first step within {limit}; see its log"
+        yield quiet, max(stall, learners.timeouts.first_step), message
+    else:
+        message = (
+            f"its process is alive, but took no step for {stall_words}: training hangs, or the program does something else for so long, "
+            "which session.paused announces"
+        )
+        yield quiet, stall, message

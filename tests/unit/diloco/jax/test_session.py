@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 import jax
@@ -22,6 +23,7 @@ class RecordingDriver:
         self.draining = False
         self.over = False
         self.closed = False
+        self.pauses: list[tuple[str, float]] = []
         self.evaluated: tuple[float, int] | None = None
 
     def batches[T](self, source: Callable[[np.ndarray], T], batch_size: int, *, ahead: int = 64) -> Iterator[T]:
@@ -50,6 +52,10 @@ class RecordingDriver:
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         self.evaluated = (held_out_loss, tokens)
+
+    def paused(self, reason: str, at_most: float) -> AbstractContextManager[None]:
+        self.pauses.append((reason, at_most))
+        return nullcontext()
 
     def close(self) -> None:
         self.closed = True

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from builders.chunks import as_from_learner
+from diloco.contract import HEARTBEAT
 from diloco.learner.outbox import Outbox
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
+from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, FromLearner, Hello, Progress, WorkWanted
 from diloco.protocol.framing import split
 from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES
 
@@ -463,3 +464,47 @@ def test_chunks_that_came_are_acknowledged_before_the_next_chunk_is_sent(outbox:
     assert message.taken.bytes == ACKNOWLEDGED_BYTES + 1
     outbox.sent()
     assert take(outbox) == ["push 0@1"]
+
+
+# --- alive --------------------------------------------------------------------------------------------------------------
+
+
+def of_alive_process(clock: Clock, pause: str = "") -> Outbox:
+    return Outbox(FromLearner(hello=Hello()), TAU, clock, lambda: Alive(pause=pause))
+
+
+def now_sent(outbox: Outbox) -> list[str]:
+    sent = []
+    while (message := outbox.take()) is not None:
+        sent.append(described(message))
+    return sent
+
+
+def test_a_process_says_how_things_are_after_hello_and_then_only_when_it_says_nothing_else(clock: Clock) -> None:
+    outbox = of_alive_process(clock, "evaluation")
+    first, second = outbox.take(), outbox.take()
+    assert [described(message) for message in (first, second) if message is not None] == ["hello", "alive"]
+    assert as_from_learner(second or b"").alive.pause == "evaluation"
+    for _ in range(4):  # steps of half a heartbeat say it as well
+        clock.now += HEARTBEAT / 2
+        outbox.progress(Progress())
+        assert now_sent(outbox) == ["progress"]
+    clock.now += HEARTBEAT
+    assert now_sent(outbox) == ["alive"]
+    clock.now += HEARTBEAT - 0.1
+    assert now_sent(outbox) == []
+
+
+def test_a_change_is_said_at_once(clock: Clock) -> None:
+    outbox = of_alive_process(clock)
+    now_sent(outbox)
+    outbox.tell_alive()
+    assert now_sent(outbox) == ["alive"]
+
+
+def test_nothing_is_said_after_the_last_message(clock: Clock) -> None:
+    outbox = of_alive_process(clock)
+    now_sent(outbox)
+    outbox.finish(FromLearner(bye=Bye()))
+    clock.now += 3 * HEARTBEAT
+    assert [described(message) for message in outbox] == ["bye"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from builders.raw_learner import RawLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
 from diloco.learner import connection
-from diloco.protocol.diloco_pb2 import Chunk, Evaluation, FromLearner, Refused, Taken, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Refused, Taken, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
@@ -481,3 +482,23 @@ def test_more_work_than_was_leased_cannot_be_committed(tmp_path: Path) -> None:
         raw.transfer(*push(raw, fragment, t, base=0, samples_done=1000, tokens_done=8000))
         assert "only 0 were leased" in raw.hear("refused").refused.message
         assert syncer.report().tokens == 0
+
+
+def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) -> None:
+    """An evaluation of the final parameters may take longer than the farewell."""
+    place = Place(tmp_path, job_file(training(1, quorum=1)))
+    timeouts = Timeouts(farewell=0.2, linger=0.1, final_retry=0.1)
+    with LocalSyncer(place, timeouts) as syncer, RawLearner(syncer, unit="u") as learner:
+        learner.hello().hear("welcome")
+        learner.seed().say(FromLearner(alive=Alive(pause="evaluation\n", pause_left=WAIT_TIMEOUT)))
+        learner.step(1)
+        learner.hear("done")
+        # It was told the end; now it evaluates for longer than the farewell of 0.2 s.
+        waits_until = syncer.call(lambda: (syncer.syncer.engine._farewell_until() or 0.0) - time.monotonic())
+        assert waits_until > WAIT_TIMEOUT / 2
+        unit = syncer.unit("u")
+        assert unit is not None
+        assert unit.pause == "evaluation"
+        learner.say(FromLearner(evaluation=Evaluation(held_out_loss=0.5, tokens=8, t=1)))
+        assert learner.leave() == []
+        assert syncer.wait() is RunOutcome.COMPLETE

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from diloco.contract import MOST_PAUSE
 from diloco.syncer.unit_stats import RATE_WINDOW, Phase, Rate, UnitStatsTable
 
 
@@ -80,3 +81,42 @@ def test_what_must_outlive_the_process_does() -> None:
     table.of("a").refuse("WrongBase")
     restored = UnitStatsTable(table.to_json()).of("a")
     assert (restored.attempt, restored.refused, restored.phase) == (3, {"WrongBase": 1}, Phase.DISCONNECTED)
+
+
+# --- alive and paused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_is_merely_alive_has_done_nothing() -> None:
+    unit = UnitStatsTable().of("u")
+    unit.joined(1, 0.0)
+    assert unit.seconds_since_alive(4.0) is None, "its version may send nothing of the kind"
+    assert not unit.alive(3, "", 0.0, 10.0)
+    assert (unit.heard_at, unit.local_step, unit.seconds_since_alive(14.0)) == (0.0, 3, 4.0)
+    unit.progressed(4, 0.1, math.nan, 8, 13.0)
+    assert unit.seconds_since_alive(14.0) == 1.0
+
+
+def test_the_stall_clock_begins_anew_at_the_end_of_a_pause() -> None:
+    unit = UnitStatsTable().of("u")
+    unit.joined(1, 0.0)
+    assert unit.alive(0, "evaluation", 60.0, 10.0)
+    assert not unit.alive(0, "evaluation", 50.0, 20.0)
+    assert (unit.pause, unit.paused_until, unit.heard_at) == ("evaluation", 70.0, 0.0)
+    assert unit.alive(0, "", 0.0, 40.0)
+    assert (unit.pause, unit.paused_until, unit.heard_at) == ("", 40.0, 40.0)
+
+
+@pytest.mark.parametrize(("left", "most"), [(math.inf, 0.0), (math.nan, 0.0), (-5.0, 0.0), (1e12, MOST_PAUSE)])
+def test_what_a_stranger_says_of_its_pause_is_bounded(left: float, most: float) -> None:
+    unit = UnitStatsTable().of("u")
+    unit.joined(1, 0.0)
+    unit.alive(0, "for ever", left, 10.0)
+    assert unit.paused_until == 10.0 + most
+
+
+def test_a_new_attempt_does_not_inherit_a_pause() -> None:
+    unit = UnitStatsTable().of("u")
+    unit.joined(1, 0.0)
+    unit.alive(0, "evaluation", 60.0, 10.0)
+    unit.joined(2, 20.0)
+    assert (unit.pause, unit.paused_until, unit.alive_at) == ("", None, None)

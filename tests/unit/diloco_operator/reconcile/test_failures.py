@@ -9,6 +9,7 @@ from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import is_bound, main_container_exits, starts, waits
 from builders.stage import Stage
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.report import Report, UnitPhase
 
 
@@ -457,3 +458,91 @@ def test_given_up_unit_starts_again_after_suspend_and_resume() -> None:
     stage.kubelets_start()
     stage.settle()
     assert stage.unit("v5p-1")["state"] in ("Starting", "Joining")
+
+
+# --- busy, paused or gone -----------------------------------------------------------------------------------------------
+# The job's stallTimeout is 30 s; its first step may take 30 minutes.
+
+
+def test_a_process_that_is_alive_and_takes_no_step_stalls_with_words_of_its_own() -> None:
+    stage = one_unit()
+    stage.advance(100)
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=29.0, seconds_since_alive=1.0, local_step=7)
+    assert stage.step().deletes == ()
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=30.0, seconds_since_alive=1.0, local_step=7)
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-v5p-0-a1-0"]
+    message = stage.unit("v5p-0")["message"]
+    assert "its process is alive, but took no step for 30s (learners.stallTimeout)" in message
+    assert "session.paused" in message
+
+
+def test_the_first_step_has_a_time_of_its_own_as_long_as_the_process_is_heard_from() -> None:
+    stage = one_unit()
+    stage.advance(4000)
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, seconds_since_heard=1799.0, seconds_since_alive=1.0)
+    assert stage.step().deletes == ()
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, seconds_since_heard=1800.0, seconds_since_alive=1.0)
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-v5p-0-a1-0"]
+    assert "did not take its first step within 30m (learners.timeouts.firstStep)" in stage.unit("v5p-0")["message"]
+
+
+def test_a_process_that_is_gone_before_its_first_step_is_replaced_after_the_stall_timeout() -> None:
+    stage = one_unit()
+    stage.advance(4000)
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, seconds_since_heard=31.0, seconds_since_alive=30.0)
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-v5p-0-a1-0"]
+    assert "the syncer has not heard from it for 30s (learners.stallTimeout)" in stage.unit("v5p-0")["message"]
+
+
+def test_a_short_stall_timeout_does_not_take_the_time_between_heartbeats_for_silence() -> None:
+    stage = one_unit()
+    stage.edit(learners={**stage.job["spec"]["learners"], "stallTimeout": "2s"})
+    stage.advance(100)
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, seconds_since_heard=14.0, seconds_since_alive=14.0)
+    assert stage.step().deletes == ()
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, seconds_since_heard=15.0, seconds_since_alive=15.0)
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-v5p-0-a1-0"]
+
+
+def test_a_pause_is_no_stall_until_it_takes_longer_than_the_program_said() -> None:
+    stage = one_unit()
+    stage.advance(1000)
+    paused = {"local_step": 7, "pause": "evaluation", "seconds_since_alive": 1.0}
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=400.0, pause_left=200.0, **paused)
+    assert stage.step().deletes == ()
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"]) == ("Training", "Paused")
+    assert unit["message"] == "its program takes no steps for a while: evaluation"
+    assert parse_timestamp(unit["pausedUntil"]) == stage.now + 200
+    stage.advance(200)
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=600.0, pause_left=0.0, **paused)
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-v5p-0-a1-0"]
+    assert "its program paused for longer than it had said (evaluation)" in stage.unit("v5p-0")["message"]
+    stage.settle()
+    assert "pausedUntil" not in stage.unit("v5p-0")
+
+
+def test_a_process_that_is_gone_is_replaced_also_in_a_pause() -> None:
+    stage = one_unit()
+    stage.advance(1000)
+    paused = {"local_step": 7, "pause": "evaluation", "pause_left": 500.0}
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=100.0, seconds_since_alive=30.0, **paused)
+    assert [d.name for d in stage.step().deletes] == ["bytes-lm-v5p-0-a1-0"]
+
+
+def test_a_pause_writes_the_status_once_and_its_end_does() -> None:
+    stage = one_unit()
+    stage.advance(100)
+    paused = {"local_step": 7, "pause": "evaluation", "seconds_since_alive": 1.0}
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=10.0, pause_left=200.0, **paused)
+    stage.settle()
+    until = stage.unit("v5p-0")["pausedUntil"]
+    stage.advance(2)
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=12.0, pause_left=199.2, **paused)
+    stage.settle()
+    assert stage.unit("v5p-0")["pausedUntil"] == until, "reports come at odd moments"
+    stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, local_step=7, seconds_since_alive=1.0)
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"], unit["message"], unit.get("pausedUntil")) == ("Training", "", "", None)

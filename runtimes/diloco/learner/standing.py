@@ -1,0 +1,47 @@
+"""What the syncer is told of this process although no step says it.
+
+See docs/decisions/0166-pauses-and-ends.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from diloco.contract import MOST_PAUSE
+from diloco.protocol.diloco_pb2 import Alive
+
+MOST_PAUSE_TEXT = 200
+"""Characters of a pause's reason."""
+
+
+def check_pause(reason: str, at_most: float) -> None:
+    """Raises ValueError for a pause that nobody could be told of."""
+    if not reason.strip() or len(reason) > MOST_PAUSE_TEXT or not reason.isprintable():
+        raise ValueError(f"a pause needs a reason of 1 to {MOST_PAUSE_TEXT} printable characters, such as 'evaluation', not {reason!r}")
+    if not 0 < at_most <= MOST_PAUSE:
+        raise ValueError(f"at_most must be a number of seconds above 0 and at most {MOST_PAUSE:.0f}, a day, not {at_most}")
+
+
+class Standing:
+    """Written by the training thread and read by the sending one: each value is replaced as a whole."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now`: seconds on a clock that never goes back."""
+        self._now = now
+        self._local_step = 0
+        self._pause = ("", 0.0)
+        """(reason, until when)."""
+
+    def stepped(self, local_step: int) -> None:
+        """The process has done so many local steps."""
+        self._local_step = local_step
+
+    def paused(self, reason: str, at_most: float) -> None:
+        """The program takes no steps for at most so many seconds; "": it goes on."""
+        self._pause = (reason, self._now() + at_most)
+
+    def message(self) -> Alive:
+        """How things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""
+        reason, until = self._pause
+        return Alive(local_step=self._local_step, pause=reason, pause_left=max(0.0, until - self._now()) if reason else 0.0)
