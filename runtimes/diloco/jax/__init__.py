@@ -25,12 +25,13 @@ from diloco.jax.schedules import ProgressRate, schedule
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
 from diloco.last_words import report_exceptions
+from diloco.learner.data_feed import Shard
 from diloco.learner.leave import refused_layout
 from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session as Driver
 from diloco.schedules import Schedule
 
-__all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"]
+__all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Shard", "TreeStore", "initialize", "join", "schedule"]
 
 report_exceptions()
 

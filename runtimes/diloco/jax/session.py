@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.jax.store import TreeStore
+from diloco.learner.data_feed import LeasedBatches, Shard
 from diloco.learner.loop_check import MOST_AHEAD
 
 
@@ -22,6 +23,8 @@ class Driver(Protocol):
     """What a session drives: `diloco.learner.session.Session` in a job."""
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]: ...
+    def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches: ...
+    def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]: ...
     def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None: ...
     @property
     def done(self) -> bool: ...
@@ -79,6 +82,22 @@ class Session[Tree, State]:
         again when the program begins a new loop, and go back to the syncer when it ends. Raises LoopError.
         """
         return self._driver.batches(source, batch_size, ahead=ahead)
+
+    def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
+        """The same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
+
+        Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
+        its own that `seed` decides. Every unit must give the same `samples` and `seed`. Without `samples` the indices are the numbers.
+        """
+        return self._driver.numbers(batch_size, samples=samples, seed=seed, ahead=ahead)
+
+    def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
+        """One shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
+
+        No other unit reads the shard in the same epoch. It counts once the program asks for the next one and does a step; if the unit ends
+        before, another one reads the shard from its beginning. Leave the loop over a shard when `over`.
+        """
+        return self._driver.shards(count, seed=seed)
 
     def step(
         self, params: Tree, opt_state: State, *, tokens: int, loss: float | jax.Array | None = None, batches: int = 1

@@ -43,6 +43,10 @@ class LoopCheck:
         """The sequence numbers of the batches that the program has, and no step has settled. The oldest first."""
         self.feeds_itself: bool | None = None
         """The program takes no batches from the session; None: not known before its first batch or step."""
+        self._shards = False
+        """It takes shards, not batches."""
+        self._read = 0
+        """Shards that it has read since its last step."""
         self._loops = 0
         self._thread: str | None = None
         self._empty = 0
@@ -65,22 +69,29 @@ class LoopCheck:
                 "thread. A thread that loads ahead gets its sequence numbers from a queue, which the training thread fills"
             )
 
-    def begin(self) -> int:
-        """The program begins a loop over batches, and leaves the one before. Returns the number of the loop."""
+    def begin(self) -> tuple[int, list[NDArray[np.int64]]]:
+        """The program begins a loop over batches, and leaves the one before. Returns the number of the loop, and what it gets again."""
         self._loops += 1
-        return self._loops
+        return self._loops, list(self.unsettled)[self._read :]
 
     def again(self, loop: int) -> None:
         """The loop goes on. Raises LoopError after another has begun."""
         if loop != self._loops:
             raise LoopError("two loops take batches of this session in turn: batches of one would count for the other. Use one at a time")
 
-    def fetch(self, ahead: int) -> None:
-        """The program wants one more batch. `ahead`: how many it may hold unsettled. Raises LoopError."""
+    def fetch(self, ahead: int, *, shards: bool = False) -> None:
+        """The program wants one more batch, or shard. `ahead`: how many it may hold unsettled. Raises LoopError."""
         if self.feeds_itself:
             raise LoopError(
                 "this program takes a batch from the session after steps with data of its own: the ledger cannot count both. Take every "
                 "batch from the session, or none"
+            )
+        if self.feeds_itself is False and shards is not self._shards:
+            raise LoopError("this program takes both batches and shards from the session, and step() settles one kind only. Take one kind")
+        if shards and len(self.unsettled) >= ahead:
+            raise LoopError(
+                f"the program holds {plural(len(self.unsettled), 'shard')} that no step() has settled. Call session.step(tokens=…) after "
+                "every update of the optimizer, and read each shard before you take the next one"
             )
         if len(self.unsettled) >= ahead:
             raise LoopError(
@@ -90,6 +101,11 @@ class LoopCheck:
                 f"update) needs ahead=… above {ahead}"
             )
         self.feeds_itself = False
+        self._shards = shards
+
+    def shard_read(self) -> None:
+        """The program has read a shard and wants the next one: the next step settles it."""
+        self._read += 1
 
     def step(self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None) -> tuple[int, int]:
         """The program says that a step is done; (tokens, batches settled) of it. `updates`: so far, of each optimizer; None: not known.
@@ -99,8 +115,8 @@ class LoopCheck:
         count, settled = _whole("tokens", tokens), _whole("batches", batches)
         if self.feeds_itself is None:
             self.feeds_itself = True
-        if self.feeds_itself:
-            settled = 0
+        if self.feeds_itself or self._shards:
+            settled = self._read
         if settled > len(self.unsettled):
             raise LoopError(
                 f"step(batches={settled}) settles {plural(settled, 'batch', 'batches')}, but the program holds "
@@ -115,6 +131,7 @@ class LoopCheck:
             )
         if updates is not None:
             self._compare(tuple(updates))
+        self._read = 0
         for _ in range(settled):
             self.unsettled.popleft()
         return count, settled

@@ -82,8 +82,9 @@ class Member(Protocol):
         """The program takes no steps for at most so many seconds; "": it goes on. Of a unit's ranks the leader says so."""
         ...
 
-    def ask_for_work(self, batch_size: int) -> None:
-        """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch."""
+    def ask_for_work(self, batch_size: int, batches: int | None) -> None:
+        """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch. `batches`: how many of
+        them to hold; None: enough for some time of training."""
         ...
 
     def restore(self) -> None:

@@ -34,6 +34,7 @@ from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
+from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
 from diloco.learner.forks import let_forked_children_end
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave, log_to_stderr
@@ -120,6 +121,8 @@ class Session:
         self._check = LoopCheck()
         self._undone = False
         self._batch_size = 0
+        self._batches_held: int | None = None
+        """Batches to hold leases for, beyond those in hand; None: for some time of training."""
         self._pause: tuple[str, float] | None = None
         self._closed = False
         self._former_handler: Callable[[int, FrameType | None], object] | int | None = None
@@ -135,6 +138,26 @@ class Session:
         code after it runs for `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good, and LoopError.
         """
         return map(source, self._numbers(batch_size, ahead))
+
+    def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
+        """The same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
+
+        Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
+        its own that `seed` decides. Every unit must give the same `samples` and `seed`. Without `samples` the indices are the numbers.
+        """
+        return LeasedBatches(lambda: self._numbers(batch_size, ahead), batch_size, samples, seed)
+
+    def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
+        """One shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
+
+        No other unit reads the shard in the same epoch. It counts once the program asks for the next one and does a step; if the unit ends
+        before, another one reads the shard from its beginning. Leave the loop over a shard when `over`.
+        """
+        if count < 1:
+            raise ValueError(f"count must be at least 1, not {count}: there is nothing to train on")
+        for numbers in self._numbers(1, MOST_AHEAD, shards=True):
+            yield shard_of(int(numbers[0]), count, seed)
+            self._check.shard_read()
 
     def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
         """Call after every update of the local optimizer, with the number of real tokens of its batches and, where cheap, its loss.
@@ -270,22 +293,22 @@ class Session:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    def _numbers(self, batch_size: int, ahead: int) -> Iterator[NDArray[np.int64]]:
+    def _numbers(self, batch_size: int, ahead: int, *, shards: bool = False) -> Iterator[NDArray[np.int64]]:
         """The sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled."""
         for name, value in (("batch_size", batch_size), ("ahead", ahead)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
-        loop = self._check.begin()
+        loop, left = self._check.begin()
         self._batch_size = batch_size
+        self._batches_held = 1 if shards else None
         self._timer.restart()
-        left = list(self._check.unsettled)
         while not self.over:
             self._check.called(threading.current_thread().name)
             self._check.again(loop)
             if left:
                 yield left.pop(0)
                 continue
-            self._check.fetch(ahead)
+            self._check.fetch(ahead, shards=shards)
             if (numbers := self._next_numbers(batch_size)) is None:
                 return
             self._check.unsettled.append(numbers)
@@ -319,7 +342,7 @@ class Session:
 
     def _ask_for_work(self) -> None:
         if self._batch_size and not self.done:
-            self._member.ask_for_work(self._batch_size)
+            self._member.ask_for_work(self._batch_size, self._batches_held)
 
 
 def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:

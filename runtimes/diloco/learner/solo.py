@@ -134,10 +134,10 @@ class SoloMember:
     def paused(self, reason: str, at_most: float) -> None:
         self._link.paused(reason, at_most)
 
-    def ask_for_work(self, batch_size: int) -> None:
-        self._link.set_initial_request(AHEAD_BATCHES * batch_size)
+    def ask_for_work(self, batch_size: int, batches: int | None) -> None:
+        self._link.set_initial_request((batches or AHEAD_BATCHES) * batch_size)
         asked = self._work.asked
-        samples = self._work.wanted(batch_size, self._batch_seconds)
+        samples = self._work.wanted(batch_size, self._batch_seconds, batches)
         if samples and not self._link.want(self._state.generation, samples):
             self._work.asked = asked
 

@@ -69,16 +69,16 @@ class LeasedWork:
         self.remaining -= count
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def wanted(self, batch_size: int, batch_seconds: float) -> int:
+    def wanted(self, batch_size: int, batch_seconds: float, batches: int | None = None) -> int:
         """Samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program fetched ahead
-        is no more held. `batch_seconds`: of training one batch, 0: unknown."""
+        is no more held. `batch_seconds`: of training one batch, 0: unknown. `batches`: how many to hold, in place of what that tells."""
         if self.quorum:
             return 0
         ahead = AHEAD_BATCHES
         if batch_seconds > 0:
             ahead = min(MOST_AHEAD_BATCHES, max(ahead, math.ceil(AHEAD_SECONDS / batch_seconds)))
-        missing = ahead * batch_size - self.remaining - self.asked
-        if missing < LEASE_BATCHES * batch_size:
+        missing = (batches or ahead) * batch_size - self.remaining - self.asked
+        if missing < (1 if batches else LEASE_BATCHES) * batch_size:
             return 0
         self.asked += missing
         return missing

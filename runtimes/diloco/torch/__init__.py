@@ -24,6 +24,7 @@ import torch
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.last_words import report_exceptions
+from diloco.learner.data_feed import Shard
 from diloco.learner.leave import refused_layout
 from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session
@@ -32,7 +33,7 @@ from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
 
-__all__ = ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"]
+__all__ = ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "Shard", "join", "schedule"]
 
 report_exceptions()
 

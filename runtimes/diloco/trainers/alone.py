@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
 from diloco.learner.loop_check import MOST_AHEAD
 
 
@@ -27,6 +28,17 @@ class AloneSession:
         while not self.done:
             yield source(np.arange(start, start + batch_size, dtype=np.int64))
             start += batch_size
+
+    def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
+        """The same batches as a batch sampler for data loaders."""
+        return LeasedBatches(lambda: self.batches(lambda numbers: numbers, batch_size), batch_size, samples, seed)
+
+    def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
+        """All shards of one epoch after the other, until `step` was called `steps` times."""
+        number = 0
+        while not self.done:
+            yield shard_of(number, count, seed)
+            number += 1
 
     def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
         self.step_count += 1

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from diloco.jax import Session, TreeStore
+from diloco.learner.data_feed import LeasedBatches, Shard
 
 type Params = dict[str, jax.Array]
 
@@ -28,6 +29,12 @@ class RecordingDriver:
 
     def batches[T](self, source: Callable[[np.ndarray], T], batch_size: int, *, ahead: int = 64) -> Iterator[T]:
         yield source(np.arange(batch_size))
+
+    def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = 64) -> LeasedBatches:
+        return LeasedBatches(lambda: iter([np.arange(batch_size)]), batch_size, samples, seed)
+
+    def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
+        yield Shard(0, count, epoch=seed)
 
     def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
         self.calls.append((tokens, loss))
@@ -161,6 +168,8 @@ def test_the_rest_is_the_drivers() -> None:
     with session as entered:
         assert entered is session
         assert [batch.tolist() for batch in session.batches(lambda numbers: numbers * 2, 3)] == [[0, 2, 4]]
+        assert list(session.numbers(3)) == [[0, 1, 2]]
+        assert list(session.shards(7, seed=2)) == [Shard(0, 7, 2)]
         session.evaluate(1.5, 10)
     assert (session.done, session.draining, session.t, session.steps, session.step_count) == (True, False, 5, 9, 0)
     assert driver.evaluated == (1.5, 10)

@@ -54,9 +54,9 @@ def test_a_program_that_feeds_itself_settles_nothing_and_may_not_begin_to_take_b
 
 def test_only_the_newest_loop_and_one_thread_take_batches() -> None:
     check = LoopCheck()
-    first = check.begin()
+    first, _ = check.begin()
     check.again(first)
-    second = check.begin()
+    second, _ = check.begin()
     check.again(second)
     with pytest.raises(LoopError, match="two loops take batches"):
         check.again(first)

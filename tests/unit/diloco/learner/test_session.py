@@ -283,6 +283,42 @@ def test_a_program_that_feeds_itself_reports_tokens_and_no_samples() -> None:
         learner.batch()
 
 
+def test_shards_count_once_they_are_read_and_a_step_is_done() -> None:
+    learner = ScriptedSession().join()
+    shards = learner.session.shards(10, seed=3)
+    taken = [next(shards)]
+    for _ in range(3):
+        learner.step()
+    assert (learner.progress.samples_done, learner.progress.tokens_done) == (0, 3 * TOKENS)
+    taken.append(next(shards))
+    learner.step()
+    assert learner.progress.samples_done == 1
+    again = learner.session.shards(10, seed=3)
+    assert next(again) == taken[1], "a loop that was left in the middle of a shard begins it again"
+    taken += [next(again) for _ in range(9)]
+    assert sorted(shard.index for shard in taken[:10]) == list(range(10))
+    assert [(shard.count, shard.epoch) for shard in taken[:11]] == [(10, 0)] * 10 + [(10, 1)]
+
+
+def test_of_shards_no_more_is_leased_than_the_next_one() -> None:
+    learner = ScriptedSession()
+    learner.comes(learner.welcome(), learner.broadcast(0, 4, 5.0), learner.broadcast(1, 4, 5.0), Leased(0, 1))
+    learner.session._wait_for_parameters()
+    shards = learner.session.shards(10)
+    next(shards)
+    learner.step()
+    assert (learner.connection.initial_request, learner.connection.wanted) == (1, [(1, 1)])
+
+
+def test_shards_and_batches_do_not_mix_and_shards_want_steps() -> None:
+    learner = ScriptedSession().join()
+    shards = learner.session.shards(10)
+    with pytest.raises(LoopError, match="holds 64 shards that no step"):
+        list(shards)
+    with pytest.raises(LoopError, match="takes both batches and shards"):
+        learner.batch()
+
+
 def test_a_loop_that_trains_on_once_the_job_is_done_gets_the_final_parameters_back(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     learner = ScriptedSession(told.extend).join(5.0)
