@@ -1,7 +1,8 @@
 """Two replicas against a real API server, and what its audit log shows of who wrote when.
 
 Every replica has its own ServiceAccount, so that the log shows which one wrote. New jobs arrive all the time, so the leader always has
-something to write. The lease times are shorter than the defaults; the test asserts only the order of writes.
+something to write: five jobs a second, with several writes each. The lease times are shorter than the defaults; the test asserts only the
+order of writes.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def jobs_all_the_time(scene: Scene) -> Iterator[None]:
     stop = threading.Event()
 
     def make() -> None:
-        while not stop.wait(0.05):
+        while not stop.wait(0.2):
             manifest = a_manifest(f"j{len(scene.made)}", pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=2)])
             scene.plane.request("POST", f"/apis/diloco.dev/v1alpha1/namespaces/{scene.namespace}/dilocojobs", manifest)
             scene.made.append(manifest["metadata"]["name"])
