@@ -1,11 +1,12 @@
-"""One rank of a unit: what several processes stage, apply and fill is what one process would. Ends with an assertion otherwise.
+"""The ranks of a unit: what several processes stage, apply and fill is what one process would. Ends with an assertion otherwise.
 
-torch_ranks.py RANK RANKS FOLDER KIND…; a KIND is a key of SHARDINGS.
+torch_ranks.py RANKS FOLDER KIND…; a KIND is a key of SHARDINGS. The ranks are forked, since torch takes 3 s of a core to import.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import cast
 
 import numpy as np
 import torch
+import torch._dynamo  # torch does so itself in the first optimizer or DDP of a process, which takes another second
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.pieces import Piece, Portion, check_cover, portion
@@ -182,11 +184,9 @@ def check(kind: str, rank: int, ranks: int) -> None:
             raise AssertionError("ranks with different models agreed")
 
 
-def main() -> None:
-    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    torch.set_num_threads(1)
+def be_rank(rank: int, ranks: int, folder: Path, kinds: list[str]) -> None:
     distributed.init_process_group("gloo", store=FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
-    for kind in sys.argv[4:]:
+    for kind in kinds:
         try:
             check(kind, rank, ranks)
         except Exception as error:
@@ -195,5 +195,18 @@ def main() -> None:
     distributed.destroy_process_group()
 
 
+def main() -> int:
+    """1 if a rank failed. Those that wait for it end when its connections break."""
+    ranks, folder, kinds = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    torch.set_num_threads(1)
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=be_rank, args=(rank, ranks, folder, kinds)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return int(any(process.exitcode != 0 for process in processes))
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
