@@ -55,6 +55,8 @@ class UnitReport:
     """Why its program takes no steps for a while, in its own words; "": it does not say so."""
     pause_left: float = 0.0
     """Seconds that the pause may take yet, when the report was made."""
+    own_data: bool = False
+    """Its program feeds itself: its tokens are counted, and no samples."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

@@ -328,4 +328,5 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         seconds_since_alive=_figure(wire.seconds_since_alive) if wire.HasField("seconds_since_alive") else None,
         pause=one_line(wire.pause, _PAUSE_LIMIT),
         pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
+        own_data=wire.own_data,
     )

@@ -39,6 +39,7 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         weight=0.1234,
         staleness=10**9,
         steps_per_sync=10**9,
+        own_data=True,
         tokens=10**18,
         steps=10**15,
         refused={f"{number}" * 32: 10**9 for number in range(refused)},

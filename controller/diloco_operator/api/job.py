@@ -371,6 +371,11 @@ class UnitStatus(_Api):
         description="Local steps since it had adopted the fragment, at its last contribution that was merged; about training.syncInterval "
         "where the units are equally fast, at most about 1.5 times that; absent: none yet.",
     )
+    own_data: bool | None = Field(
+        None,
+        description="Its program feeds itself: its tokens are counted, its samples are not. When it ends, other units do not train what it "
+        "left; absent: it trains what the syncer leases to it.",
+    )
     tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
     steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
     refused: dict[str, int] = Field(

@@ -110,7 +110,8 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
     if wide:
         refused = ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times)
         recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
-        more = (str(unit.tokens), str(unit.steps), str(unit.steps_per_sync or "-"), refused or "-", recovered)
+        tokens = f"{unit.tokens} (own data)" if unit.own_data else str(unit.tokens)
+        more = (tokens, str(unit.steps), str(unit.steps_per_sync or "-"), refused or "-", recovered)
     since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
     row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
     return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))

@@ -258,7 +258,7 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
                     by_alias=True,
                     include={
                         "name", "pool", "slice", "state", "attempt", "restarts", "tokens", "steps",
-                        "tokens_per_second", "weight", "staleness", "steps_per_sync", "recover_seconds", "reason", "message",
+                        "tokens_per_second", "weight", "staleness", "steps_per_sync", "own_data", "recover_seconds", "reason", "message",
                     },
                 )
                 for unit in view.status.units

@@ -107,8 +107,11 @@ class LoopCheck:
         """The program has read a shard and wants the next one: the next step settles it."""
         self._read += 1
 
-    def step(self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None) -> tuple[int, int]:
-        """The program says that a step is done; (tokens, batches settled) of it. `updates`: so far, of each optimizer; None: not known.
+    def step(
+        self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None
+    ) -> tuple[int, int | None]:
+        """The program says that a step is done; (tokens, batches settled) of it; None: the program feeds itself. `updates`: so far, of each
+        optimizer; None: not known.
 
         Raises LoopError, and ValueError or TypeError for what is no number. Then nothing is settled.
         """
@@ -134,7 +137,7 @@ class LoopCheck:
         self._read = 0
         for _ in range(settled):
             self.unsettled.popleft()
-        return count, settled
+        return count, None if self.feeds_itself else settled
 
     def _compare(self, updates: tuple[int, ...]) -> None:
         """The weight of a contribution is tokens * tokens / steps: four steps for each update would make it a quarter."""

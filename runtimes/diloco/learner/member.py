@@ -74,8 +74,9 @@ class Member(Protocol):
         """Why `take` gives none, human-readable: what follows the name of the unit."""
         ...
 
-    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int) -> None:
-        """A local step is done, which settles the oldest `batches` batches of those taken. `loss`: NaN or None if it is not known."""
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
+        """A local step is done, which settles the oldest `batches` batches of those taken; None: the program feeds itself. `loss`: NaN or
+        None if it is not known."""
         ...
 
     def paused(self, reason: str, at_most: float) -> None:

@@ -144,4 +144,5 @@ def progress_of(state: UnitState, step_seconds: float = math.nan, loss: float = 
         samples_done=state.samples_done,
         tokens_done=state.tokens_done,
         t=state.t,
+        own_data=state.feeds_itself,
     )

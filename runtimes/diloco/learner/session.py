@@ -172,9 +172,9 @@ class Session:
         if self.done:
             self._undo()
             return
-        tokens, batches = self._check.step(tokens, batches, self._updates())
+        tokens, settled = self._check.step(tokens, batches, self._updates())
         self._timer.lap(lambda: self._member.draining)
-        self._member.stepped(tokens, loss, self._timer.step_seconds, batches)
+        self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._member.boundary()
         self._ask_for_work()
 

@@ -125,9 +125,9 @@ class SoloMember:
     def why_none(self) -> str:
         return self._work.why_none
 
-    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int) -> None:
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         self._step_seconds = step_seconds
-        self._batch_seconds = step_seconds / max(1, batches)
+        self._batch_seconds = step_seconds / max(1, batches or 1)
         state = self._state = self._state.count(tokens, batches)
         self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
 

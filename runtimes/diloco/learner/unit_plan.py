@@ -114,6 +114,8 @@ class UnitState:
     """What this generation has trained: samples of its leases, tokens, local steps."""
     in_hand: tuple[tuple[int, int], ...] = ()
     """(generation, samples) of the batches that the program has and no step has settled, the oldest first."""
+    feeds_itself: bool = False
+    """The program takes no batches of the leases."""
     waiting: tuple[PullWanted | Adoption, ...] = ()
     """In the order in which they came; at most one of each kind for a fragment."""
     pace: Pace = field(default_factory=Pace)
@@ -128,10 +130,10 @@ class UnitState:
         """The program got one more batch of this generation's leases. It may fetch ahead of its steps."""
         return replace(self, in_hand=(*self.in_hand, (self.generation, samples)))
 
-    def count(self, tokens: int, batches: int = 1) -> UnitState:
-        """A local step is done, which settles the oldest `batches` batches. Those of an older generation count as no samples: its leases
-        are over. A program that feeds itself has no batches in hand."""
-        settled = self.in_hand[:batches]
+    def count(self, tokens: int, batches: int | None = 1) -> UnitState:
+        """A local step is done, which settles the oldest `batches` batches; None: the program feeds itself. Batches of an older generation
+        count as no samples: its leases are over."""
+        settled = self.in_hand[: batches or 0]
         return replace(
             self,
             fragment_steps=tuple(steps + 1 for steps in self.fragment_steps),
@@ -140,7 +142,8 @@ class UnitState:
             samples_done=self.samples_done + sum(samples for generation, samples in settled if generation == self.generation),
             tokens_done=self.tokens_done + tokens,
             steps_done=self.steps_done + 1,
-            in_hand=self.in_hand[batches:],
+            in_hand=self.in_hand[batches or 0 :],
+            feeds_itself=batches is None,
         )
 
 

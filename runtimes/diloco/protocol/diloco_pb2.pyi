@@ -200,7 +200,7 @@ class Chunk(_message.Message):
     def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t")
+    __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t", "own_data")
     LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,7 @@ class Progress(_message.Message):
     SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
+    OWN_DATA_FIELD_NUMBER: _ClassVar[int]
     local_step: int
     steps: _containers.RepeatedScalarFieldContainer[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -217,7 +218,8 @@ class Progress(_message.Message):
     samples_done: int
     tokens_done: int
     t: int
-    def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
+    own_data: bool
+    def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ..., own_data: _Optional[bool] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ("local_step", "pause", "pause_left")
@@ -374,7 +376,7 @@ class LossPoint(_message.Message):
     def __init__(self, t: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class UnitReport(_message.Message):
-    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left")
+    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[UnitReport.State]
@@ -417,6 +419,7 @@ class UnitReport(_message.Message):
     SECONDS_SINCE_ALIVE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
+    OWN_DATA_FIELD_NUMBER: _ClassVar[int]
     unit: str
     attempt: int
     state: UnitReport.State
@@ -438,4 +441,5 @@ class UnitReport(_message.Message):
     seconds_since_alive: float
     pause: str
     pause_left: float
-    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ...) -> None: ...
+    own_data: bool
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ...) -> None: ...

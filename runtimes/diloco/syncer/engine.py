@@ -327,6 +327,7 @@ class Engine:
         if rejected := self.exchanges.progress(session, progress, now):
             return rejected
         stats = self._unit_stats.of(session.unit)
+        stats.own_data = progress.own_data
         if stats.progressed(progress.local_step, progress.step_seconds, progress.loss, progress.tokens_done, now):
             self._changes.notify()
         return None

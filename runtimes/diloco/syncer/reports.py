@@ -142,6 +142,7 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         local_step=one.local_step,
         step_seconds=one.step_seconds,
         recover_seconds=one.recover_seconds,
+        own_data=one.own_data,
         resting_seconds=now - one.resting_since if one.resting_since is not None else 0.0,
         pause=one.pause,
         pause_left=max(0.0, (one.paused_until or now) - now) if one.pause else 0.0,

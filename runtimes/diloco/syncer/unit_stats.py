@@ -79,6 +79,8 @@ class UnitStats:
     """Of the newest attempt."""
     step_seconds: float = 0.0
     """Of the newest attempt."""
+    own_data: bool = False
+    """Its program feeds itself: its tokens are counted, and no samples."""
     heard_at: float | None = None
     """When it last did something: a step, a contribution, a join, or the end of a pause."""
     alive_at: float | None = None

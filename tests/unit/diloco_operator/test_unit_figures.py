@@ -29,6 +29,7 @@ def distinct(fields: dict[str, Any]) -> dict[str, Any]:
     """A value for each field that no other field has, of the type of the given one."""
     samples: dict[type, Callable[[int], Any]] = {
         str: str,
+        bool: lambda number: True,
         int: int,
         float: lambda number: number + 0.5,
         dict: lambda number: {"NonFinite": number},

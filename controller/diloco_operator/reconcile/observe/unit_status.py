@@ -12,7 +12,7 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has processes, or had them a moment ago."""
-UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness", "stepsPerSync")
+UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness", "stepsPerSync", "ownData")
 """Fields of status.units[] that come from the syncer's report and change with every outer step. Each is also a field of the wire's
 UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.job.UnitStatus`: tests/unit/diloco_operator/test_unit_figures.py."""
 
@@ -45,6 +45,7 @@ class UnitStatusRecord(NamedTuple):
     weight: float = 0.0
     staleness: int = 0
     steps_per_sync: int = 0
+    own_data: bool = False
     tokens: int = 0
     steps: int = 0
     refused: Mapping[str, int] = _NONE
@@ -92,6 +93,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         weight=get("weight", 0.0),
         staleness=get("staleness", 0),
         steps_per_sync=get("stepsPerSync", 0),
+        own_data=get("ownData", False),
         tokens=get("tokens", 0),
         steps=get("steps", 0),
         refused=get("refused") or _NONE,
@@ -126,6 +128,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
     # Absent otherwise, so that a new version need not write every job's status.
     if record.steps_per_sync:
         found["stepsPerSync"] = record.steps_per_sync
+    if record.own_data:
+        found["ownData"] = True
     if record.unschedulable:
         found["unschedulable"] = record.unschedulable
     if record.failed_attempt:

@@ -40,6 +40,7 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
         "weight": round(seen.weight, 4) if present else 0.0,
         "staleness": seen.staleness,
         **({"stepsPerSync": seen.steps_per_sync} if seen.steps_per_sync else {}),
+        **({"ownData": seen.own_data} if seen.own_data or record.own_data else {}),
     }
 
 

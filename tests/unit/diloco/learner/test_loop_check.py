@@ -46,7 +46,7 @@ def test_a_loop_that_never_calls_step_hears_at_the_bound_what_to_do() -> None:
 
 def test_a_program_that_feeds_itself_settles_nothing_and_may_not_begin_to_take_batches() -> None:
     check = LoopCheck()
-    assert check.step(100, 4) == (100, 0)
+    assert check.step(100, 4) == (100, None)
     assert check.feeds_itself
     with pytest.raises(LoopError, match="takes a batch from the session after steps with data of its own"):
         check.fetch(MOST_AHEAD)
@@ -70,7 +70,7 @@ def test_only_the_newest_loop_and_one_thread_take_batches() -> None:
 
 @pytest.mark.parametrize("tokens", [7, 7.0, np.int64(7), np.float64(7.0)])
 def test_tokens_may_be_any_whole_number(tokens: float) -> None:
-    assert LoopCheck().step(tokens, 1) == (7, 0)
+    assert LoopCheck().step(tokens, 1) == (7, None)
 
 
 @pytest.mark.parametrize(("tokens", "error"), [(-1, ValueError), (7.5, TypeError), ("7", TypeError), (None, TypeError)])

@@ -214,7 +214,7 @@ def test_a_program_fetches_ahead_and_each_step_settles_the_oldest_batches() -> N
     learner = ScriptedSession().join()
     assert [learner.batch() for _ in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     learner.step()
-    assert (learner.progress.samples_done, learner.progress.local_step) == (BATCH, 1)
+    assert (learner.progress.samples_done, learner.progress.local_step, learner.progress.own_data) == (BATCH, 1, False)
     learner.session.step(tokens=3 * TOKENS, batches=3)
     assert (learner.progress.samples_done, learner.progress.tokens_done, learner.progress.local_step) == (4 * BATCH, 4 * TOKENS, 2)
     assert list(learner.progress.steps) == [2, 2], "one step for each update, whatever it was made from"
@@ -278,6 +278,7 @@ def test_a_program_that_feeds_itself_reports_tokens_and_no_samples() -> None:
     learner.session.step(tokens=TOKENS)
     learner.session.step(tokens=TOKENS, batches=4)
     assert (learner.progress.samples_done, learner.progress.tokens_done, learner.progress.local_step) == (0, 2 * TOKENS, 2)
+    assert learner.progress.own_data
     assert not learner.connection.wanted
     with pytest.raises(LoopError, match="after steps with data of its own"):
         learner.batch()

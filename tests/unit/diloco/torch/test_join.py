@@ -145,6 +145,25 @@ def test_an_update_of_several_batches_is_one_step(tmp_path: Path) -> None:
     assert accumulate(tmp_path, 30).done
 
 
+def test_a_program_that_feeds_itself_trains_to_the_end_and_the_report_says_so(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(30)))
+    net = model()
+    with LocalSyncer(place) as syncer:
+        optimizer = adam(net.parameters())
+        with diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            while not session.over:
+                net(torch.ones(2, 3)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                session.step(tokens=6)
+            unit = syncer.unit("a")
+            ledger = syncer.call(syncer.syncer.engine.work.ledger.summary)
+    assert unit is not None
+    assert (unit.own_data, unit.tokens) == (True, 6 * unit.steps)
+    assert unit.tokens > 0
+    assert (ledger.committed, ledger.frontier) == (0, 0)
+
+
 def test_a_step_for_each_micro_batch_ends_the_program(tmp_path: Path) -> None:
     with pytest.raises(diloco.torch.LoopError, match=r"step\(\) was called 64 times for 16 updates of the optimizer"):
         accumulate(tmp_path, 1000, step_at_each_batch=True)

@@ -172,3 +172,5 @@ def test_wide_units_tell_what_they_have_done() -> None:
     header, row = units_lines(status.units, NOW, wide=True)
     assert header.split()[9:14] == ["TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED"]
     assert row.split()[9:] == ["1000", "40", "24", "Stale=2", "3.2s"]
+    _, row = units_lines(a_view(unit(tokens=1000, ownData=True)).status.units, NOW, wide=True)
+    assert " 1000 (own data) " in row
