@@ -1,7 +1,7 @@
 """A unit of several ranks in one thread: what the syncer, each rank and each message does next is drawn at random.
 
 Ranks do steps, messages between them keep their order on each link and take any time, values come over each rank's own stream, and a
-stream that is slow loses all but the newest version of a fragment.
+stream that is slow loses all but the newest version of a fragment. The unit's program takes `batches` batches for each step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diloco.learner.unit_plan import new_unit, plan_boundary
 from diloco.learner.work import LeasedWork
 from diloco.ranks.arrivals import Dropped, Shelf
 from diloco.ranks.counts import Counted
-from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Order, Version
+from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Last, Order, Version
 from diloco.ranks.samples import Ranges, to_ranges
 from diloco.ranks.schedule import Schedule
 
@@ -38,9 +38,17 @@ class SimulatedRank:
     shelf: Shelf[Version] = field(default_factory=Shelf)
     stream: deque[tuple[int, Version]] = field(default_factory=deque)
     """What the syncer has sent and this rank has not received."""
+    received: dict[int, Version] = field(default_factory=dict)
+    """The newest of each fragment; what a rank finishes with."""
     to_leader: deque[Callable[[], None]] = field(default_factory=deque)
     from_leader: deque[Callable[[], None]] = field(default_factory=deque)
     in_step: bool = False
+    dealt: deque[Ranges] = field(default_factory=deque)
+    """Batches of the unit that this rank has not taken."""
+    taken: int = 0
+    """Batches that it has taken for the step under way."""
+    trained: list[Ranges] = field(default_factory=list)
+    cut: Last | None = None
     done: list[tuple[int, Action]] = field(default_factory=list)
     """What it carried out, and after which local step."""
     waited: int = 0
@@ -54,12 +62,17 @@ class SimulatedRank:
 class SimulatedUnit:
     """`ranks` ranks, which all own a part of each fragment but for those that `bare` names: (rank, fragment)."""
 
-    def __init__(self, ranks: int, fragments: int, steps: int, *, ahead: int = 1, bare: frozenset[tuple[int, int]] = frozenset()) -> None:
-        """`steps`: outer steps of the job."""
+    def __init__(
+        self, ranks: int, fragments: int, steps: int, *, ahead: int = 1, bare: frozenset[tuple[int, int]] = frozenset(), batches: int = 1
+    ) -> None:
+        """`steps`: outer steps of the job. `batches`: for each local step."""
         self.ranks = [SimulatedRank(rank) for rank in range(ranks)]
         self.fragments = fragments
         self.steps = steps
         self.ahead = ahead
+        self.batches = batches
+        self.in_hand: deque[tuple[int, int]] = deque()
+        """Batches that were dealt and not trained: (generation, samples)."""
         self.owners = [[rank for rank in range(ranks) if (rank, fragment) not in bare] for fragment in range(fragments)]
         plan = partial(plan_boundary, table=timetable([8] * fragments, fragments, 1), most=1 << 20)
         self.schedule = Schedule(new_unit(fragments, steps), self.owners, range(ranks), plan)
@@ -108,6 +121,7 @@ class SimulatedUnit:
 
     def receive(self, rank: SimulatedRank) -> None:
         fragment, version = rank.stream.popleft()
+        rank.received[fragment] = version
         self._tell(rank, fragment, rank.shelf.came(fragment, version, version))
         if rank.rank == 0 and self.t == self.steps and not rank.stream:
             self.inbox.append(Finished(self.t))
@@ -120,9 +134,14 @@ class SimulatedUnit:
     def moves(self, rank: SimulatedRank) -> None:
         """The rank does what it can: it ends its step, carries out what is due, and begins the next."""
         if rank.in_step:
-            rank.in_step = False
+            if rank.taken < self.batches:
+                self._take_batches(rank)
+                return
+            rank.in_step, rank.taken = False, 0
             step = rank.cursor.step
             self._to_leader(rank, partial(self.schedule.stepped, rank.rank, tokens(rank.rank, step)))
+            if rank.rank == 0:
+                self.schedule.trained([self.in_hand.popleft() for _ in range(self.batches)])
         if rank.rank == 0:
             self._decide()
         while (action := rank.cursor.due()) is not None:
@@ -134,8 +153,24 @@ class SimulatedUnit:
         if rank.cursor.released:
             rank.done.append((rank.cursor.step, rank.cursor.begin()))
             rank.in_step = True
+            self._take_batches(rank)
         elif not rank.over and any(isinstance(action, Begin) for _, action in rank.done):
             rank.waited += 1
+
+    def _take_batches(self, rank: SimulatedRank) -> None:
+        if rank.rank == 0:
+            self._decide()
+        while rank.dealt and rank.taken < self.batches:
+            rank.trained.append(rank.dealt.popleft())
+            rank.taken += 1
+        if rank.taken == self.batches:
+            return
+        rank.waited += 1
+        if rank.cut is not None:
+            rank.done.append((rank.cursor.step, rank.cut))
+        elif rank.rank == 0 and self.schedule.last is not None:
+            for other in self.ranks:
+                self._from_leader(other.rank, partial(setattr, other, "cut", self.schedule.last))
 
     def _decide(self) -> None:
         leader = self.ranks[0]
@@ -148,13 +183,15 @@ class SimulatedUnit:
         self.counted += said.counted
         for drop in said.dropped:
             self._from_leader(drop.rank, partial(self._drop, drop))
-        for order in [*said.orders, *self.schedule.release(leader.cursor.step, self.ahead, self._take)]:
+        for order in [*said.orders, *self.schedule.release(leader.cursor.step - leader.in_step, self.ahead)]:
             for rank in self.ranks:
                 self._from_leader(rank.rank, partial(self._put, rank, order))
-
-    def _take(self) -> Ranges | None:
-        numbers = self.work.take(BATCH)
-        return None if numbers is None else to_ranges(numbers)
+        while self.schedule.last is None and len(leader.dealt) < (self.ahead + 1) * self.batches:
+            if (numbers := self.work.take(BATCH)) is None:
+                break
+            self.in_hand.append((self.schedule.state.generation, BATCH))
+            for rank in self.ranks:
+                self._from_leader(rank.rank, partial(rank.dealt.append, to_ranges(numbers)))
 
     def _put(self, rank: SimulatedRank, order: Order) -> None:
         rank.cursor.put(order)
@@ -184,7 +221,7 @@ class SimulatedUnit:
             found += [partial(_deliver, queue) for queue in (rank.to_leader, rank.from_leader) if queue]
         if self.t < self.steps:
             found.append(self.syncer_steps)
-        if self.leased - BATCH * self.ranks[0].cursor.step < 20 * BATCH:
+        if self.leased - BATCH * self.batches * self.ranks[0].cursor.step < 20 * BATCH:
             found.append(self.lease)
         return found
 

@@ -65,13 +65,15 @@ class Unit:
             ranks=self.ranks,
             framework="numpy",
             fingerprint=LAYOUT.fingerprint,
+            data_rank=rank,
+            data_ranks=self.ranks,
             owned=to_message(deal(LAYOUT.tensors, self.ranks)[rank] if owned is None else owned),
         )
         for name, value in changes.items():
             setattr(here, name, value)
         return here
 
-    def meets(self, channel: SideChannel, here: Here | None = None, timeout: float = WAIT_TIMEOUT) -> Future[Met]:
+    def meets(self, channel: SideChannel[Any], here: Here | None = None, timeout: float = WAIT_TIMEOUT) -> Future[Met]:
         """What the meeting brings this rank; it waits on a thread of its own."""
         return in_background(lambda: channel.meet(here or self.here(channel.me.rank), timeout))
 

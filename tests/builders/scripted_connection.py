@@ -95,7 +95,17 @@ class ScriptedSession:
         self.connection = ScriptedConnection()
         self.inbox = Inbox(job.training.overlap_steps)
         config = LearnerConfig(
-            job=job, unit="u", attempt=1, host=0, hosts=1, ranks=1, syncer="nowhere:1", tls=TlsFiles(Path("nowhere")), relative_speed=1.0
+            job=job,
+            unit="u",
+            attempt=1,
+            host=0,
+            hosts=1,
+            ranks=1,
+            syncer="nowhere:1",
+            tls=TlsFiles(Path("nowhere")),
+            leader_address="",
+            pod_ip="",
+            relative_speed=1.0,
         )
         self.member = SoloMember(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
         self.session = Session("u", self.member, StepTimer(1.0))

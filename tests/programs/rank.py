@@ -47,6 +47,8 @@ def main() -> None:
         ranks=ranks,
         framework="none",
         fingerprint=LAYOUT.fingerprint,
+        data_rank=rank,
+        data_ranks=ranks,
         owned=to_message(deal(LAYOUT.tensors, ranks)[rank]),
     )
     channel.meet(here, timeout=60.0)

@@ -18,12 +18,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+import jax
+
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
-from diloco.jax.processes import initialize
+from diloco.jax.processes import initialize, world_of
 from diloco.jax.schedules import ProgressRate, schedule
 from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
+from diloco.jax.unit_store import UnitStore
 from diloco.last_words import report_exceptions
 from diloco.learner.data_feed import Shard
 from diloco.learner.leave import refused_layout
@@ -35,6 +38,8 @@ __all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Sha
 
 report_exceptions()
 
+_HOW_TO_MEET = "call diloco.jax.initialize() before anything else of JAX, in every process"
+
 
 def join[Tree, State](
     params: Tree,
@@ -44,6 +49,7 @@ def join[Tree, State](
     embeddings: Callable[[str], bool] | None = None,
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
+    data_parallel: tuple[int, int] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Session[Tree, State]:
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
@@ -55,11 +61,19 @@ def join[Tree, State](
     is called when parameters were replaced, with the paths of those, in `join` and in `step`, and returns the optimizer's state to go
     on with: for a state that holds copies of parameters (an average, float32 masters).
 
+    A unit of several processes joins after `initialize`, in every process, with arrays that are sharded over all of them or the same in
+    each. `data_parallel` is (index, count): which part of the unit's batch this process feeds, of how many (default: its index, of all
+    processes); processes that hold the same part of the batch have the same index.
+
     Raises SystemExit with a `contract.Exit`: outside of a job, for parameters that cannot be exchanged, and when the syncer refuses them.
     """
     try:
-        store = TreeStore(params, canonical=canonical, embeddings=embeddings, trained=trained)
+        kind = TreeStore if jax.process_count() == 1 else UnitStore
+        store = kind(params, canonical=canonical, embeddings=embeddings, trained=trained)
     except LayoutError as error:
         raise refused_layout(error) from error
-    driver = Driver.join(store, framework="jax", environment=environment, updates=lambda: (store.updates,))
+    world = world_of(data_parallel)
+    driver = Driver.join(
+        store, framework="jax", environment=environment, updates=lambda: (store.updates,), world=world, how_to_meet=_HOW_TO_MEET
+    )
     return Session(driver, store, opt_state, on_adopt)

@@ -6,8 +6,12 @@ import os
 from collections.abc import Mapping
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from diloco.environment import integer, required
+from diloco.ranks.join import World
+from diloco.ranks.member import DataRank
 
 _HEARTBEAT_SECONDS = 30
 """Of JAX's own; a session notices the loss of a process within 5 s."""
@@ -30,3 +34,20 @@ def initialize(environment: Mapping[str, str] = os.environ, *, timeout: int = 30
         initialization_timeout=timeout,
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
     )
+
+
+def world_of(data_parallel: tuple[int, int] | None) -> World | None:
+    """The processes of `jax.distributed`; None: there is one. `data_parallel`: as of `join`. Raises ValueError if that cannot be."""
+    if jax.process_count() == 1:
+        return None
+    data = None if data_parallel is None else DataRank(*data_parallel)
+    return World(jax.process_index(), jax.process_count(), _gather, data)
+
+
+def _gather(data: bytes) -> list[bytes]:
+    own = np.frombuffer(data, np.uint8)
+    sizes = np.asarray(multihost_utils.process_allgather(np.array([own.size], np.int32))).reshape(-1)
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: own.size] = own
+    rows = np.asarray(multihost_utils.process_allgather(padded)).reshape(len(sizes), -1)
+    return [bytes(row[:size]) for row, size in zip(rows, sizes.tolist(), strict=True)]

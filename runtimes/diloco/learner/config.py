@@ -25,6 +25,10 @@ class LearnerConfig:
     """Processes of the unit on all its hosts, as torchrun or diloco-launch has started them."""
     syncer: str
     """`host:port`."""
+    leader_address: str
+    """`host:port` where the leader of a unit of several hosts listens for the other ranks; "": the unit has one host."""
+    pod_ip: str
+    """Of this pod; "": not known."""
     relative_speed: float
     """Of the simulated node, in (0, 1]; 1 on real hardware."""
 
@@ -51,6 +55,8 @@ def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
         hosts=hosts,
         ranks=max(hosts, integer(environment, "WORLD_SIZE", 1, 1)),
         syncer=required(environment, contract.ENV_SYNCER_ADDRESS),
+        leader_address=environment.get(contract.ENV_LEADER_ADDRESS, ""),
+        pod_ip=environment.get(contract.ENV_POD_IP, ""),
         relative_speed=_speed(environment),
     )
     restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")

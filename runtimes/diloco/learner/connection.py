@@ -19,11 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 import grpc
 import numpy as np
 
-from diloco.algorithm.codec import CodecError, Coding, payload_bytes, value_of
+from diloco.algorithm.codec import CodecError, Coding
 from diloco.algorithm.fragments import Fragment
 from diloco.contract import Exit, learner_identity
 from diloco.learner.ahead import StagedAhead
+from diloco.learner.broadcasts import Broadcasts, Whole
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
+from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
 from diloco.learner.push_coding import coded, push_chunks
 from diloco.learner.standing import Standing
@@ -70,10 +72,13 @@ class Connection:
         inbox: Inbox,
         keepalive: Keepalive,
         overlap_steps: int,
+        broadcasts: Broadcasts | None = None,
+        incarnations: Incarnations | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation, versions and
-        samples_leased: each stream fills them in. `overlap_steps`: tau. `jitter` draws numbers in [0, 1)."""
+        samples_leased: each stream fills them in. `overlap_steps`: tau. `broadcasts`: what this process receives of the fragments; default:
+        all. `incarnations`: is told of each. `jitter` draws numbers in [0, 1)."""
         self._address = address
         self._tls = tls
         self._host_name = host_name
@@ -86,10 +91,13 @@ class Connection:
         self._keepalive = keepalive
         self._overlap_steps = overlap_steps
         self._jitter = jitter
+        self._broadcasts = broadcasts or Whole(fragments)
+        self._incarnations = incarnations or Incarnations()
         self._bases: dict[int, tuple[int, Float32Array]] = {}
         self._ahead = StagedAhead()
         self._standing = Standing()
         self._incarnation = b""
+        self._epoch = 0
         self._leased = 0
         self._generation = 0
         self._initial_request = 0
@@ -156,12 +164,13 @@ class Connection:
                 staged.release()
 
     def seed(self, generation: int, values: Sequence[Float32Array]) -> None:
-        """Send the job's first parameters: per fragment, float32 [size]. They are version 0. The caller gives `values` away."""
+        """Send the job's first parameters: what this process has of each fragment, float32 [size]. They are version 0. The caller gives
+        `values` away."""
         for index, value in enumerate(values):
             value.flags.writeable = False
             with self._lock:
                 self._bases[index] = (0, value)
-                if self._outbox is not None and generation == self._generation:
+                if value.size and self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
                     self._outbox.seed(coded(header, value))
 
@@ -181,6 +190,19 @@ class Connection:
         with self._lock:
             if self._outbox is not None:
                 self._outbox.post(FromLearner(evaluation=evaluation))
+
+    def flush(self) -> None:
+        """Wait until the syncer has all pushes, at most CLOSE_TIMEOUT seconds."""
+        with self._lock:
+            outbox = self._outbox
+        if outbox is not None and not outbox.wait_until_delivered(CLOSE_TIMEOUT):
+            _log.warning("the syncer did not take this unit's last pushes within %.0f s", CLOSE_TIMEOUT)
+
+    def wait_for_end(self) -> None:
+        """Wait until the syncer ends the stream, at most CLOSE_TIMEOUT seconds; it is not opened again."""
+        self._closing.set()
+        self._over.wait(CLOSE_TIMEOUT)
+        self.close(None)
 
     def close(self, bye: Bye | None) -> None:
         """End the connection. With `bye`: after delivery of the outbox and Bye, which may take CLOSE_TIMEOUT seconds; without: at once."""
@@ -324,7 +346,12 @@ class Connection:
         names = [tuple(fragment.names) for fragment in welcome.fragments]
         if names != [tuple(tensor.name for tensor in fragment.tensors) for fragment in self._fragments]:
             raise FramingError("the syncer cuts the model into other fragments than this learner; are both of one version?")
+        if welcome.ranks != self._hello.ranks:
+            raise FramingError(
+                f"the syncer exchanges with one process per unit, and this unit has {self._hello.ranks}: it is of an older version"
+            )
         asked = 0
+        self._epoch = self._incarnations.number(welcome.incarnation)
         with self._lock:
             if not welcome.resumed:
                 self._generation += 1
@@ -340,7 +367,7 @@ class Connection:
         if welcome.acknowledges:
             outbox.acknowledges()
         outbox.clock(welcome.t)
-        self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked))
+        self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked, self._epoch))
 
     def _push(self, outbox: Outbox, header: Chunk, staged: Staged) -> None:
         # Coded when its turn comes, against the newest broadcast received by then.
@@ -365,22 +392,21 @@ class Connection:
     def _expected_bytes(self, chunk: Chunk) -> int:
         if chunk.kind != Chunk.BROADCAST or chunk.fragment >= len(self._fragments):
             raise FramingError(f"the syncer sent {Chunk.Kind.Name(chunk.kind)} of fragment {chunk.fragment}")
-        return payload_bytes(Coding(chunk.coding), self._fragments[chunk.fragment].size)
+        return self._broadcasts.payload_bytes(Coding(chunk.coding), chunk.fragment)
 
     def _adopt(self, transfer: Transfer) -> None:
         header = transfer.header
-        size = self._fragments[header.fragment].size
         coding = Coding(header.coding)
-        version, base = self._bases.get(header.fragment, (-1, np.empty(size, np.float32)))
+        version, base = self._bases.get(header.fragment, (-1, np.empty(self._broadcasts.size(header.fragment), np.float32)))
         if coding.delta and version != header.base:
             raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
-        value = value_of(coding, transfer.payload, base)
+        value = self._broadcasts.value(coding, transfer.payload, header.fragment, base)
         ready = self._store.prepare(self._names[header.fragment], value)
         value.flags.writeable = False
         with self._lock:
             self._bases[header.fragment] = (header.t, value)
             self._ahead.received(header.fragment)
-        self._inbox.put(Received(header.fragment, header.t, ready))
+        self._inbox.put(Received(header.fragment, header.t, ready, self._epoch))
 
 
 def _refused_for_good(refused: Refused) -> RefusedForGood:

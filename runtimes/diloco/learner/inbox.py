@@ -28,6 +28,8 @@ class Welcomed:
     """This learner shall send the job's first parameters."""
     asked: int
     """Samples that the connection has already asked for in this generation."""
+    epoch: int = 0
+    """Which of the syncer's states it is (`Incarnations`): one that starts again from an older snapshot counts outer steps again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Received:
     fragment: int
     t: int
     ready: Ready = field(repr=False)
+    epoch: int = 0
+    """As in `Welcomed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,11 @@ class Inbox:
     """A queue with one reader, the training thread. Events keep their order, but one that a later event makes useless is dropped. So a
     program that pauses finds at most one value and one pull of each fragment, and writes each parameter once."""
 
-    def __init__(self, overlap_steps: int) -> None:
-        """`overlap_steps`: tau. A pull of outer step t is useless once step t + tau + 1 is taken."""
+    def __init__(self, overlap_steps: int, changed: threading.Condition | None = None) -> None:
+        """`overlap_steps`: tau. A pull of outer step t is useless once step t + tau + 1 is taken. `changed`: notified of each event, for a
+        reader that waits for other things, too."""
         self._overlap_steps = overlap_steps
-        self._changed = threading.Condition()
+        self._changed = changed or threading.Condition()
         self._events: list[InboxEvent] = []
         self._generation = 0
         """Of the last `Welcomed`."""
@@ -111,6 +116,11 @@ class Inbox:
         with self._changed:
             events, self._events = self._events, []
         return events
+
+    def __len__(self) -> int:
+        """Events that wait."""
+        with self._changed:
+            return len(self._events)
 
     def wait(self, seconds: float) -> None:
         """Wait until there is an event, at most `seconds`."""

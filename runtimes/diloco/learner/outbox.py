@@ -102,13 +102,13 @@ class Outbox:
         """Send `message` once, in order with the other posted messages, before everything else."""
         with self._changed:
             self._control.append(message)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def progress(self, progress: Progress) -> None:
         """Send `progress`, unless a later one comes first."""
         with self._changed:
             self._progress = progress
-            self._changed.notify()
+            self._changed.notify_all()
 
     def tell_alive(self) -> None:
         """Things have changed: say so at once."""
@@ -120,7 +120,7 @@ class Outbox:
         """Send `chunks` after everything that is in the ordered lane. The iterator does its work, the coding, on the sending thread."""
         with self._changed:
             self._ordered.append(_Transfer(chunks))
-            self._changed.notify()
+            self._changed.notify_all()
 
     def push(self, header: Chunk, chunks: Iterator[DataChunk], ended: Callable[[], None]) -> None:
         """Send `chunks`, before older pushes that wait. Dropped if the exchange of `header` is over. `ended` is called once, when nothing
@@ -139,7 +139,7 @@ class Outbox:
             for transfer in waiting[: max(0, len(waiting) - max(1, self._overlap_steps))]:
                 transfer.over = True
             self._drop_what_is_over()
-            self._changed.notify()
+            self._changed.notify_all()
 
     def finish(self, last: FromLearner | None = None) -> None:
         """End the stream after everything that is queued, and `last`."""
@@ -147,7 +147,7 @@ class Outbox:
             if last is not None:
                 self._ordered.append(_Transfer(iter((last,))))
             self._finishing = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def abandon(self) -> None:
         """The stream is over: send nothing any more."""
@@ -158,7 +158,7 @@ class Outbox:
             self._ordered.clear()
             if not self._making_chunk:
                 self._end_sending()
-            self._changed.notify()
+            self._changed.notify_all()
 
     # --- what the syncer says -----------------------------------------------------------------------------------------
 
@@ -179,14 +179,14 @@ class Outbox:
             self._window.taken(total, self._now())
             while self._arriving and self._window.has_arrived(self._arriving[0][0]):
                 self._times.took(self._now() - self._arriving.popleft()[1])
-            self._changed.notify()
+            self._changed.notify_all()
 
     def took(self, count: int) -> None:
         """A chunk of the syncer with `count` bytes of data has come."""
         with self._changed:
             self._receipts.take(count)
             if self._acknowledges and self._receipts.due:
-                self._changed.notify()
+                self._changed.notify_all()
 
     def clock(self, t: int) -> None:
         """The syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
@@ -213,6 +213,11 @@ class Outbox:
         """Pushes that wait or are under way, and whose values are therefore kept."""
         with self._changed:
             return len(self._pushes())
+
+    def wait_until_delivered(self, seconds: float) -> bool:
+        """Wait until no push waits or is under way any more, at most so long. Whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._abandoned or not self._pushes(), seconds)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
@@ -305,6 +310,7 @@ class Outbox:
 
     def _end_sending(self) -> None:
         sending, self._sending = self._sending, None
+        self._changed.notify_all()
         if sending is not None:
             sending.ended()
 
@@ -345,6 +351,7 @@ class Outbox:
             if transfer.over:
                 transfer.ended()
         self._ordered = [transfer for transfer in self._ordered if not transfer.over]
+        self._changed.notify_all()
 
     def _pushes(self) -> list[_Transfer]:
         everything = [self._sending, *self._ordered] if self._sending else self._ordered

@@ -47,6 +47,7 @@ from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
+from diloco.ranks.join import World, join_ranks
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -72,12 +73,16 @@ class Session:
         environment: Mapping[str, str] = os.environ,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
         updates: Updates = lambda: None,
+        world: World | None = None,
+        how_to_meet: str = "start one process",
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
         """Read the contract from `environment`, connect to the syncer, and block until the syncer's current parameters are in
         `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch", "jax", "numpy").
-        `on_adopt` is called on the training thread with the names of the tensors that were overwritten just now, here as in `step`.
-        `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not known.
+        `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
+        so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
+        just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
+        known.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -86,10 +91,10 @@ class Session:
         log_to_stderr()
         try:
             config = read_learner_config(environment)
-            if config.ranks > 1:
+            if config.ranks != (ranks := 1 if world is None else world.ranks):
                 raise ContractError(
-                    f"unit {config.unit} runs as {config.ranks} processes on {plural(config.hosts, 'host')}, and this version exchanges "
-                    "the parameters of a single process only. Use a pool with hosts: 1, and one process on it."
+                    f"unit {config.unit} runs as {plural(config.ranks, 'process', 'processes')} on {plural(config.hosts, 'host')}, and "
+                    f"{framework} knows of {ranks}: {how_to_meet}"
                 )
         except ContractError as error:
             raise leave(Exit.BAD_CONTRACT, str(error)) from error
@@ -104,11 +109,19 @@ class Session:
             fragments = make_fragments(layout, config.job.training.fragments)
         except LayoutError as error:
             raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
-        overlap_steps = config.job.training.overlap_steps
-        inbox = Inbox(overlap_steps)
         hello = _hello(config, layout, framework)
-        link = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, inbox, keepalive, overlap_steps)
-        session = cls(config.unit, SoloMember(store, fragments, config, inbox, link, on_adopt), StepTimer(config.relative_speed), updates)
+        member: Member
+        if world is None:
+            overlap_steps = config.job.training.overlap_steps
+            inbox = Inbox(overlap_steps)
+            link = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, inbox, keepalive, overlap_steps)
+            member = SoloMember(store, fragments, config, inbox, link, on_adopt)
+        else:
+            try:
+                member = join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
+            except ContractError as error:
+                raise leave(Exit.BAD_CONTRACT, str(error)) from error
+        session = cls(config.unit, member, StepTimer(config.relative_speed), updates)
         session._wait_for_parameters()
         return session
 
@@ -164,9 +177,10 @@ class Session:
         `batches`: how many of the session's batches the update was made from; they are settled, the oldest first. They mean nothing for a
         program that takes no batches from the session.
 
-        Never waits for the network. Keeps the values of a fragment that the syncer asked for, overwrites one whose broadcast is
-        complete, and stretches the step by the node's simulated relative speed. Once the job is done it puts the final parameters back,
-        and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers cannot be true.
+        Never waits for the syncer; a rank of a unit that has overtaken its leader waits for that. Keeps the values of a fragment that the
+        syncer asked for, overwrites one whose broadcast is complete, and stretches the step by the node's simulated relative speed. Once
+        the job is done it puts the final parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good,
+        and LoopError when the numbers cannot be true.
         """
         self._check.called(threading.current_thread().name)
         if self.done:
@@ -177,6 +191,7 @@ class Session:
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._member.boundary()
         self._ask_for_work()
+        self._wait_for_the_leader()
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
@@ -290,6 +305,15 @@ class Session:
         leave_job()
         if self._former_handler is not None:
             signal.signal(signal.SIGTERM, self._former_handler)
+
+    def _wait_for_the_leader(self) -> None:
+        """A rank that has overtaken its leader waits until the leader has decided what comes before the next step."""
+        began = time.monotonic()
+        while not (self._member.may_step or self.done or self.draining):
+            self._member.wait(_POLL)
+            self._member.boundary()
+        if (waited := time.monotonic() - began) > 0:
+            self._timer.idle(waited)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from diloco.contract import Exit, learner_identity
 from diloco.learner.leave import leave
 from diloco.protocol.tls import TlsFiles
 from diloco.ranks.liveness import HEARTBEAT, Cause
-from diloco.ranks.ranks_pb2 import End, Here, Met
+from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Met, ToLeader
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:_MOST_REASON] if text else type(error).__name__
 
 
-class SideChannel(ABC):
+class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
     """One rank's end. Methods without an underscore are called by the program's threads, those with one run on the channel's own."""
 
     def __init__(self, me: Membership, tls: TlsFiles, end: Callable[[int, str], None] = end_process) -> None:
@@ -80,6 +81,9 @@ class SideChannel(ABC):
         self.me = me
         self._tls = tls
         self._end_process = end
+        self.changed = threading.Condition()
+        """Notified when the other end said something for the program's thread."""
+        self._mail: deque[tuple[int, Heard]] = deque()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="diloco-ranks", daemon=True)
         self._over = False
@@ -103,6 +107,18 @@ class SideChannel(ABC):
         sys.excepthook = self._excepthook
         atexit.register(self._at_exit)
         return self._met.result()
+
+    def heard(self) -> list[tuple[int, Heard]]:
+        """What came since the last call for the program's thread, in order: (rank that said it, message). Never waits."""
+        with self.changed:
+            mail, self._mail = list(self._mail), deque()
+        return mail
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether `heard` has something."""
+        with self.changed:
+            return bool(self._mail)
 
     def failed(self, error: BaseException | str) -> None:
         """The program ends for this reason: tell the others, and wait until they know. Does not return if the reason is the loss of
@@ -150,6 +166,12 @@ class SideChannel(ABC):
         elif not (self._failed and cause.rank == self.me.rank):
             self._end_process(end.status, end.message)
         self._judged.set()
+
+    def _put(self, rank: int, message: Heard) -> None:
+        """For the program's thread."""
+        with self.changed:
+            self._mail.append((rank, message))
+            self.changed.notify_all()
 
     def _post(self, call: Callable[[], None]) -> bool:
         """Run `call` on the channel's thread. False: it has ended."""

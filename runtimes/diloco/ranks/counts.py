@@ -1,10 +1,11 @@
-"""The counters that a unit says of a push: tokens are known only when every rank has said how many it trained. Pure.
+"""The counters that a unit says of its work: they are known only when every rank has said how many tokens it trained. Pure.
 
 See docs/decisions/0160-ranks.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -23,74 +24,127 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """Where the unit is: after the last local step that all ranks have counted. See Progress in diloco.proto."""
+
+    step: int
+    fragment_steps: tuple[int, ...]
+    fragment_tokens: tuple[int, ...]
+    samples_done: int
+    tokens_done: int
+    loss: float
+    """Of that step, the mean over the tokens of the ranks that said one; NaN: none did."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Open:
     step: int
     since: int
     began: int
     fragment: int
     t: int
-    samples_done: int
-    steps_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    tokens: int = 0
+    """Of all ranks up to a local step."""
+    samples: int = 0
+    """Of the unit, those dealt in the newest generation."""
 
 
 class Counts:
-    """Tokens of all ranks, by local step."""
+    """Tokens of all ranks and samples of the unit, by local step."""
 
     def __init__(self, ranks: int, fragments: int) -> None:
         """`ranks`: those that train samples of their own."""
-        self._ahead: list[deque[int]] = [deque() for _ in range(ranks)]
+        self._ahead: list[deque[tuple[int, float]]] = [deque() for _ in range(ranks)]
+        self._trained: deque[int] = deque()
         self._adopted = [0] * fragments
         self._began = 0
         self._open: deque[_Open] = deque()
-        self._marks: dict[int, int] = {0: 0}
-        """Tokens of all ranks up to a local step, for those that a counter may begin at or end with."""
+        self._marks: dict[int, _Mark] = {0: _Mark()}
+        """For the local steps that a counter may begin at or end with."""
+        self._loss = math.nan
         self.step = 0
         """Local steps that all ranks have counted."""
-        self.tokens = 0
-        """Of these."""
 
-    def stepped(self, rank: int, tokens: int) -> None:
-        """The rank has done its next local step with so many tokens."""
-        self._ahead[rank].append(tokens)
-        while all(self._ahead):
-            self.step += 1
-            self.tokens += sum(ahead.popleft() for ahead in self._ahead)
-            if self.step - 1 not in self._wanted():
-                del self._marks[self.step - 1]
-            self._marks[self.step] = self.tokens
+    def stepped(self, rank: int, tokens: int, loss: float = math.nan) -> None:
+        """The rank has done its next local step with so many tokens. `loss`: the mean over them, NaN if it is not known."""
+        self._ahead[rank].append((tokens, loss))
+        self._count()
+
+    def trained(self, samples: int) -> None:
+        """The unit trains so many samples in its next local step."""
+        self._trained.append(samples)
+        self._count()
 
     def adopted(self, fragment: int, step: int) -> None:
-        """The fragment is adopted after this local step, which nobody has counted yet; or now, before the first."""
+        """The fragment is adopted after this local step, which not all have counted yet; or now, before the first."""
         self._adopted[fragment] = step
 
     def began(self, step: int) -> None:
-        """After this local step a generation begins: samples, tokens and steps count anew."""
+        """A generation begins: samples count anew from now on, tokens and steps after this local step."""
         self._began = step
+        self._trained = deque(0 for _ in self._trained)
+        self._marks[self.step] = _Mark(self._marks[self.step].tokens)
 
-    def read(self, fragment: int, t: int, step: int, samples_done: int, steps_done: int) -> None:
+    def read(self, fragment: int, t: int, step: int) -> None:
         """The fragment is read after this local step."""
-        self._open.append(_Open(step, self._adopted[fragment], self._began, fragment, t, samples_done, steps_done))
+        self._open.append(_Open(step, self._adopted[fragment], self._began, fragment, t))
 
     def ready(self) -> list[Counted]:
-        """The pushes whose tokens are known by now, each given once, in the order of their reads."""
+        """The pushes whose tokens are known by now, each given once, in the order of their reads. Those of an older generation are left
+        out: the syncer does not wait for them."""
         found: list[Counted] = []
         while self._open and self._open[0].step <= self.step:
             x = self._open.popleft()
+            if x.began != self._began:
+                continue
             total = self._marks[x.step]
             found.append(
                 Counted(
                     x.fragment,
                     x.t,
                     x.step - x.since,
-                    total - self._marks[x.since],
-                    x.samples_done,
-                    total - self._marks[x.began],
-                    x.steps_done,
+                    total.tokens - self._marks[x.since].tokens,
+                    total.samples,
+                    total.tokens - self._marks[x.began].tokens,
+                    x.step - x.began,
                 )
             )
         wanted = self._wanted()
-        self._marks = {step: tokens for step, tokens in self._marks.items() if step in wanted or step == self.step}
+        self._marks = {step: mark for step, mark in self._marks.items() if step in wanted or step == self.step}
         return found
+
+    def reached(self) -> Reached:
+        """Where the unit is. A fragment that is adopted after a later step has been trained for none."""
+        now = self._marks[self.step]
+        since = [min(step, self.step) for step in self._adopted]
+        return Reached(
+            self.step,
+            tuple(self.step - step for step in since),
+            tuple(now.tokens - self._marks[step].tokens for step in since),
+            now.samples,
+            now.tokens - self._marks[min(self._began, self.step)].tokens,
+            self._loss,
+        )
+
+    def _count(self) -> None:
+        while self._trained and all(self._ahead):
+            before = self._marks[self.step]
+            ranks = [ahead.popleft() for ahead in self._ahead]
+            tokens = sum(of_rank for of_rank, _ in ranks)
+            self._loss = _mean([one for one in ranks if not math.isnan(one[1])])
+            if self.step not in self._wanted():
+                del self._marks[self.step]
+            self.step += 1
+            self._marks[self.step] = _Mark(before.tokens + tokens, before.samples + self._trained.popleft())
 
     def _wanted(self) -> set[int]:
         return {self._began, *self._adopted, *(at for x in self._open for at in (x.step, x.since, x.began))}
+
+
+def _mean(losses: list[tuple[int, float]]) -> float:
+    total = sum(tokens for tokens, _ in losses)
+    return sum(tokens * loss for tokens, loss in losses) / total if total else math.nan

@@ -24,13 +24,18 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
 """Between two attempts to connect, seconds."""
 
 
-class Follower(SideChannel):
+class Follower(SideChannel[FromLeader]):
     """Connects to the leader at `host`:`port`, and tries again until it is there."""
 
     def __init__(self, me: Membership, tls: TlsFiles, host: str, port: int, end: Callable[[int, str], None] = end_process) -> None:
         super().__init__(me, tls, end)
         self._address = host, port
         self._stream: Stream | None = None
+
+    def say(self, message: ToLeader) -> None:
+        """Say it to the leader. Never waits; what is said by one thread keeps its order."""
+        raw = message.SerializeToString()
+        self._post(lambda: self._stream.write(raw) if self._stream is not None else None)
 
     def _begin(self, here: Here, deadline: float) -> None:
         self._here = here
@@ -109,6 +114,8 @@ class Follower(SideChannel):
                 self._over = True
                 self._judged.set()
                 return False
+            case "order" | "deal" | "cut" | "drop" | "counted":
+                self._put(0, message)
         return True
 
     async def _watch(self, stream: Stream) -> None:

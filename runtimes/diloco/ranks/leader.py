@@ -33,7 +33,7 @@ _STRANGER_TIMEOUT = 10.0
 """How long a connection may take to say it, seconds."""
 
 
-class Leader(SideChannel):
+class Leader(SideChannel[ToLeader]):
     """Listens from its creation on."""
 
     def __init__(
@@ -58,6 +58,21 @@ class Leader(SideChannel):
         self._streams: dict[int, Stream] = {}
         self._heres: dict[int, Here] = {}
         self._verdict = Verdict()
+        self._left: set[int] = set()
+
+    def say(self, message: FromLeader, rank: int | None = None) -> None:
+        """Say it to one rank, or to all others. Never waits; what is said by one thread keeps its order."""
+        self._post(lambda: self._say(message, rank))
+
+    @property
+    def data_ranks(self) -> list[int]:
+        """After the meeting: which part of the unit's batch each rank trains."""
+        return [self._heres[rank].data_rank for rank in range(self.me.ranks)]
+
+    def wait_until_left(self, seconds: float) -> bool:
+        """Wait until all other ranks have left, at most so long. Whether they have."""
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self._left) == self.me.ranks - 1, seconds)
 
     def _begin(self, here: Here, deadline: float) -> None:
         self._heres[0] = here
@@ -146,7 +161,12 @@ class Leader(SideChannel):
                     case "failed":
                         self._verdict.raised(rank, f"ended: {message.failed.reason}")
                     case "left":
+                        with self.changed:
+                            self._left.add(rank)
+                            self.changed.notify_all()
                         return
+                    case "told" | "stepped" | "draining":
+                        self._put(rank, message)
         except (StreamError, DecodeError) as error:
             self._verdict.lost(rank, f"is lost: {error}")
             self._look()
@@ -185,10 +205,11 @@ class Leader(SideChannel):
             for stream in self._streams.values():
                 group.create_task(_close(stream))
 
-    def _say(self, message: FromLeader) -> None:
+    def _say(self, message: FromLeader, rank: int | None = None) -> None:
         raw = message.SerializeToString()
-        for stream in self._streams.values():
-            stream.write(raw)
+        for each, stream in self._streams.items():
+            if rank in (None, each):
+                stream.write(raw)
 
     def _tell_failure(self, text: str) -> None:
         self._verdict.raised(0, f"ended: {text}")

@@ -29,6 +29,11 @@ def disagreement(leader: Here, other: Here) -> str:
         return f"{who} trains with {other.framework}, the leader with {leader.framework}"
     if other.fingerprint != leader.fingerprint:
         return f"{who} has another model than the leader: names and shapes of the parameters must be the same on all ranks"
+    if other.data_ranks != leader.data_ranks or other.data_rank >= leader.data_ranks:
+        return (
+            f"{who} trains part {other.data_rank} of {other.data_ranks} of the unit's batch, and the leader cuts it into "
+            f"{leader.data_ranks}: give join the same data_parallel count on all ranks"
+        )
     return ""
 
 
@@ -42,6 +47,11 @@ def absent(ranks: int, present: Collection[int]) -> str:
     if len(missing) > 10:
         return f"ranks {', '.join(map(str, missing[:10]))} and {len(missing) - 10} more"
     return f"ranks {', '.join(map(str, missing[:-1]))} and {missing[-1]}"
+
+
+def counting(data_ranks: Sequence[int]) -> list[int]:
+    """The ranks whose tokens count, given which part of the unit's batch each trains: the first of those that train the same."""
+    return [rank for rank, part in enumerate(data_ranks) if data_ranks.index(part) == rank]
 
 
 def to_message(owned: Iterable[pieces.Piece]) -> Pieces:

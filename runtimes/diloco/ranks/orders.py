@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diloco.contract import Exit
-from diloco.ranks.samples import Ranges
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,15 +31,19 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class ReadOut:
-    """Keep what the model has of a fragment, for the exchange of outer step `t`. It is sent once its counters are known."""
+    """Keep what the model has of a fragment, for the exchange of outer step `t`. It is sent once its counters are known, to the syncer's
+    state `epoch` alone."""
 
     fragment: int
     t: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Send the job's first parameters."""
+    """Send the job's first parameters, to the syncer's state `epoch` alone."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,9 @@ class Begin:
 @dataclass(frozen=True, slots=True)
 class Finish:
     """The job is over: take the final parameters. Last."""
+
+    t: int
+    """Its last outer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +74,15 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The next local step may be done, on these samples of the unit. The boundary before it is over."""
+    """The next local step may be done. The boundary before it is over."""
 
-    samples: Ranges = ()
+    t: int
+    """Last known outer step. The same on all ranks, so that what depends on it, such as a learning rate, is."""
+    steps: int
+    """Outer steps of the job."""
 
 
+type Last = Finish | Drain | Quit
 type Action = Adopt | ReadOut | Seed | Begin | Finish | Drain | Quit | Release
 LAST = (Finish, Drain, Quit)
 """Nothing is ordered after one of these."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64iloco/ranks/ranks.proto\x12\x0f\x64iloco.ranks.v1\"\x8e\x01\n\x08ToLeader\x12%\n\x04here\x18\x01 \x01(\x0b\x32\x15.diloco.ranks.v1.HereH\x00\x12)\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x17.diloco.ranks.v1.FailedH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x42\t\n\x07message\"\x88\x01\n\nFromLeader\x12#\n\x03met\x18\x01 \x01(\x0b\x32\x14.diloco.ranks.v1.MetH\x00\x12#\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x14.diloco.ranks.v1.EndH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x42\t\n\x07message\"4\n\x05Piece\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x03(\x03\x12\x0c\n\x04size\x18\x03 \x03(\x03\"0\n\x06Pieces\x12&\n\x06pieces\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Piece\"\xa3\x01\n\x04Here\x12\x0f\n\x07job_uid\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05ranks\x18\x05 \x01(\r\x12\x11\n\tframework\x18\x06 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t\x12&\n\x05owned\x18\x08 \x01(\x0b\x32\x17.diloco.ranks.v1.Pieces\">\n\x03Met\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12&\n\x05owned\x18\x02 \x03(\x0b\x32\x17.diloco.ranks.v1.Pieces\"\x18\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x06\n\x04Left\"4\n\x03\x45nd\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06status\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64iloco/ranks/ranks.proto\x12\x0f\x64iloco.ranks.v1\"\x91\x02\n\x08ToLeader\x12%\n\x04here\x18\x01 \x01(\x0b\x32\x15.diloco.ranks.v1.HereH\x00\x12)\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x17.diloco.ranks.v1.FailedH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x12%\n\x04told\x18\x04 \x01(\x0b\x32\x15.diloco.ranks.v1.ToldH\x00\x12+\n\x07stepped\x18\x05 \x01(\x0b\x32\x18.diloco.ranks.v1.SteppedH\x00\x12-\n\x08\x64raining\x18\x06 \x01(\x0b\x32\x19.diloco.ranks.v1.DrainingH\x00\x42\t\n\x07message\"\xd3\x02\n\nFromLeader\x12#\n\x03met\x18\x01 \x01(\x0b\x32\x14.diloco.ranks.v1.MetH\x00\x12#\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x14.diloco.ranks.v1.EndH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x12\'\n\x05order\x18\x04 \x01(\x0b\x32\x16.diloco.ranks.v1.OrderH\x00\x12%\n\x04\x64\x65\x61l\x18\x05 \x01(\x0b\x32\x15.diloco.ranks.v1.DealH\x00\x12%\n\x03\x63ut\x18\x06 \x01(\x0b\x32\x16.diloco.ranks.v1.OrderH\x00\x12%\n\x04\x64rop\x18\x07 \x01(\x0b\x32\x15.diloco.ranks.v1.DropH\x00\x12+\n\x07\x63ounted\x18\x08 \x01(\x0b\x32\x18.diloco.ranks.v1.CountedH\x00\x42\t\n\x07message\"4\n\x05Piece\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x03(\x03\x12\x0c\n\x04size\x18\x03 \x03(\x03\"0\n\x06Pieces\x12&\n\x06pieces\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Piece\"\xca\x01\n\x04Here\x12\x0f\n\x07job_uid\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05ranks\x18\x05 \x01(\r\x12\x11\n\tframework\x18\x06 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t\x12&\n\x05owned\x18\x08 \x01(\x0b\x32\x17.diloco.ranks.v1.Pieces\x12\x11\n\tdata_rank\x18\t \x01(\r\x12\x12\n\ndata_ranks\x18\n \x01(\r\">\n\x03Met\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12&\n\x05owned\x18\x02 \x03(\x0b\x32\x17.diloco.ranks.v1.Pieces\"\x18\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x06\n\x04Left\")\n\x07Version\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\t\n\x01t\x18\x02 \x01(\x03\"C\n\x04Told\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\"\'\n\x07Stepped\x12\x0e\n\x06tokens\x18\x01 \x01(\x04\x12\x0c\n\x04loss\x18\x02 \x01(\x01\"\n\n\x08\x44raining\"\xee\x02\n\x05Order\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\'\n\x05\x61\x64opt\x18\x02 \x01(\x0b\x32\x16.diloco.ranks.v1.AdoptH\x00\x12,\n\x08read_out\x18\x03 \x01(\x0b\x32\x18.diloco.ranks.v1.ReadOutH\x00\x12%\n\x04seed\x18\x04 \x01(\x0b\x32\x15.diloco.ranks.v1.SeedH\x00\x12\'\n\x05\x62\x65gin\x18\x05 \x01(\x0b\x32\x16.diloco.ranks.v1.BeginH\x00\x12)\n\x06\x66inish\x18\x06 \x01(\x0b\x32\x17.diloco.ranks.v1.FinishH\x00\x12\'\n\x05\x64rain\x18\x07 \x01(\x0b\x32\x16.diloco.ranks.v1.DrainH\x00\x12%\n\x04quit\x18\x08 \x01(\x0b\x32\x15.diloco.ranks.v1.QuitH\x00\x12+\n\x07release\x18\t \x01(\x0b\x32\x18.diloco.ranks.v1.ReleaseH\x00\x42\x08\n\x06\x61\x63tion\"D\n\x05\x41\x64opt\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\";\n\x07ReadOut\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12\t\n\x01t\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x0c\"\x1b\n\x04Seed\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\"\x07\n\x05\x42\x65gin\"\x13\n\x06\x46inish\x12\t\n\x01t\x18\x01 \x01(\x03\"\x07\n\x05\x44rain\"\'\n\x04Quit\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"#\n\x07Release\x12\t\n\x01t\x18\x01 \x01(\x03\x12\r\n\x05steps\x18\x02 \x01(\x03\".\n\x04\x44\x65\x61l\x12&\n\x06ranges\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Range\"#\n\x05Range\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"C\n\x04\x44rop\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\"\x84\x01\n\x07\x43ounted\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12\t\n\x01t\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x12\x14\n\x0csamples_done\x18\x05 \x01(\x04\x12\x13\n\x0btokens_done\x18\x06 \x01(\x04\x12\x12\n\nsteps_done\x18\x07 \x01(\x04\"4\n\x03\x45nd\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06status\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,21 +32,55 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'diloco.ranks.ranks_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOLEADER']._serialized_start=46
-  _globals['_TOLEADER']._serialized_end=188
-  _globals['_FROMLEADER']._serialized_start=191
-  _globals['_FROMLEADER']._serialized_end=327
-  _globals['_PIECE']._serialized_start=329
-  _globals['_PIECE']._serialized_end=381
-  _globals['_PIECES']._serialized_start=383
-  _globals['_PIECES']._serialized_end=431
-  _globals['_HERE']._serialized_start=434
-  _globals['_HERE']._serialized_end=597
-  _globals['_MET']._serialized_start=599
-  _globals['_MET']._serialized_end=661
-  _globals['_FAILED']._serialized_start=663
-  _globals['_FAILED']._serialized_end=687
-  _globals['_LEFT']._serialized_start=689
-  _globals['_LEFT']._serialized_end=695
-  _globals['_END']._serialized_start=697
-  _globals['_END']._serialized_end=749
+  _globals['_TOLEADER']._serialized_end=319
+  _globals['_FROMLEADER']._serialized_start=322
+  _globals['_FROMLEADER']._serialized_end=661
+  _globals['_PIECE']._serialized_start=663
+  _globals['_PIECE']._serialized_end=715
+  _globals['_PIECES']._serialized_start=717
+  _globals['_PIECES']._serialized_end=765
+  _globals['_HERE']._serialized_start=768
+  _globals['_HERE']._serialized_end=970
+  _globals['_MET']._serialized_start=972
+  _globals['_MET']._serialized_end=1034
+  _globals['_FAILED']._serialized_start=1036
+  _globals['_FAILED']._serialized_end=1060
+  _globals['_LEFT']._serialized_start=1062
+  _globals['_LEFT']._serialized_end=1068
+  _globals['_VERSION']._serialized_start=1070
+  _globals['_VERSION']._serialized_end=1111
+  _globals['_TOLD']._serialized_start=1113
+  _globals['_TOLD']._serialized_end=1180
+  _globals['_STEPPED']._serialized_start=1182
+  _globals['_STEPPED']._serialized_end=1221
+  _globals['_DRAINING']._serialized_start=1223
+  _globals['_DRAINING']._serialized_end=1233
+  _globals['_ORDER']._serialized_start=1236
+  _globals['_ORDER']._serialized_end=1602
+  _globals['_ADOPT']._serialized_start=1604
+  _globals['_ADOPT']._serialized_end=1672
+  _globals['_READOUT']._serialized_start=1674
+  _globals['_READOUT']._serialized_end=1733
+  _globals['_SEED']._serialized_start=1735
+  _globals['_SEED']._serialized_end=1762
+  _globals['_BEGIN']._serialized_start=1764
+  _globals['_BEGIN']._serialized_end=1771
+  _globals['_FINISH']._serialized_start=1773
+  _globals['_FINISH']._serialized_end=1792
+  _globals['_DRAIN']._serialized_start=1794
+  _globals['_DRAIN']._serialized_end=1801
+  _globals['_QUIT']._serialized_start=1803
+  _globals['_QUIT']._serialized_end=1842
+  _globals['_RELEASE']._serialized_start=1844
+  _globals['_RELEASE']._serialized_end=1879
+  _globals['_DEAL']._serialized_start=1881
+  _globals['_DEAL']._serialized_end=1927
+  _globals['_RANGE']._serialized_start=1929
+  _globals['_RANGE']._serialized_end=1964
+  _globals['_DROP']._serialized_start=1966
+  _globals['_DROP']._serialized_end=2033
+  _globals['_COUNTED']._serialized_start=2036
+  _globals['_COUNTED']._serialized_end=2168
+  _globals['_END']._serialized_start=2170
+  _globals['_END']._serialized_end=2222
 # @@protoc_insertion_point(module_scope)

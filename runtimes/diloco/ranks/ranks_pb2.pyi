@@ -7,24 +7,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToLeader(_message.Message):
-    __slots__ = ("here", "failed", "left")
+    __slots__ = ("here", "failed", "left", "told", "stepped", "draining")
     HERE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    STEPPED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     here: Here
     failed: Failed
     left: Left
-    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ...) -> None: ...
+    told: Told
+    stepped: Stepped
+    draining: Draining
+    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
 
 class FromLeader(_message.Message):
-    __slots__ = ("met", "end", "left")
+    __slots__ = ("met", "end", "left", "order", "deal", "cut", "drop", "counted")
     MET_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    DEAL_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
     met: Met
     end: End
     left: Left
-    def __init__(self, met: _Optional[_Union[Met, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ...) -> None: ...
+    order: Order
+    deal: Deal
+    cut: Order
+    drop: Drop
+    counted: Counted
+    def __init__(self, met: _Optional[_Union[Met, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., cut: _Optional[_Union[Order, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., counted: _Optional[_Union[Counted, _Mapping]] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("tensor", "start", "size")
@@ -43,7 +59,7 @@ class Pieces(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
 
 class Here(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned")
+    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +68,8 @@ class Here(_message.Message):
     FRAMEWORK_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     OWNED_FIELD_NUMBER: _ClassVar[int]
+    DATA_RANK_FIELD_NUMBER: _ClassVar[int]
+    DATA_RANKS_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -60,7 +78,9 @@ class Here(_message.Message):
     framework: str
     fingerprint: str
     owned: Pieces
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ...) -> None: ...
+    data_rank: int
+    data_ranks: int
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ...) -> None: ...
 
 class Met(_message.Message):
     __slots__ = ("session", "owned")
@@ -79,6 +99,150 @@ class Failed(_message.Message):
 class Left(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Version(_message.Message):
+    __slots__ = ("incarnation", "t")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    incarnation: bytes
+    t: int
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ...) -> None: ...
+
+class Told(_message.Message):
+    __slots__ = ("fragment", "version")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    version: Version
+    def __init__(self, fragment: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class Stepped(_message.Message):
+    __slots__ = ("tokens", "loss")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    loss: float
+    def __init__(self, tokens: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+
+class Draining(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("step", "adopt", "read_out", "seed", "begin", "finish", "drain", "quit", "release")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ADOPT_FIELD_NUMBER: _ClassVar[int]
+    READ_OUT_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    QUIT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    adopt: Adopt
+    read_out: ReadOut
+    seed: Seed
+    begin: Begin
+    finish: Finish
+    drain: Drain
+    quit: Quit
+    release: Release
+    def __init__(self, step: _Optional[int] = ..., adopt: _Optional[_Union[Adopt, _Mapping]] = ..., read_out: _Optional[_Union[ReadOut, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., quit: _Optional[_Union[Quit, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
+
+class Adopt(_message.Message):
+    __slots__ = ("fragment", "version")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    version: Version
+    def __init__(self, fragment: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class ReadOut(_message.Message):
+    __slots__ = ("fragment", "t", "incarnation")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    t: int
+    incarnation: bytes
+    def __init__(self, fragment: _Optional[int] = ..., t: _Optional[int] = ..., incarnation: _Optional[bytes] = ...) -> None: ...
+
+class Seed(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: bytes
+    def __init__(self, incarnation: _Optional[bytes] = ...) -> None: ...
+
+class Begin(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("t",)
+    T_FIELD_NUMBER: _ClassVar[int]
+    t: int
+    def __init__(self, t: _Optional[int] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Quit(_message.Message):
+    __slots__ = ("status", "message")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    status: int
+    message: str
+    def __init__(self, status: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("t", "steps")
+    T_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    t: int
+    steps: int
+    def __init__(self, t: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class Deal(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class Range(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Drop(_message.Message):
+    __slots__ = ("fragment", "version")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    version: Version
+    def __init__(self, fragment: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class Counted(_message.Message):
+    __slots__ = ("fragment", "t", "steps", "tokens", "samples_done", "tokens_done", "steps_done")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    fragment: int
+    t: int
+    steps: int
+    tokens: int
+    samples_done: int
+    tokens_done: int
+    steps_done: int
+    def __init__(self, fragment: _Optional[int] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class End(_message.Message):
     __slots__ = ("rank", "status", "message")

@@ -17,8 +17,7 @@ from diloco.learner.store import Ready
 from diloco.learner.unit_plan import UnitPlan, UnitState, Work
 from diloco.ranks.arrivals import Arrivals, Dropped
 from diloco.ranks.counts import Counted, Counts
-from diloco.ranks.orders import LAST, Action, Adopt, Begin, Drain, Finish, Order, Quit, ReadOut, Release, Seed, Version
-from diloco.ranks.samples import Ranges
+from diloco.ranks.orders import Action, Adopt, Begin, Drain, Finish, Last, Order, Quit, ReadOut, Release, Seed, Version
 
 type Plan = Callable[[UnitState, Sequence[InboxEvent]], tuple[UnitPlan, UnitState]]
 """`unit_plan.plan_boundary` of this model."""
@@ -42,7 +41,9 @@ class Said:
     dropped: tuple[Dropped, ...]
     counted: tuple[Counted, ...]
     work: Work
-    """For the leader's own leases; they are taken before steps are released."""
+    """For the leader's own leases."""
+    repeat_progress: bool
+    """Say again how far the unit is: it rests, and the syncer is to know that it is there."""
 
 
 class Schedule:
@@ -65,8 +66,9 @@ class Schedule:
         self._finished: Finished | None = None
         self._drain = False
         self._begun = False
-        self.closed = False
-        """Nothing more is ordered."""
+        self._epoch = 0
+        self.last: Last | None = None
+        """The last order, once it is given: no step is released any more, and no samples are dealt."""
 
     @property
     def state(self) -> UnitState:
@@ -82,10 +84,14 @@ class Schedule:
         """A rank, the leader included, has received its part of this version."""
         self._arrivals.told(rank, fragment, version)
 
-    def stepped(self, rank: int, tokens: int) -> None:
-        """A rank, the leader included, has done its next local step."""
+    def stepped(self, rank: int, tokens: int, loss: float = math.nan) -> None:
+        """A rank, the leader included, has done its next local step. `loss`: the mean over its tokens, NaN if it is not known."""
         if rank in self._counting:
-            self._counts.stepped(self._counting[rank], tokens)
+            self._counts.stepped(self._counting[rank], tokens, loss)
+
+    def trained(self, samples: Sequence[tuple[int, int]]) -> None:
+        """The unit trains so many samples in the leader's next local step: of each batch (generation in which it was dealt, samples)."""
+        self._counts.trained(sum(count for generation, count in samples if generation == self._state.generation))
 
     def drain(self) -> None:
         """A rank was told to drain: all drain after the last step that is released."""
@@ -100,20 +106,16 @@ class Schedule:
         heard += self._without_those_that_wait(events, waiting)
         if self._finished is not None and not waiting:
             heard.append(self._finished)
-        actions, work = ([], Work()) if self.closed else self._decide(heard)
-        step = self._state.step
-        return Said(tuple(Order(step, action) for action in actions), tuple(dropped), tuple(self._counts.ready()), work)
+        actions, plan = ([], UnitPlan(self._state.step)) if self.last is not None else self._decide(heard)
+        orders = tuple(Order(self._state.step, action) for action in actions)
+        return Said(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
 
-    def release(self, step: int, ahead: int, take: Callable[[], Ranges | None]) -> list[Order]:
-        """Release steps while the leader is at the boundary after local step `step`: its next one and `ahead` more. `take`: the samples of
-        one batch of the unit, an empty tuple if the program feeds itself; None: there are none now."""
+    def release(self, step: int, ahead: int) -> list[Order]:
+        """Release steps while the leader has done `step` local steps: its next one and `ahead` more."""
         orders: list[Order] = []
-        while self._begun and not self.closed and self._state.step < step + 1 + ahead:
-            samples = take()
-            if samples is None:
-                break
-            orders.append(Order(self._state.step, Release(samples)))
-            self._state = self._state.take_batch(sum(end - start for start, end in samples)).count(0)
+        while self._begun and self.last is None and self._state.step < step + 1 + ahead:
+            orders.append(Order(self._state.step, Release(self._state.t, self._state.steps)))
+            self._state = self._state.count(0, 0)
         return orders
 
     def _without_those_that_wait(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> list[InboxEvent]:
@@ -136,32 +138,34 @@ class Schedule:
         free = self._pulls.keys() - set(waiting) - self._ripe.keys()
         return heard + [self._pulls.pop(fragment) for fragment in sorted(free)]
 
-    def _decide(self, heard: Sequence[InboxEvent]) -> tuple[list[Action], Work]:
+    def _decide(self, heard: Sequence[InboxEvent]) -> tuple[list[Action], UnitPlan]:
         before = self._state
         plan, state = self._plan(before, heard)
+        self._epoch = max([self._epoch, *(event.epoch for event in heard if isinstance(event, Welcomed))])
         if state.generation != before.generation:
             self._counts.began(plan.step)
             for fragment in range(len(state.fragment_steps)):
                 self._counts.adopted(fragment, plan.step)
         actions: list[Action] = []
         for read in plan.reads:
-            self._counts.read(read.fragment, read.t, plan.step, state.samples_done, state.steps_done)
-            actions.append(ReadOut(read.fragment, read.t))
+            self._counts.read(read.fragment, read.t, plan.step)
+            actions.append(ReadOut(read.fragment, read.t, self._epoch))
         for adoption in plan.adoptions:
             self._counts.adopted(adoption.fragment, plan.step)
             version = self.ordered[adoption.fragment] = self._ripe.pop(adoption.fragment)
             actions.append(Adopt(adoption.fragment, version))
         if plan.seed:
-            actions.append(Seed())
+            actions.append(Seed(self._epoch))
         if not self._begun and not state.missing:
             self._begun = True
             actions.append(Begin())
         if plan.refused is not None:
-            actions.append(Quit(plan.refused.status, plan.refused.message))
+            self.last = Quit(plan.refused.status, plan.refused.message)
         elif plan.finish:
-            actions.append(Finish())
+            self.last = Finish(state.t)
         elif self._drain:
-            actions.append(Drain())
-        self.closed = bool(actions) and isinstance(actions[-1], LAST)
+            self.last = Drain()
+        if self.last is not None:
+            actions.append(self.last)
         self._state = state
-        return actions, plan.work
+        return actions, plan

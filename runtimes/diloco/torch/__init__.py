@@ -32,10 +32,13 @@ from diloco.schedules import Schedule
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
+from diloco.torch.unit import world_of
 
 __all__ = ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "Shard", "join", "schedule"]
 
 report_exceptions()
+
+_HOW_TO_MEET = "call torch.distributed.init_process_group() before diloco.torch.join, on every rank"
 
 
 def join(
@@ -46,6 +49,7 @@ def join(
     embeddings: Callable[[str], bool] | None = None,
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str]], None] | None = None,
+    data_parallel: tuple[int, int] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
@@ -58,17 +62,28 @@ def join(
     the parameters that were overwritten just now, in `join` and in `step`: for a program that keeps copies of them (an average,
     float32 masters).
 
+    A unit of several processes joins after `torch.distributed.init_process_group`, on every rank, with the model as it trains:
+    DistributedDataParallel, `fully_shard`, tensor parallel, or all replicas alike. `data_parallel` is (index, count): which part of the
+    unit's batch this rank trains, of how many (default: its rank, of all ranks). Ranks of one tensor-parallel group have the same index.
+
     Raises SystemExit with a `contract.Exit`: outside of a job, for a model that cannot be exchanged, and when the syncer refuses it.
     Raises ValueError or TypeError for an optimizer that does not train the model.
     """
     try:
         store = ModuleStore(model, canonical=canonical, embeddings=embeddings, trained=trained)
+        if (world := world_of(store.device, data_parallel)) is not None:
+            store.divide()
     except LayoutError as error:
         raise refused_layout(error) from error
-    if (name := store.sharded) is not None:
-        raise refused_layout(LayoutError(f"parameter {name!r} is sharded over processes (DTensor), and this version exchanges whole ones"))
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     check_optimizers(store.parameters, optimizers)
-    updates = UpdateCounts(optimizers)
     notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
-    return Session.join(store, framework="torch", environment=environment, on_adopt=notify, updates=updates)
+    return Session.join(
+        store,
+        framework="torch",
+        environment=environment,
+        on_adopt=notify,
+        updates=UpdateCounts(optimizers),
+        world=world,
+        how_to_meet=_HOW_TO_MEET,
+    )

@@ -59,7 +59,7 @@ class ModuleStore:
         self._owned, self._owned_frozen = self._held, self._frozen_held
         self._replicas: list[Replicas] | None = None
         """Of this rank. None: the model is not divided."""
-        self._device = local(next(iter(self.parameters.trained.values()))).device
+        self.device = local(next(iter(self.parameters.trained.values()))).device
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
     def divide(self) -> None:
@@ -67,13 +67,7 @@ class ModuleStore:
 
         Raises LayoutError when the ranks have different models, or do not hold all of one between them.
         """
-        self._replicas, self._owned, self._owned_frozen = agree(self._parts, self._held, self._frozen_held, self._device)
-
-    @property
-    def sharded(self) -> str | None:
-        """The name of a parameter of which this process holds a part only; None: it holds all that is exchanged."""
-        apart = (part.parameter for name, part in self._parts.items() if name not in self._held or not self._is_whole(self._held[name]))
-        return next(apart, None)
+        self._replicas, self._owned, self._owned_frozen = agree(self._parts, self._held, self._frozen_held, self.device)
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
@@ -90,7 +84,7 @@ class ModuleStore:
         shapes = {part.spec.name: part.spec.shape for part in self._frozen}
         complex_ones = {part.spec.name for part in self._frozen if self._parameters[part.parameter].is_complex()}
         if self._replicas is not None:
-            sums = add_up(sums, self._device)
+            sums = add_up(sums, self.device)
         return [
             FrozenTensor(name, (*shape, 2) if name in complex_ones else shape, sums.get(name, 0) & MASK) for name, shape in shapes.items()
         ]
@@ -168,7 +162,7 @@ class ModuleStore:
             if not sum(sizes):
                 continue
             own = [self._canonical(self._held[piece.tensor].inner(piece)).reshape(-1) for piece in pieces[replicas.index]]
-            given = torch.cat(own) if own else torch.empty(0, dtype=dtype, device=self._device)
+            given = torch.cat(own) if own else torch.empty(0, dtype=dtype, device=self.device)
             for index, part in enumerate(replicas.exchange(given, sizes)):
                 if index == replicas.index:
                     continue

@@ -15,6 +15,8 @@ from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.ownership import Group, divide
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Part
+from diloco.ranks.join import World
+from diloco.ranks.member import DataRank
 from diloco.torch.places import Place
 
 
@@ -49,6 +51,15 @@ def agree(
 
 def _owned(groups: Sequence[Group], held: Mapping[str, Place], rank: int) -> dict[str, Place]:
     return {piece.tensor: held[piece.tensor].inner(piece) for group in groups for piece in group.of(rank)}
+
+
+def world_of(device: torch.device, data_parallel: tuple[int, int] | None) -> World | None:
+    """The ranks of torch.distributed; None: there is one process. `device`: one that the default process group can send from.
+    `data_parallel`: as of `join`. Raises ValueError if that cannot be."""
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return None
+    data = None if data_parallel is None else DataRank(*data_parallel)
+    return World(distributed.get_rank(), distributed.get_world_size(), lambda given: gather_bytes(given, device), data)
 
 
 def add_up(sums: Mapping[str, int], device: torch.device) -> dict[str, int]:

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.exchange import WAIT_TIMEOUT, Place, until
@@ -14,6 +15,7 @@ from diloco.algorithm.pieces import Piece, deal
 from diloco.contract import Exit
 from diloco.learner.leave import Leave
 from diloco.protocol.tls import TlsFiles
+from diloco.ranks.channel import SideChannel
 from diloco.ranks.meeting import absent, from_messages
 from diloco.ranks.ranks_pb2 import Here, ToLeader
 
@@ -42,7 +44,7 @@ def refusal(unit: Unit, here: Here) -> str:
 
 
 def test_all_learn_the_session_and_who_owns_what(unit: Unit) -> None:
-    channels = [unit.follower(2), unit.follower(1), unit.leader]
+    channels: list[SideChannel[Any]] = [unit.follower(2), unit.follower(1), unit.leader]
     for met in [unit.meets(channel) for channel in channels]:
         assert met.result(WAIT_TIMEOUT).session == b"session"
         assert from_messages(met.result().owned) == deal(LAYOUT.tensors, 3)
@@ -81,6 +83,7 @@ def test_a_leader_that_does_not_come_is_named_with_its_address(place: Place) -> 
         ({"attempt": 2}, "is attempt 2 of unit u"),
         ({"framework": "jax"}, "trains with jax, the leader with numpy"),
         ({"fingerprint": "f"}, "has another model than the leader"),
+        ({"data_ranks": 2}, "trains part 1 of 2 of the unit's batch, and the leader cuts it into 3"),
     ],
 )
 def test_a_rank_that_disagrees_ends_the_unit(unit: Unit, changes: dict[str, int | str], said: str) -> None:

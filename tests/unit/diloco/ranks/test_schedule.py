@@ -9,7 +9,7 @@ import pytest
 from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
 from diloco.contract import Exit
 from diloco.learner.inbox import PullWanted, RefusedForGood
-from diloco.ranks.counts import Counted, Counts
+from diloco.ranks.counts import Counted, Counts, Reached
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
 from diloco.ranks.samples import own, to_ranges
 from diloco.ranks.schedule import MOST_AHEAD, ahead
@@ -17,14 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 units = st.builds(
-    lambda ranks, fragments, steps, ahead, bare: SimulatedUnit(
-        ranks, fragments, steps, ahead=ahead, bare=frozenset((rank, fragment) for rank, fragment in bare if 0 < rank < ranks)
+    lambda ranks, fragments, steps, ahead, bare, batches: SimulatedUnit(
+        ranks,
+        fragments,
+        steps,
+        ahead=ahead,
+        bare=frozenset((rank, fragment) for rank, fragment in bare if 0 < rank < ranks),
+        batches=batches,
     ),
     st.integers(2, 4),
     st.integers(1, 3),
     st.integers(1, 12),
     st.integers(1, 4),
     st.sets(st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=3),
+    st.integers(1, 3),
 )
 chances = st.integers(0, 1 << 32).map(Random)
 
@@ -41,10 +47,12 @@ def test_all_ranks_do_the_same_at_the_same_steps_and_none_waits_for_ever(unit: S
     unit.run(chance, meanwhile=restart)
     first = unit.ranks[0].done
     assert all(rank.done == first for rank in unit.ranks)
-    assert first[-1][1] == Finish()
+    assert first[-1][1] == Finish(unit.steps)
     assert [step for step, action in first if isinstance(action, Release)] == list(range(unit.ranks[0].cursor.step))
-    adopted = {action.fragment: action.version for _, action in first if isinstance(action, Adopt)}
-    assert adopted == unit.newest, "the last version of each fragment was adopted before the end"
+    assert all(rank.trained == unit.ranks[0].trained for rank in unit.ranks)
+    for rank in unit.ranks:
+        owned = {fragment for fragment, owners in enumerate(unit.owners) if rank.rank in owners}
+        assert rank.received == {fragment: unit.newest[fragment] for fragment in owned}, "it finishes with the last version of each"
 
 
 @settings(max_examples=100, deadline=None)
@@ -54,14 +62,15 @@ def test_a_push_counts_the_tokens_of_all_ranks_since_the_adoption(unit: Simulate
     unit.settle()
     adopted = dict.fromkeys(range(unit.fragments), 0)
     expected: list[tuple[int, int, int, int, int, int]] = []
+    finished = min(unit.schedule.counts.step, unit.ranks[0].cursor.step)
     for step, action in unit.ranks[0].done:
         if isinstance(action, Adopt):
             adopted[action.fragment] = step
-        if isinstance(action, ReadOut):
+        if isinstance(action, ReadOut) and step <= finished:
             since = range(adopted[action.fragment] + 1, step + 1)
             total = sum(tokens(rank.rank, n) for rank in unit.ranks for n in since)
             everything = sum(tokens(rank.rank, n) for rank in unit.ranks for n in range(1, step + 1))
-            expected.append((action.fragment, action.t, len(since), total, BATCH * step, everything))
+            expected.append((action.fragment, action.t, len(since), total, BATCH * unit.batches * step, everything))
     found = [(x.fragment, x.t, x.steps, x.tokens, x.samples_done, x.tokens_done) for x in unit.counted]
     assert found == expected
 
@@ -77,7 +86,7 @@ def test_a_rank_that_is_told_to_drain_drains_all_at_one_step(unit: SimulatedUnit
 
     unit.run(chance, meanwhile=sigterm)
     first = unit.ranks[0].done
-    assert first[-1][1] in (Drain(), Finish())
+    assert first[-1][1] in (Drain(), Finish(unit.steps))
     assert all(other.done == first for other in unit.ranks)
 
 
@@ -151,12 +160,12 @@ def test_a_step_begins_when_all_before_it_is_done() -> None:
     cursor = Cursor()
     adopt = Adopt(0, Version(0, 1))
     assert (cursor.due(), cursor.released) == (None, False)
-    for order in (Order(0, Begin()), Order(0, Release()), Order(1, adopt), Order(1, Release(((0, 4),)))):
+    for order in (Order(0, Begin()), Order(0, Release(4, 9)), Order(1, adopt), Order(1, Release(5, 9))):
         cursor.put(order)
     assert (cursor.due(), cursor.due(), cursor.released) == (Begin(), None, True)
-    assert cursor.begin() == Release()
+    assert cursor.begin() == Release(4, 9)
     assert (cursor.released, cursor.due(), cursor.released) == (False, adopt, True)
-    assert cursor.begin() == Release(((0, 4),))
+    assert cursor.begin() == Release(5, 9)
     with pytest.raises(OrderError, match="local step 3 is not released"):
         cursor.begin()
 
@@ -172,13 +181,38 @@ def test_counters_begin_anew_with_a_generation() -> None:
     counts = Counts(2, 1)
     for step in range(1, 5):
         counts.stepped(0, step)
+        counts.trained(2 if step < 4 else 3)
         if step == 2:
+            counts.read(0, 6, 3)
             counts.began(3)
-            counts.read(0, 7, 4, samples_done=2, steps_done=1)
+            counts.read(0, 7, 4)
         counts.stepped(1, 10)
-    # Tokens of steps 1 to 4 are 11, 12, 13 and 14; the fragment was never adopted, and the generation has step 4 only.
-    assert counts.ready() == [Counted(0, 7, steps=4, tokens=50, samples_done=2, tokens_done=14, steps_done=1)]
+    # Tokens of steps 1 to 4 are 11, 12, 13 and 14; the fragment was never adopted, and the generation has step 4 only. It began while step
+    # 2 was counted, whose samples were dealt before; those of step 3 came after. The push of step 3 belonged to the generation before.
+    assert counts.ready() == [Counted(0, 7, steps=4, tokens=50, samples_done=5, tokens_done=14, steps_done=1)]
     assert counts.ready() == []
+
+
+def test_the_unit_says_how_far_all_ranks_are() -> None:
+    counts = Counts(2, 2)
+    counts.adopted(1, 2)
+    for step in range(1, 4):
+        counts.trained(8)
+        counts.stepped(0, 30, loss=3.0)
+        counts.stepped(1, 10, loss=1.0)
+        if step == 1:
+            # Fragment 1 is adopted after step 2: there is nothing of it to send before. The loss is (30 * 3 + 10 * 1) / 40.
+            assert counts.reached() == Reached(1, (1, 0), (40, 0), samples_done=8, tokens_done=40, loss=2.5)
+    counts.stepped(0, 30)
+    assert counts.reached() == Reached(3, (3, 1), (120, 40), samples_done=24, tokens_done=120, loss=2.5)
+
+
+def test_a_rank_that_gives_no_loss_leaves_it_to_the_others() -> None:
+    counts = Counts(2, 1)
+    counts.trained(1)
+    counts.stepped(0, 10, loss=2.0)
+    counts.stepped(1, 10)
+    assert counts.reached().loss == 2.0
 
 
 # --- numbers ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,33 @@
+"""The states of the syncer that this process has met, numbered.
+
+See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Incarnations:
+    """`Welcome.incarnation` by number, in the order in which they were met. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: list[bytes] = []
+
+    def number(self, name: bytes) -> int:
+        """Of this incarnation; of one that was not met before, the next."""
+        with self._lock:
+            if name not in self._names:
+                self._names.append(name)
+            return self._names.index(name)
+
+    def known(self, name: bytes) -> int | None:
+        """Its number; None: it was not met yet."""
+        with self._lock:
+            return self._names.index(name) if name in self._names else None
+
+    def name(self, number: int) -> bytes:
+        """The incarnation with this number."""
+        with self._lock:
+            return self._names[number]

@@ -1,0 +1,92 @@
+"""A rank that is not the leader.
+
+See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from diloco.learner.inbox import InboxEvent
+from diloco.learner.incarnations import Incarnations
+from diloco.ranks import messages, ranks_pb2
+from diloco.ranks.follower import Follower
+from diloco.ranks.member import COUNTERS_TIMEOUT, RankMember, RankParts
+from diloco.ranks.orders import LAST, Version
+from diloco.ranks.ranks_pb2 import ToLeader
+
+_log = logging.getLogger(__name__)
+
+
+class FollowerMember(RankMember[Follower]):
+    """See `Member`."""
+
+    def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations) -> None:
+        """`incarnations`: those that this rank's own stream has met."""
+        super().__init__(parts, channel)
+        self._incarnations = incarnations
+
+    @property
+    def why_none(self) -> str:
+        return f"(rank {self._channel.me.rank}) waits for its leader to deal out samples"
+
+    def paused(self, reason: str, at_most: float) -> None:
+        """The leader says it for the unit."""
+
+    def evaluated(self, held_out_loss: float, tokens: int) -> None:
+        """The leader says it for the unit."""
+
+    def close(self) -> None:
+        if self.draining:
+            until = time.monotonic() + COUNTERS_TIMEOUT
+            while self._reads and (left := until - time.monotonic()) > 0:
+                self.wait(left)
+                self._hear()
+            self._parts.link.flush()
+            self._channel.left()
+            self._parts.link.wait_for_end()  # which the leader's Bye brings
+            return
+        self._channel.left()
+        self._parts.link.close(None)
+
+    def _decide(self) -> None:
+        pass
+
+    def _ask(self, batch_size: int) -> None:
+        pass
+
+    def _hear_syncer(self, event: InboxEvent) -> None:
+        pass
+
+    def _hear_ranks(self) -> None:
+        fragments, number = len(self._names), self._incarnations.number
+        for _, message in self._channel.heard():
+            match message.WhichOneof("message"):
+                case "order":
+                    self._cursor.put(messages.order_from_wire(message.order, number, fragments))
+                case "cut":
+                    action = messages.order_from_wire(message.cut, number, fragments).action
+                    if not isinstance(action, LAST):
+                        raise messages.MessageError(f"the leader cuts a step with {action}")
+                    self._cut = action
+                case "deal":
+                    self._dealt.append(messages.deal_from_wire(message.deal))
+                case "drop":
+                    fragment = messages.checked(message.drop.fragment, fragments)
+                    self._drop(fragment, messages.version_from_wire(message.drop.version, number))
+                case "counted":
+                    self._count(messages.counted_from_wire(message.counted, fragments))
+
+    def _tell(self, fragment: int, version: Version | None) -> None:
+        if version is not None:
+            wire = messages.version_to_wire(version, self._incarnations.name)
+            self._channel.say(ToLeader(told=ranks_pb2.Told(fragment=fragment, version=wire)))
+
+    def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
+        self._channel.say(ToLeader(stepped=ranks_pb2.Stepped(tokens=tokens, loss=math.nan if loss is None else loss)))
+
+    def _tell_drain(self) -> None:
+        self._channel.say(ToLeader(draining=ranks_pb2.Draining()))
+        self._told_to_drain = False

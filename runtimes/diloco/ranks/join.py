@@ -1,0 +1,144 @@
+"""How the ranks of a unit join a job together: they meet, and then each opens its own stream to the syncer.
+
+See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from diloco.algorithm.codec import coding_for
+from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Piece, portion
+from diloco.environment import ContractError
+from diloco.learner.broadcasts import OfRank
+from diloco.learner.config import LearnerConfig
+from diloco.learner.connection import Connection
+from diloco.learner.inbox import Inbox
+from diloco.learner.incarnations import Incarnations
+from diloco.learner.store import ParameterStore
+from diloco.learner.timetable import timetable
+from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import Hello
+from diloco.protocol.piece_maps import piece_maps
+from diloco.ranks.channel import Membership
+from diloco.ranks.follower import Follower
+from diloco.ranks.following import FollowerMember
+from diloco.ranks.leader import Leader
+from diloco.ranks.leading import LeaderMember
+from diloco.ranks.meeting import counting, from_messages, to_message
+from diloco.ranks.member import DataRank, RankParts
+from diloco.ranks.ranks_pb2 import Here
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The processes of this unit, as the framework knows them."""
+
+    rank: int
+    ranks: int
+    gather: Callable[[bytes], Sequence[bytes]]
+    """What each rank has given, in the order of ranks: a collective that all call."""
+    data: DataRank | None = None
+    """None: every rank trains samples of its own."""
+
+
+def join_ranks(
+    store: ParameterStore,
+    config: LearnerConfig,
+    layout: Layout,
+    fragments: Sequence[Fragment],
+    hello: Hello,
+    world: World,
+    on_adopt: Callable[[Sequence[str]], None] | None,
+    keepalive: Keepalive,
+) -> LeaderMember | FollowerMember:
+    """Meet the other ranks, which all call it, and make this one's part. `hello`: of a unit of one process.
+
+    Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
+    """
+    data = world.data or DataRank(world.rank, world.ranks)
+    me = Membership(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
+    here = Here(
+        job_uid=me.job_uid,
+        unit=me.unit,
+        attempt=me.attempt,
+        rank=me.rank,
+        ranks=me.ranks,
+        framework=hello.framework,
+        fingerprint=layout.fingerprint,
+        owned=to_message(store.owned()),
+        data_rank=data.index,
+        data_ranks=data.of,
+    )
+    channel = _channel(config, layout, hello.session, me, world)
+    met = channel.meet(here)
+    owned = from_messages(met.owned)
+    incarnations = Incarnations()
+    inbox = Inbox(config.job.training.overlap_steps, channel.changed)
+    own = _hello_of(hello, layout, owned, met.session, me)
+    parts = _parts(store, config, fragments, own, owned, data, inbox, incarnations, on_adopt, keepalive)
+    if isinstance(channel, Follower):
+        return FollowerMember(parts, channel, incarnations)
+    return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks))
+
+
+def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membership, world: World) -> Leader | Follower:
+    """This rank's end. A unit of one host needs no address: the leader takes a free port, and the framework's collective says which."""
+    address = config.leader_address
+    host, _, port = address.rpartition(":") if address else (_LOOPBACK, "", "0")
+    if not host or not port.isdecimal():
+        raise ContractError(f"the leader's address must be host:port, not {address!r}")
+    leader: Leader | None = None
+    if me.rank == 0:
+        leader = Leader(me, config.tls, (config.pod_ip or "0.0.0.0") if address else host, int(port), layout=layout, session=session)  # noqa: S104 - mutual TLS
+    if not address:
+        port = world.gather(str(leader.port if leader is not None else 0).encode())[0].decode()
+    return leader or Follower(me, config.tls, host, int(port))
+
+
+def _hello_of(hello: Hello, layout: Layout, owned: Sequence[Sequence[Piece]], session: bytes, me: Membership) -> Hello:
+    if me.rank == 0:
+        own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned))
+        own.MergeFrom(hello)
+    else:
+        own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)
+        own.rank, own.ranks, own.process = me.rank, me.ranks, secrets.token_bytes(16)
+    own.session = session
+    return own
+
+
+def _parts(
+    store: ParameterStore,
+    config: LearnerConfig,
+    fragments: Sequence[Fragment],
+    hello: Hello,
+    owned: Sequence[Sequence[Piece]],
+    data: DataRank,
+    inbox: Inbox,
+    incarnations: Incarnations,
+    on_adopt: Callable[[Sequence[str]], None] | None,
+    keepalive: Keepalive,
+) -> RankParts:
+    training = config.job.training
+    portions = [portion(fragment, owned[hello.rank]) for fragment in fragments]
+    link = Connection(
+        config.syncer,
+        config.tls,
+        config.host_name,
+        hello,
+        fragments,
+        store,
+        inbox,
+        keepalive,
+        training.overlap_steps,
+        OfRank(portions),
+        incarnations,
+    )
+    table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
+    return RankParts(store, portions, data, coding_for(training.compression), inbox, link, training.steps, table, on_adopt, config.unit)

@@ -1,0 +1,213 @@
+"""The rank that decides for its unit, and that speaks for it to the syncer.
+
+See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.learner.inbox import InboxEvent
+from diloco.learner.incarnations import Incarnations
+from diloco.learner.unit_plan import UnitPlan, UnitState, Work, most_at_once, new_unit, plan_boundary
+from diloco.learner.work import AHEAD_BATCHES, LeasedWork
+from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
+from diloco.ranks import messages, ranks_pb2
+from diloco.ranks.counts import Reached
+from diloco.ranks.leader import Leader
+from diloco.ranks.member import COUNTERS_TIMEOUT, RankMember, RankParts
+from diloco.ranks.orders import Order, Version
+from diloco.ranks.ranks_pb2 import FromLeader
+from diloco.ranks.samples import Ranges, to_ranges
+from diloco.ranks.schedule import Schedule, ahead
+
+_log = logging.getLogger(__name__)
+
+LEAVING_TIMEOUT = 15.0
+"""How long the leader of a unit that drains waits until the other ranks have sent their last pushes, seconds."""
+
+
+class LeaderMember(RankMember[Leader]):
+    """See `Member`."""
+
+    def __init__(self, parts: RankParts, channel: Leader, incarnations: Incarnations, counting: Sequence[int]) -> None:
+        """`incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that train the same
+        samples only one."""
+        super().__init__(parts, channel)
+        self._incarnations = incarnations
+        self._events: list[InboxEvent] = []
+        self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
+        """Of a syncer that this rank's own stream has not met yet."""
+        everyone = range(channel.me.ranks)
+        self._schedule = Schedule(new_unit(len(parts.portions), parts.steps), [everyone] * len(parts.portions), counting, self._plan)
+        self._work = LeasedWork()
+        self._in_hand: deque[tuple[int, int]] = deque()
+        """Batches of the unit that were dealt and not settled: (generation, samples)."""
+        self._feeds_itself = False
+        self._per_step = 1
+        """Batches that the last step settled."""
+        self._reported = 0
+        """The local step of the last report of progress."""
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    @property
+    def why_none(self) -> str:
+        return self._work.why_none
+
+    def paused(self, reason: str, at_most: float) -> None:
+        self._parts.link.paused(reason, at_most)
+
+    def evaluated(self, held_out_loss: float, tokens: int) -> None:
+        self._parts.link.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
+
+    def close(self) -> None:
+        if self.draining:
+            until = time.monotonic() + COUNTERS_TIMEOUT
+            while self._schedule.counts.step < self.step_count and (left := until - time.monotonic()) > 0:
+                self.wait(left)
+                self._hear()
+            self._say_counted()
+            if not self._channel.wait_until_left(LEAVING_TIMEOUT):
+                _log.warning("not all ranks of unit %s have sent their last pushes within %.0f s", self._parts.unit, LEAVING_TIMEOUT)
+        reached = self._schedule.counts.reached()
+        self._parts.link.close(Bye(drained=not self.done, samples_done=reached.samples_done, tokens_done=reached.tokens_done))
+        self._channel.left()
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, state: UnitState, events: Sequence[InboxEvent]) -> tuple[UnitPlan, UnitState]:
+        return plan_boundary(state, events, self._parts.table, most_at_once(self._step_seconds))
+
+    def _decide(self) -> None:
+        events, self._events = self._events, []
+        generation = self._schedule.state.generation
+        said = self._schedule.boundary(events, self._shelf.waiting(self._schedule.ordered))
+        if generation not in (0, self._schedule.state.generation):
+            _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
+        self._take_work(said.work)
+        for drop in said.dropped:
+            if drop.rank == 0:
+                self._drop(drop.fragment, drop.version)
+            else:
+                wire = messages.version_to_wire(drop.version, self._incarnations.name)
+                self._channel.say(FromLeader(drop=ranks_pb2.Drop(fragment=drop.fragment, version=wire)), drop.rank)
+        for counted in said.counted:
+            self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
+            self._count(counted)
+        steps_ahead = ahead(self._step_seconds)
+        for order in [*said.orders, *self._schedule.release(self.step_count, steps_ahead)]:
+            self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
+            self._cursor.put(order)
+        self._deal(steps_ahead)
+        reached = self._schedule.counts.reached()
+        if reached.step != self._reported:
+            self._reported = reached.step
+            self._report(reached, self._step_seconds)
+        elif said.repeat_progress:
+            self._report(replace(reached, loss=math.nan), math.nan)
+
+    def _ask(self, batch_size: int) -> None:
+        samples = batch_size * self._parts.data.of
+        self._parts.link.set_initial_request(AHEAD_BATCHES * samples)
+        asked = self._work.asked
+        wanted = self._work.wanted(samples, self._step_seconds / self._per_step)
+        if wanted and not self._parts.link.want(self._generation, wanted):
+            self._work.asked = asked
+
+    def _take_work(self, work: Work) -> None:
+        if work.restart:
+            self._work.forget()
+        if work.asked is not None:
+            self._work.asked = work.asked
+        for start, end in work.leases:
+            self._work.granted(start, end)
+        self._work.quorum = work.quorum
+
+    def _deal(self, steps_ahead: int) -> None:
+        """Deal out batches for the next steps, so that no rank has to wait for them."""
+        samples = self._batch_size * self._parts.data.of
+        while samples and self._schedule.last is None and len(self._dealt) < (steps_ahead + 1) * self._per_step:
+            numbers = self._work.take(samples)
+            if numbers is None:
+                return
+            self._in_hand.append((self._schedule.state.generation, samples))
+            self._give(to_ranges(numbers))
+
+    def _give(self, batch: Ranges) -> None:
+        self._channel.say(FromLeader(deal=messages.deal_to_wire(batch)))
+        self._dealt.append(batch)
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        self._batch_size = count
+        self._deal(ahead(self._step_seconds))
+        last = self._schedule.last
+        if not self._dealt and last is not None and self._cut is None and self._in_step:
+            # No rank can finish the step that it is in, as there are no samples for it any more: it ends here, on all of them.
+            self._cut = last
+            self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
+        return super().take(count)
+
+    def _say_counted(self) -> None:
+        for counted in self._schedule.counts.ready():
+            self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
+            self._count(counted)
+
+    def _report(self, reached: Reached, step_seconds: float) -> None:
+        progress = Progress(
+            local_step=reached.step,
+            steps=reached.fragment_steps,
+            tokens=reached.fragment_tokens,
+            step_seconds=step_seconds,
+            loss=reached.loss,
+            samples_done=reached.samples_done,
+            tokens_done=reached.tokens_done,
+            t=self._schedule.state.t,
+            own_data=self._feeds_itself,
+        )
+        self._parts.link.progress(self._schedule.state.generation, progress)
+
+    # --- hearing and telling ------------------------------------------------------------------------------------------
+
+    def _hear_syncer(self, event: InboxEvent) -> None:
+        self._events.append(event)
+
+    def _hear_ranks(self) -> None:
+        told, self._untranslated = self._untranslated, []
+        for rank, message in self._channel.heard():
+            match message.WhichOneof("message"):
+                case "told":
+                    told.append((rank, message.told))
+                case "stepped":
+                    self._schedule.stepped(rank, message.stepped.tokens, message.stepped.loss)
+                case "draining":
+                    self._schedule.drain()
+        for rank, one in told:
+            epoch = self._incarnations.known(one.version.incarnation)
+            if epoch is None:
+                self._untranslated.append((rank, one))
+            else:
+                fragment = messages.checked(one.fragment, len(self._names))
+                self._schedule.told(rank, fragment, Version(epoch, one.version.t))
+
+    def _tell(self, fragment: int, version: Version | None) -> None:
+        if version is not None:
+            self._schedule.told(0, fragment, version)
+
+    def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
+        trained = [self._in_hand.popleft() for _ in range(batches or 0)]
+        self._per_step = max(1, batches or 1)
+        self._feeds_itself = batches is None
+        self._schedule.trained(trained)
+        self._schedule.stepped(0, tokens, math.nan if loss is None else loss)
+
+    def _tell_drain(self) -> None:
+        self._schedule.drain()

@@ -1,0 +1,355 @@
+"""What every rank of a unit does in the job, the leader and its followers: it carries out the orders of its unit on what it owns.
+
+See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.pieces import Portion
+from diloco.learner.connection import Connection
+from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
+from diloco.learner.leave import Leave, leave
+from diloco.learner.loop_check import LoopError
+from diloco.learner.progress import JobProgress
+from diloco.learner.store import Float32Array, ParameterStore, Ready, Staged
+from diloco.learner.timetable import Timetable
+from diloco.protocol.diloco_pb2 import Chunk
+from diloco.ranks.arrivals import Shelf
+from diloco.ranks.channel import SideChannel
+from diloco.ranks.counts import Counted
+from diloco.ranks.orders import LAST, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, Version
+from diloco.ranks.samples import Ranges, own
+
+_log = logging.getLogger(__name__)
+
+COUNTERS_TIMEOUT = 2.0
+"""How long a unit that drains waits for the counters of its last pushes, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataRank:
+    """Which part of the unit's batch a rank trains. Ranks of one tensor-parallel group train the same."""
+
+    index: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.of:
+            raise ValueError(f"data_parallel is (index, count) with an index from 0 to count - 1, not {(self.index, self.of)}")
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """What a rank is made of."""
+
+    store: ParameterStore
+    portions: Sequence[Portion]
+    """What it owns of each fragment."""
+    data: DataRank
+    coding: Coding
+    """Of pushes."""
+    inbox: Inbox
+    link: Connection
+    """Its own stream to the syncer."""
+    steps: int
+    """Outer steps of the job."""
+    table: Timetable
+    on_adopt: Callable[[Sequence[str]], None] | None
+    unit: str
+
+
+@dataclass(slots=True)
+class _ToSeed:
+    epoch: int
+    values: list[Float32Array]
+
+
+class RankMember[Channel: SideChannel[Any]](ABC):
+    """See `Member`."""
+
+    def __init__(self, parts: RankParts, channel: Channel) -> None:
+        self._parts = parts
+        self._channel = channel
+        self._names = [[tensor.name for tensor in portion.fragment.tensors] for portion in parts.portions]
+        self._progress = JobProgress(parts.table)
+        self._cursor = Cursor()
+        self._shelf: Shelf[Ready] = Shelf()
+        self._reads: dict[int, tuple[ReadOut, Staged]] = {}
+        """By fragment what was read out and waits for its counters."""
+        self._counted: dict[int, Counted] = {}
+        """By fragment the counters of what is read out at a boundary to come: they may be known before this rank is there."""
+        self._to_seed: _ToSeed | None = None
+        self._dealt: deque[Ranges] = deque()
+        """Batches of the unit that this rank has not taken."""
+        self._cut: Last | None = None
+        self._generation = 0
+        """Of this rank's own stream."""
+        self._epoch = -1
+        """Of the syncer that it was welcomed by last."""
+        self._t = 0
+        self._steps = parts.steps
+        self._in_step = False
+        self._batch_size = 0
+        self._step_seconds = 0.0
+        self._told_to_drain = False
+        self._end: Last | None = None
+        """How this rank's part ended."""
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    @property
+    def t(self) -> int:
+        return self._t
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    @property
+    def progress(self) -> float:
+        return 1.0 if self.done else self._progress.share(self.step_count, self.steps)
+
+    @property
+    def step_count(self) -> int:
+        return self._cursor.step - self._in_step
+
+    @property
+    def may_step(self) -> bool:
+        return self._in_step
+
+    @property
+    def done(self) -> bool:
+        return isinstance(self._end, Finish)
+
+    @property
+    def draining(self) -> bool:
+        return isinstance(self._end, Drain)
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._parts.link.start()
+
+    def warm_up(self) -> None:
+        self._parts.store.warm_up(self._names)
+
+    def wait(self, seconds: float) -> None:
+        changed = self._channel.changed
+        with changed:
+            changed.wait_for(lambda: self._channel.has_mail or len(self._parts.inbox), seconds)
+
+    def boundary(self) -> None:
+        self._hear()
+        if self._told_to_drain:
+            self._tell_drain()
+        self._decide()
+        while self._end is None and not self._in_step:
+            if (action := self._cursor.due()) is not None:
+                self._carry_out(action)
+            elif self._cursor.released:
+                release = self._cursor.begin()
+                self._t, self._steps, self._in_step = release.t, release.steps, True
+            else:
+                break
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        self._batch_size = count
+        if not self._dealt:
+            if self._cut is not None and self._end is None:
+                self._carry_out(self._cut)
+            return None
+        numbers = own(self._dealt[0], self._parts.data.index, self._parts.data.of)
+        if len(numbers) != count:
+            raise ValueError(
+                f"this rank asks for a batch of {count} samples, and its leader has dealt out {len(numbers)} to each: all ranks of a unit "
+                "must give batches() the same batch_size"
+            )
+        self._dealt.popleft()
+        return numbers
+
+    def ask_for_work(self, batch_size: int, batches: int | None) -> None:
+        if batches is not None:
+            raise LoopError(
+                "session.shards() deals out whole shards to one process, and the ranks of this unit would come to the end of theirs at "
+                "different steps. Take session.numbers() or session.batches() in a unit of several ranks"
+            )
+        self._ask(batch_size)
+
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
+        if self._end is not None:
+            return  # with batches that were fetched before the end
+        self._in_step = False
+        self._step_seconds = step_seconds
+        self._tell_step(tokens, loss, batches)
+
+    def restore(self) -> None:
+        self._finish()
+
+    def drain(self) -> None:
+        self._told_to_drain = True
+
+    def abandon(self, error: BaseException | None) -> None:
+        self._parts.link.close(None)
+        if error is None:
+            self._channel.left()
+        else:
+            self._channel.failed(error)
+
+    # --- what a leader and a follower do differently ------------------------------------------------------------------
+
+    @abstractmethod
+    def _decide(self) -> None:
+        """Of the leader: give orders. Called at a boundary before each of them."""
+
+    @abstractmethod
+    def _ask(self, batch_size: int) -> None:
+        """Of the leader: ask the syncer for samples where there are too few. `batch_size`: of one rank."""
+
+    @abstractmethod
+    def _hear_ranks(self) -> None:
+        """Take what the other ranks said."""
+
+    @abstractmethod
+    def _hear_syncer(self, event: InboxEvent) -> None:
+        """Take what the syncer says to the leader alone."""
+
+    @abstractmethod
+    def _tell(self, fragment: int, version: Version | None) -> None:
+        """This rank has the version; None: there is nothing to tell."""
+
+    @abstractmethod
+    def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
+        """This rank has done a local step, which settles so many batches; None: the program feeds itself."""
+
+    @abstractmethod
+    def _tell_drain(self) -> None:
+        """This rank was told to drain. More than once is as good as once."""
+
+    # --- what all do --------------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        """Take everything that came since."""
+        for event in self._parts.inbox.drain():
+            match event:
+                case Received(fragment, t, ready, epoch):
+                    self._tell(fragment, self._shelf.came(fragment, Version(epoch, t), ready))
+                case RefusedForGood(status, message):
+                    raise self._refused(leave(status, message))
+                case Welcomed(generation=generation, epoch=epoch):
+                    self._generation, self._epoch = generation, epoch
+                    self._send_seed()
+                    self._hear_syncer(event)
+                case _:
+                    self._hear_syncer(event)
+        self._hear_ranks()
+
+    def _refused(self, error: Leave) -> Leave:
+        self._parts.link.close(None)
+        self._channel.failed(error.message)
+        return error
+
+    def _drop(self, fragment: int, version: Version) -> None:
+        self._tell(fragment, self._shelf.drop(fragment, version))
+
+    def _carry_out(self, action: Adopt | ReadOut | Seed | Begin | Last | Release) -> None:
+        match action:
+            case Adopt(fragment, version):
+                ready, told = self._shelf.adopt(fragment, version)
+                if ready is None:
+                    raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
+                self._adopt(fragment, ready)
+                self._progress.adopted(self._cursor.step, version.t)
+                self._tell(fragment, told)
+            case ReadOut():
+                self._read_out(action)
+            case Seed(epoch):
+                _log.info("unit %s seeds the job", self._parts.unit)
+                self._to_seed = _ToSeed(epoch, [self._now(fragment) for fragment in range(len(self._names))])
+                self._send_seed()
+            case Begin() | Release():
+                pass
+            case Finish(t):
+                self._finish()
+                self._t = t
+            case Drain():
+                pass
+            case Quit(status, message):
+                self._parts.link.close(None)
+                self._channel.left()
+                raise leave(status, message)
+            case _:
+                assert_never(action)
+        if isinstance(action, LAST):
+            self._end = action
+            for _, staged in self._reads.values() if not isinstance(action, Drain) else ():
+                staged.release()
+
+    def _adopt(self, fragment: int, ready: Ready) -> None:
+        self._parts.store.apply(ready)
+        self._parts.store.fill(self._names[fragment])
+        if self._parts.on_adopt is not None:
+            self._parts.on_adopt(self._names[fragment])
+
+    def _finish(self) -> None:
+        """Take the final parameters: all ranks have received the last version of everything."""
+        for fragment, value in enumerate(self._parts.link.received() or ()):
+            self._adopt(fragment, self._parts.store.prepare(self._names[fragment], value))
+
+    def _read_out(self, read: ReadOut) -> None:
+        if (former := self._reads.pop(read.fragment, None)) is not None:
+            former[1].release()
+        if self._parts.portions[read.fragment].size:
+            self._reads[read.fragment] = read, self._parts.store.stage(self._names[read.fragment])
+            self._push(read.fragment)
+
+    def _count(self, counted: Counted) -> None:
+        """The counters of a push are known."""
+        self._counted[counted.fragment] = counted
+        self._push(counted.fragment)
+
+    def _push(self, fragment: int) -> None:
+        """Send what was read out if its counters are known, to the syncer that asked for it alone."""
+        read, staged = self._reads.get(fragment, (None, None))
+        counted = self._counted.get(fragment)
+        if read is None or staged is None or counted is None or read.t != counted.t:
+            return
+        del self._reads[fragment], self._counted[fragment]
+        if read.epoch != self._epoch:
+            staged.release()
+            return
+        header = Chunk(
+            kind=Chunk.PUSH,
+            fragment=counted.fragment,
+            t=counted.t,
+            coding=int(self._parts.coding),  # type: ignore[arg-type]
+            steps=counted.steps,
+            tokens=counted.tokens,
+            samples_done=counted.samples_done,
+            tokens_done=counted.tokens_done,
+            steps_done=counted.steps_done,
+        )
+        self._parts.link.push(self._generation, header, staged)
+
+    def _now(self, fragment: int) -> Float32Array:
+        """What the model has now of the rank's portion. The copy is the caller's."""
+        staged = self._parts.store.stage(self._names[fragment])
+        values = staged.wait().copy()
+        staged.release()
+        return values
+
+    def _send_seed(self) -> None:
+        """Send the values that were kept for it, once this rank's own stream is there: the order may come before the syncer's Welcome."""
+        if self._to_seed is not None and self._to_seed.epoch == self._epoch:
+            self._parts.link.seed(self._generation, self._to_seed.values)
+            self._to_seed = None

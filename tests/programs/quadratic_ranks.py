@@ -1,0 +1,110 @@
+"""One rank of a unit in numpy: each holds some rows of every tensor, and trains them alone. Starts in a third of a second.
+
+    quadratic_ranks.py RANK RANKS
+
+The contract's environment says where the leader and the syncer are. These, all optional, say how to behave:
+
+RANKS_STEP_MS   a step lasts this long (default 5)
+RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
+RANKS_BATCHES   batches for each step (default 1)
+RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "numbers", "adopted"} a step to this file
+RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
+
+At the end each rank prints one JSON line: {"rank", "steps", "rows": {tensor: [first row, hex of the values]}}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from diloco import contract
+from diloco.algorithm.layout import TensorSpec
+from diloco.algorithm.pieces import Piece
+from diloco.learner.arrays import ArrayStore, StagedCopy
+from diloco.learner.session import Session
+from diloco.learner.store import Float32Array, Ready
+from diloco.ranks.join import World
+
+SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
+"""The last has no row for the last of four ranks."""
+TOKENS = 16
+"""Of each sample."""
+
+
+class RowStore(ArrayStore):
+    """A rank's rows of every tensor, which it owns."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.first = {name: -(-shape[0] * rank // ranks) for name, shape in SHAPES.items()}
+        ends = {name: -(-shape[0] * (rank + 1) // ranks) for name, shape in SHAPES.items()}
+        self.rows = {name: np.zeros((ends[name] - self.first[name], *shape[1:]), np.float32) for name, shape in SHAPES.items()}
+        super().__init__({name: value for name, value in self.rows.items() if len(value)})
+
+    def specs(self) -> list[TensorSpec]:
+        return [TensorSpec(name, SHAPES[name], name == "embedding") for name in sorted(SHAPES)]
+
+    def owned(self) -> list[Piece]:
+        return [Piece(name, (self.first[name], *(0 for _ in value.shape[1:])), value.shape) for name, value in sorted(self.arrays.items())]
+
+    def stage(self, names: Sequence[str]) -> StagedCopy:
+        return super().stage(self._mine(names))
+
+    def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
+        return super().prepare(self._mine(names), values)
+
+    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
+        return values
+
+    def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
+        pass
+
+    def _mine(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name in self.arrays]
+
+
+def main() -> None:
+    rank, ranks = int(sys.argv[1]), int(sys.argv[2])
+    store = RowStore(rank, ranks)
+    adopted: list[list[str]] = []
+    world = World(rank, ranks, lambda given: [given]) if ranks > 1 else None
+    session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)))
+    step_seconds = float(os.environ.get("RANKS_STEP_MS", "5")) / 1000
+    batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
+    raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
+    batches = int(os.environ.get("RANKS_BATCHES", "1"))
+    with session:
+        numbers: list[int] = []
+        for count, batch in enumerate(session.batches(lambda numbers: numbers, batch_size), 1):
+            numbers += batch.tolist()
+            if count % batches:
+                continue
+            if session.step_count + 1 == raise_at:
+                raise ValueError("as requested at this step")
+            for value in store.arrays.values():
+                value += np.float32(0.1) * (1 - value)
+            time.sleep(step_seconds)
+            adopted.clear()
+            session.step(tokens=TOKENS * len(numbers), loss=0.5, batches=batches)
+            _trace(session, rank, numbers, adopted)
+            numbers = []
+        if session.done:
+            session.evaluate(0.25, 100)
+            rows = {name: [store.first[name], value.tobytes().hex()] for name, value in store.rows.items()}
+            print(json.dumps({"rank": rank, "steps": session.step_count, "rows": rows}), flush=True)
+
+
+def _trace(session: Session, rank: int, numbers: list[int], adopted: list[list[str]]) -> None:
+    if path := os.environ.get("RANKS_TRACE"):
+        line = {"unit": os.environ[contract.ENV_UNIT], "rank": rank, "step": session.step_count, "t": session.t, "numbers": numbers}
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, "adopted": adopted}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

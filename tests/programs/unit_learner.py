@@ -1,0 +1,201 @@
+"""A learner of a unit of any number of processes, in torch or JAX: fits one layer's map with another's. Same model in all kinds.
+
+    unit_learner.py KIND
+
+KIND: `single` (torch, one process), `ddp`, `fsdp` (all ranks), `tensor_parallel` (all ranks train the same batch), `jax` (SPMD over all
+processes, or one). These, all optional, say how to behave:
+
+UNIT_STEP_MS     a step lasts this long at least (default 5)
+UNIT_TRACE       append one JSON line {"unit", "attempt", "rank", "step", "t", "numbers"} a step to this file
+
+At the end each rank prints one JSON line: {"unit", "rank", "digest" of all parameters, "steps" of this process, "loss"}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from diloco import contract
+from numpy.typing import NDArray
+
+INPUT, HIDDEN = 8, 24
+BATCH = 8
+"""Samples of the unit's batch."""
+RATE = 0.05
+
+type Arrays = dict[str, NDArray[np.float32]]
+
+
+def initial() -> Arrays:
+    chance = np.random.default_rng(1)
+    shapes = {"first": (INPUT, HIDDEN), "bias": (HIDDEN,), "second": (HIDDEN, INPUT)}
+    return {name: (0.3 * chance.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+
+
+def samples(numbers: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Inputs and what the model is to make of them, float32 [n, INPUT]: a fixed function of each sample's number."""
+    inputs = np.stack([np.random.default_rng(int(number)).standard_normal(INPUT) for number in numbers]).astype(np.float32)
+    return inputs, np.roll(inputs, 1, axis=1)
+
+
+def digest(arrays: Arrays) -> str:
+    return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()[:16]
+
+
+def trace(session: Any, rank: int, numbers: NDArray[np.int64]) -> None:
+    if path := os.environ.get("UNIT_TRACE"):
+        line = {
+            "unit": os.environ[contract.ENV_UNIT],
+            "attempt": int(os.environ[contract.ENV_ATTEMPT]),
+            "rank": rank,
+            "step": session.step_count,
+            "t": session.t,
+            "numbers": numbers.tolist(),
+        }
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def report(rank: int, arrays: Arrays, steps: int, loss: float) -> None:
+    print(
+        json.dumps({"unit": os.environ[contract.ENV_UNIT], "rank": rank, "digest": digest(arrays), "steps": steps, "loss": loss}),
+        flush=True,
+    )
+
+
+def pause(until: float) -> None:
+    time.sleep(max(0.0, until - time.monotonic()))
+
+
+def with_torch(kind: str, step_seconds: float) -> None:
+    import diloco.torch as diloco
+    import torch
+    from torch import distributed, nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in initial().items():
+                self.register_parameter(name, nn.Parameter(torch.from_numpy(value)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, bias, second = self.parameters()
+            return torch.tanh(x @ first + bias) @ second
+
+    torch.set_num_threads(1)
+    ranks = 1
+    if kind != "single":
+        distributed.init_process_group("gloo")
+        ranks = distributed.get_world_size()
+    rank = distributed.get_rank() if ranks > 1 else 0
+    plain = Model()
+    model: nn.Module = plain
+    if kind == "ddp":
+        model = DistributedDataParallel(plain)
+    elif kind == "fsdp":
+        fully_shard(plain, mesh=init_device_mesh("cpu", (ranks,)))
+    elif kind == "tensor_parallel":
+        mesh = init_device_mesh("cpu", (ranks,))
+        placements = {"first": Shard(1), "bias": Shard(0), "second": Shard(0)}
+        for name, placement in placements.items():
+            value = getattr(plain, name)
+            setattr(plain, name, nn.Parameter(distribute_tensor(value.detach(), mesh, [placement])))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    same = kind == "tensor_parallel"
+    parts = 1 if same else ranks
+    loss = torch.tensor(0.0)
+    with diloco.join(model, optimizer=optimizer, data_parallel=(0, 1) if same else None) as session:
+        for numbers in session.batches(lambda numbers: numbers, BATCH // parts):
+            until = time.monotonic() + step_seconds
+            inputs, targets = (torch.from_numpy(one) for one in samples(numbers))
+            if same:
+                inputs = DTensor.from_local(inputs, mesh, [Replicate()], run_check=False)
+                outputs = model(inputs).full_tensor()
+            else:
+                outputs = model(inputs)
+            loss = torch.nn.functional.mse_loss(outputs, targets)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            pause(until)
+            session.step(tokens=inputs.numel(), loss=loss.item())
+            trace(session, rank, numbers)
+        if session.done:
+            final = {
+                name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().numpy()
+                for name, value in plain.named_parameters()
+            }
+            report(rank, final, session.step_count, loss.item())
+    if ranks > 1:
+        distributed.destroy_process_group()
+
+
+def with_jax(step_seconds: float) -> None:
+    import diloco.jax as diloco
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import multihost_utils
+    from jax.sharding import Mesh
+
+    diloco.initialize()
+    count, index = jax.process_count(), jax.process_index()
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    placed: dict[str, Any] = {"first": (None, "x"), "bias": ("x",), "second": ()}
+    shardings = {name: _sharding(mesh, axes) for name, axes in placed.items()}
+    own = initial()
+    params = {name: jax.make_array_from_callback(value.shape, shardings[name], value.__getitem__) for name, value in own.items()}
+    batched = _sharding(mesh, ("x",))
+
+    def loss_of(params: dict[str, jax.Array], inputs: jax.Array, targets: jax.Array) -> jax.Array:
+        outputs = jnp.tanh(inputs @ params["first"] + params["bias"]) @ params["second"]
+        return jnp.mean(jnp.square(outputs - targets))
+
+    @jax.jit
+    def train(params: dict[str, jax.Array], inputs: jax.Array, targets: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
+        loss, gradient = jax.value_and_grad(loss_of)(params, inputs, targets)
+        moved = {name: params[name] - RATE * gradient[name] for name in params}
+        constrain: Any = jax.lax.with_sharding_constraint
+        return {name: constrain(value, shardings[name]) for name, value in moved.items()}, loss
+
+    from_local: Any = jax.make_array_from_process_local_data
+    last = 0.0
+    with diloco.join(params, ()) as session:
+        params = session.params
+        for numbers in session.batches(lambda numbers: numbers, BATCH // count):
+            until = time.monotonic() + step_seconds
+            inputs, targets = (from_local(batched, one) for one in samples(numbers))
+            params, loss = train(params, inputs, targets)
+            last = float(loss)
+            pause(until)
+            params, _ = session.step(params, (), tokens=len(numbers) * INPUT, loss=last)
+            trace(session, index, numbers)
+        if session.done:
+            final = {name: np.asarray(value) for name, value in multihost_utils.process_allgather(session.params, tiled=True).items()}
+            report(index, final, session.step_count, last)
+
+
+def _sharding(mesh: Any, axes: tuple[str | None, ...]) -> Any:
+    from jax import sharding
+
+    spec: Any = sharding.PartitionSpec
+    return sharding.NamedSharding(mesh, spec(*axes))
+
+
+def main() -> None:
+    kind, step_seconds = sys.argv[1], float(os.environ.get("UNIT_STEP_MS", "5")) / 1000
+    with_jax(step_seconds) if kind == "jax" else with_torch(kind, step_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Units of several ranks in a job, as real processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.exchange import Place, Processes, job_file, training, until
+from builders.rank_units import RankUnit
+from diloco.contract import Exit
+from diloco.protocol.diloco_pb2 import UnitReport
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(params=["None", "Int4"])
+def compression(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def a_job(directory: Path, steps: int, **changes: Any) -> Processes:
+    return Processes(Place(directory, job_file(training(steps, sync_interval=4, **changes))))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Processes]:
+    """One that does not end by itself."""
+    processes = a_job(tmp_path, 100_000)
+    yield processes
+    processes.end()
+
+
+def in_lockstep(unit: RankUnit) -> list[list[list[str]]]:
+    """What all ranks adopted after each local step; they must agree as far as all have come."""
+    traces = [unit.of(rank) for rank in range(unit.ranks)]
+    common = min(map(len, traces))
+    found = [[line["adopted"] for line in trace[:common]] for trace in traces]
+    assert all(one == found[0] for one in found), "all ranks adopt the same at the same steps"
+    assert [[line["t"] for line in trace[:common]] for trace in traces] == [[line["t"] for line in traces[0][:common]]] * unit.ranks
+    return found[0]
+
+
+def test_units_of_any_number_of_ranks_end_with_the_same_bytes(tmp_path: Path, compression: str) -> None:
+    job = a_job(tmp_path, 40, quorum=3, compression=compression)
+    try:
+        syncer = job.syncer()
+        units = [RankUnit(job, name, ranks).start(RANKS_BATCH=str(8 // ranks)) for name, ranks in (("one", 1), ("two", 2), ("four", 4))]
+        assert [unit.wait() for unit in units] == [[0], [0] * 2, [0] * 4]
+        assert syncer.wait() == 0
+        first = units[0].final()
+        assert all(unit.final() == first for unit in units)
+        for unit in units:
+            assert any(in_lockstep(unit)), "something was adopted"
+            trained = [number for line in unit.trace for number in line["numbers"]]
+            assert len(trained) == len(set(trained)), "no two ranks train the same sample"
+        result = job.place.result
+        assert result is not None
+        assert (result.step, result.held_out_loss) == (40, 0.25)
+    finally:
+        job.end()
+
+
+def test_a_unit_whose_program_takes_several_batches_a_step_counts_them_all(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_BATCHES="3")
+    report = job.report(lambda report: report.tokens > 2000, "something of the unit is committed")
+    # A sample has 16 tokens, and a step of the unit 2 ranks x 3 batches x 2 samples.
+    assert report.tokens % (16 * 12) == 0
+    assert len(unit.of(1)[0]["numbers"]) == 6
+
+
+def test_sigterm_to_one_rank_drains_all_of_them_at_one_step(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 3).start()
+    until(lambda: len(unit.of(2)) > 20, "it trains")
+    unit.programs[2].signal(signal.SIGTERM)
+    assert unit.wait() == [Exit.DRAINED] * 3
+    assert len({len(unit.of(rank)) for rank in range(3)}) == 1, "all of them after the same step"
+    assert [program.text.count("unit u drained after") for program in unit.programs] == [1] * 3
+    report = job.report(lambda report: [each.state for each in report.units] == [UnitReport.DISCONNECTED], "it has left")
+    assert report.tokens > 0
+
+
+def test_a_rank_that_is_killed_ends_all_others_and_they_name_it(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 3).start()
+    until(lambda: len(unit.of(2)) > 5, "it trains")
+    unit.programs[1].signal(signal.SIGKILL)
+    assert unit.wait() == [Exit.RANK_LOST, -signal.SIGKILL, Exit.RANK_LOST]
+    assert all("rank 1 of unit u is lost" in unit.programs[rank].text for rank in (0, 2))
+
+
+def test_a_rank_whose_program_raises_ends_all_others_with_its_reason(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 3).start(RANKS_RAISE_AT_STEP="6", RANKS_RAISE_RANK="2")
+    assert unit.wait() == [Exit.RANK_LOST, Exit.RANK_LOST, 1]
+    assert all("rank 2 of unit u ended: ValueError: as requested at this step" in unit.programs[rank].text for rank in (0, 1))
+
+
+def test_a_unit_trains_on_when_the_syncer_comes_back_with_an_older_state(job: Processes) -> None:
+    syncer = job.syncer()
+    unit = RankUnit(job, "u", 3).start()
+    job.report(lambda report: report.t > 20, "it merges")
+    syncer.signal(signal.SIGKILL)
+    syncer.wait()
+    before = len(unit.trace)
+    job.syncer()
+    job.report(lambda report: report.t > 40, "it merges again")
+    assert len(unit.trace) > before
+    in_lockstep(unit)
+    unit.programs[0].signal(signal.SIGTERM)
+    assert unit.wait() == [Exit.DRAINED] * 3
+
+
+def test_ranks_with_different_batch_sizes_are_told_so(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_BATCH="2", RANKS_BATCH_OF_1="3")
+    assert unit.wait() == [Exit.RANK_LOST, 1]
+    assert "ValueError: this rank asks for a batch of 3 samples, and its leader has dealt out 2 to each" in unit.programs[0].text
+
+
+def test_a_program_whose_framework_does_not_know_the_other_processes_is_told_what_to_do(job: Processes) -> None:
+    learner = job.learner("u", WORLD_SIZE="2", DILOCO_HOSTS="2")
+    assert learner.wait() == Exit.BAD_CONTRACT
+    assert "unit u runs as 2 processes on 2 hosts, and numpy knows of 1" in learner.text
