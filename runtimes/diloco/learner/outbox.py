@@ -289,6 +289,8 @@ class Outbox:
         if not self._may_end_unfinished() or (sending := self._sending) is None:
             return None
         assert sending.push is not None
+        if sending.begun:
+            self._times.given_up_after(self._now() - sending.begun_at)
         self._end_sending()
         return FromLearner(chunk=cancellation(sending.push)) if sending.begun else None
 

@@ -1,38 +1,49 @@
-"""How long pushes take on one stream, and how long exchanges live.
+"""How long pushes take on one stream, and how long exchanges live: which of them are worth the link.
 
 See docs/decisions/0150-bad-links.md.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import deque
 from collections.abc import Callable
-from statistics import median
+from statistics import mean, median
+from typing import Final
 
-LIFETIMES = 3
-"""The lifetime of exchanges is the median of so many last ones: on a busy machine single outer steps are short or long."""
+REMEMBERED: Final = 8
+"""Transfers, lifetimes and intervals that are compared: on a busy machine any single one is long or short."""
+FRESH: Final = 0.05
+"""An answer is fresh for this part of the time between two answers, and one that is overdue comes in such a part."""
+MARGIN: Final = 0.98
+"""The part of a lifetime in which a push must arrive. Where it takes two outer steps of three, milliseconds decide."""
 
 
 class PushTimes:
-    """What pushes of this stream took, and how long exchanges stay open: whether a push that waits can still arrive in time.
+    """What pushes of this stream took, how long exchanges stay open, and how often there is something to send.
 
-    Without it a link just too slow can lose every push: each begins too late by the same part of a step, again and again.
+    A push that is begun keeps the link from a newer one. On a link just too slow every push would begin late by the same part of a step and
+    end too late, again and again. So a push that has waited is begun only if that brings more pushes into merges, in the same time, than to
+    wait for the next answer and to begin with that. How likely a push is to arrive is what the last transfers and lifetimes say, each
+    against each: a difference of averages would be either sure or hopeless.
     """
 
     def __init__(self, overlap_steps: int, now: Callable[[], float]) -> None:
         self._overlap_steps = overlap_steps
         self._now = now
         self._added: dict[int, float] = {}
-        self._duration = 0.0
-        """Seconds of the last complete transfer; 0: none yet."""
-        self._lifetimes: deque[float] = deque(maxlen=LIFETIMES)
-        """Seconds from the answer to a pull to the end of its exchange, the last times."""
+        self._durations: deque[float] = deque(maxlen=REMEMBERED)
+        """Seconds from the choice of a push to its arrival."""
+        self._lifetimes: deque[float] = deque(maxlen=REMEMBERED)
+        """Seconds from the answer to a pull to the end of its exchange."""
+        self._answers: deque[float] = deque(maxlen=REMEMBERED + 1)
+        """When answers were ready to be sent."""
         self._skipped = False
 
     def added(self, t: int) -> None:
         """The answer to the pull of outer step `t` is ready to be sent."""
         self._added[t] = self._now()
+        self._answers.append(self._added[t])
 
     def clock(self, t: int) -> None:
         """The syncer has taken outer step `t`."""
@@ -43,11 +54,31 @@ class PushTimes:
 
     def took(self, seconds: float) -> None:
         """A transfer is complete that took so long."""
-        self._duration = seconds
+        self._durations.append(seconds)
+
+    def given_up_after(self, seconds: float) -> None:
+        """A transfer was ended unfinished, as its exchange was over: it would have taken longer than this."""
+        if self._durations and seconds > median(self._durations):
+            self._durations.append(seconds)
 
     def worth_sending(self, t: int) -> bool:
-        """Whether the push of outer step `t` can be there before its exchange is over. No is followed by yes: the link is measured anew."""
+        """Whether to begin the push of outer step `t` now. False: wait for the next answer. No is followed by yes, as times change."""
         waited = self._now() - self._added.get(t, self._now())
-        lifetime = median(self._lifetimes) if self._lifetimes else math.inf
-        self._skipped = not self._skipped and waited + self._duration > lifetime
+        self._skipped = not self._skipped and self._is_better_left(waited)
         return not self._skipped
+
+    def _is_better_left(self, waited: float) -> bool:
+        if not self._durations or not self._lifetimes or len(self._answers) < 2:
+            return False
+        interval = (self._answers[-1] - self._answers[0]) / (len(self._answers) - 1)
+        next_one = self._chance(0.0)
+        if not next_one:
+            return waited > FRESH * interval
+        duration = mean(self._durations)
+        until_next = max(FRESH * interval, interval - waited)
+        return self._chance(waited) * (duration + until_next) < next_one * duration
+
+    def _chance(self, waited: float) -> float:
+        """That a push arrives in time which is begun so many seconds after its answer was ready, 0..1."""
+        pairs = itertools.product(self._durations, self._lifetimes)
+        return mean(waited + duration < MARGIN * lifetime for duration, lifetime in pairs)
