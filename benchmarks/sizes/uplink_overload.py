@@ -19,8 +19,10 @@ from benchmarks.narrow_link import NarrowLink
 
 LIMITS = {1.05: 0.9, 1.2: 0.75, 2.0: 0.45}
 """Outer steps that one push takes -> least share of the merges."""
-TRAINING = {"compression": "None", "sync_interval": 4, "fragments": 4}
-"""A push of 16 MiB, several times what gRPC and the kernel hold of it (decision 0150)."""
+TRAINING = {"compression": "None", "sync_interval": 8, "fragments": 8}
+"""A push of 16 MiB, several times what gRPC and the kernel hold of it (decision 0150). An exchange lives three outer steps. With an
+interval of four, a learner would have one step to adopt, to train and to report before the next pull of that fragment, and without a report
+it is not pulled from."""
 SLOW, FREE = "u-slow", ("u-0", "u-1", "u-2")
 
 
@@ -32,7 +34,7 @@ class Size:
     """Outer steps before, and while, contributions are counted."""
 
 
-FULL = Size(Workload(mebibytes=64, step_seconds=1.0), warm_up=12, steps=60)
+FULL = Size(Workload(mebibytes=128, step_seconds=1.0), warm_up=12, steps=60)
 SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), warm_up=6, steps=12)
 
 
