@@ -15,7 +15,6 @@ from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.job import MAX_LEARNERS
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj, PatchType
-from diloco_operator.kube.memory import schema as kube_schema
 from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
@@ -75,8 +74,8 @@ async def _causes(client: Client, obj: Obj, *, old: Obj | None = None) -> list[C
 
 def _predicted(obj: Obj, old: Obj | None = None) -> list[Cause]:
     """The errors of the definition's compiled schema, without a server."""
-    before = kube_schema.apply_defaults(job_schema(), old) if old is not None else None
-    return _SCHEMA.violations(kube_schema.apply_defaults(job_schema(), obj), before)
+    before = _SCHEMA.apply_defaults(old) if old is not None else None
+    return _SCHEMA.violations(_SCHEMA.apply_defaults(obj), before)
 
 
 async def test_every_wrong_job_is_rejected_for_its_wrong_fields(client: Client, namespace: str) -> None:

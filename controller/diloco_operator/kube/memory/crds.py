@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
 from diloco_operator.kube.client import Cause, Obj, Resource
@@ -76,11 +78,21 @@ def _causes(obj: Obj, old: Obj | None) -> list[Cause]:
     return causes
 
 
+def _structural(schema: Obj, path: str) -> Structural:
+    """The compiled form, whose problems stand below `path`. The same for equal schemas: a definition is checked, and then served."""
+    return _compiled(json.dumps(schema), path)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(schema: str, path: str) -> Structural:
+    return Structural(json.loads(schema), path=path)
+
+
 def _version_causes(version: Any, path: str) -> list[Cause]:
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if not isinstance(schema, dict):
         return [Cause(f"{path}.schema.openAPIV3Schema", "Required value: schemas are required")]
-    causes = list(Structural(schema, path=f"{path}.schema.openAPIV3Schema").problems)
+    causes = list(_structural(schema, f"{path}.schema.openAPIV3Schema").problems)
     if schema.get("type") != "object":
         causes.append(Cause(f"{path}.schema.openAPIV3Schema.type", 'Invalid value: must be "object" at the root'))
     scale = (version.get("subresources") or {}).get("scale")
@@ -99,10 +111,10 @@ def kinds_of(obj: Obj) -> list[Kind]:
     """One kind for each served version of a valid definition."""
     spec = obj["spec"]
     kinds = []
-    for version in spec["versions"]:
+    for index, version in enumerate(spec["versions"]):
         if not version.get("served"):
             continue
-        structural = Structural(version["schema"]["openAPIV3Schema"])
+        structural = _structural(version["schema"]["openAPIV3Schema"], f"spec.versions[{index}].schema.openAPIV3Schema")
         subresources = version.get("subresources") or {}
         scale = subresources.get("scale")
         kinds.append(
