@@ -1,0 +1,115 @@
+"""Train with the Trainer of transformers in a job:
+
+    session = diloco.torch.join(model, optimizer=optimizer)
+    rate = diloco.torch.schedule(optimizer, session, "cosine")
+    trainer = Trainer(model=model, args=args, train_dataset=data, optimizers=(optimizer, rate))
+    diloco.torch.hf.attach(trainer, session)
+    trainer.train()
+    session.close()
+
+Wants the packages of the extra `hf`.
+
+See docs/decisions/0167-batches-ahead.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from diloco.learner.loop_check import MOST_AHEAD
+from diloco.learner.session import Session
+
+_NO_LABEL = -100
+"""What transformers writes in place of a label where a token has none."""
+_ENDLESS = 1 << 40
+"""Updates of a training that ends when its job does. The Trainer wants a number."""
+
+
+def labelled_tokens(batch: Mapping[str, Any]) -> int:
+    """The tokens of a batch that have a label, else those that are no padding, else all. Raises ValueError for a batch without tokens."""
+    if isinstance(labels := batch.get("labels"), torch.Tensor):
+        return int((labels != _NO_LABEL).sum())
+    if isinstance(mask := batch.get("attention_mask"), torch.Tensor):
+        return int(mask.sum())
+    if isinstance(tokens := batch.get("input_ids"), torch.Tensor):
+        return tokens.numel()
+    raise ValueError(f"a batch with {', '.join(map(repr, batch)) or 'nothing'} has no tokens to count: pass attach(…, tokens=…)")
+
+
+def attach(trainer: Trainer, session: Session, *, seed: int = 0, tokens: Callable[[Mapping[str, Any]], int] = labelled_tokens) -> None:
+    """Let `trainer` train on what the syncer leases to this unit, until the job is done or the unit drains, and tell the session of each
+    update. Call it once, before `trainer.train`.
+
+    The trainer's data set is read by index, see `Session.numbers`: the same one, with the same `seed`, in every unit. Its collator and the
+    dataloader_… arguments hold, its sampler does not. `tokens` counts those of a batch.
+    Raises ValueError for arguments that would end the training at another moment, TypeError for a stream.
+    """
+    if isinstance(trainer.train_dataset, IterableDataset) or not hasattr(trainer.train_dataset, "__len__"):
+        raise TypeError("the Trainer's data set has no length: a stream cannot be leased by index. Read it in a loop with session.shards")
+    if trainer.args.max_steps > 0:
+        raise ValueError(
+            f"max_steps={trainer.args.max_steps} would end this unit, not the job: leave it out; spec.training.steps ends the job"
+        )
+    trainer.args.max_steps = _ENDLESS
+    # What the Trainer makes of its data set, its collator and its arguments; only the sampler is another.
+    usual = trainer.get_train_dataloader()
+    loader = _LeasedLoader(trainer, session, usual, seed, tokens)
+    trainer.get_train_dataloader = lambda: loader
+    trainer.add_callback(_Steps(session, loader))
+
+
+class _LeasedLoader(DataLoader[Any]):
+    """Its batches are the session's. Keeps the tokens of those that the Trainer has taken since its last update."""
+
+    def __init__(
+        self, trainer: Trainer, session: Session, usual: DataLoader[Any], seed: int, tokens: Callable[[Mapping[str, Any]], int]
+    ) -> None:
+        ahead = trainer.args.gradient_accumulation_steps + usual.num_workers * (usual.prefetch_factor or 0) + MOST_AHEAD
+        samples = len(usual.dataset)  # type: ignore[arg-type]  # `attach` has looked
+        super().__init__(
+            usual.dataset,
+            batch_sampler=session.numbers(trainer.args.train_batch_size, samples=samples, seed=seed, ahead=ahead),
+            collate_fn=usual.collate_fn,
+            num_workers=usual.num_workers,
+            prefetch_factor=usual.prefetch_factor,
+            persistent_workers=usual.persistent_workers,
+            pin_memory=usual.pin_memory,
+        )
+        self._trainer = trainer
+        self._tokens = tokens
+        self.taken: list[int] = []
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.taken.clear()
+        for batch in super().__iter__():
+            self.taken.append(self._tokens(batch))
+            yield batch
+        # In the middle of an update: there is no next one.
+        self._trainer.control.should_training_stop = True
+
+
+class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for mypy
+    def __init__(self, session: Session, loader: _LeasedLoader) -> None:
+        self._session = session
+        self._loader = loader
+        self._loss: float | None = None
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Mapping[str, Any] | None = None, **_: Any
+    ) -> None:
+        """The Trainer reads the loss from the device now and then; a step of ours never makes it."""
+        loss = (logs or {}).get("loss")
+        self._loss = float(loss) if loss is not None and math.isfinite(float(loss)) else None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """After an update, which was made from all batches taken since the last one."""
+        self._session.step(tokens=sum(self._loader.taken), batches=len(self._loader.taken), loss=self._loss)
+        self._loader.taken.clear()
+        self._loss = None
+        control.should_training_stop = control.should_training_stop or self._session.over

@@ -1,0 +1,158 @@
+"""transformers' own Trainer, and a loop with accelerate, as the program of a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import diloco.torch
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from builders.exchange import LocalSyncer, Place, connection_of, job_file, training
+from builders.scripted_connection import ScriptedSession
+from diloco.learner.leave import Leave
+from diloco.torch.hf import attach, labelled_tokens
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = 20
+LENGTH = 6
+PADDING = 2
+"""Tokens of each sample without a label."""
+BATCH = 2
+ACCUMULATION = 3
+
+
+class Samples(Dataset[dict[str, torch.Tensor]]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = torch.arange(index, index + LENGTH)
+        labels = tokens.clone()
+        labels[-PADDING:] = -100
+        return {"input_ids": tokens, "labels": labels}
+
+
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
+    return LlamaForCausalLM(LlamaConfig(**sizes))
+
+
+def arguments(folder: Path, **more: Any) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=BATCH,
+        gradient_accumulation_steps=ACCUMULATION,
+        use_cpu=True,
+        logging_steps=5,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        **more,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_trainer_trains_on_leased_samples_until_the_job_is_done(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with LocalSyncer(place) as syncer:
+        with diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            rate = diloco.torch.schedule(optimizer, session, "constant")
+            trainer = Trainer(model=net, args=arguments(tmp_path / "out"), train_dataset=Samples(), optimizers=(optimizer, rate))
+            attach(trainer, session)
+            trainer.train()
+            unit = syncer.unit("a")
+            ledger = syncer.call(syncer.syncer.engine.work.ledger.summary)
+        assert session.done
+        final = connection_of(session).received()
+    assert unit is not None
+    assert 0 < unit.loss < 2 * np.log(32), "it reports what the Trainer logs"
+    assert unit.tokens == unit.steps * ACCUMULATION * BATCH * (LENGTH - PADDING) > 0
+    assert ledger.units["a"].samples == ledger.units["a"].steps * ACCUMULATION * BATCH
+    assert final is not None
+    held = np.sort(np.concatenate([parameter.detach().numpy().ravel() for parameter in net.parameters()]))
+    assert np.array_equal(held, np.sort(np.concatenate(final))), "the final parameters are the job's"
+
+
+@pytest.mark.timeout(300)
+def test_a_drain_in_the_middle_of_an_update_ends_the_training(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(1_000_000)))
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with LocalSyncer(place) as syncer:
+        session = diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a"))
+        trainer = Trainer(model=net, args=arguments(tmp_path / "out"), train_dataset=Samples(), optimizers=(optimizer, None))
+        counted: list[int] = []
+
+        def tokens(batch: Mapping[str, Any]) -> int:
+            counted.append(labelled_tokens(batch))
+            if len(counted) == 3 * ACCUMULATION + 1:
+                session._drain(15, None)
+            return counted[-1]
+
+        attach(trainer, session, tokens=tokens)
+        trainer.train()
+        assert (session.step_count, len(counted)) == (3, 3 * ACCUMULATION + 1)
+        with pytest.raises(Leave):
+            session.close()
+
+
+def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(9))
+
+    session = ScriptedSession().join().session
+    with pytest.raises(ValueError, match=r"max_steps=7 would end this unit, not the job"):
+        attach(Trainer(model=model(), args=arguments(tmp_path, max_steps=7), train_dataset=Samples()), session)
+    with pytest.raises(TypeError, match=r"a stream cannot be leased by index"):
+        attach(Trainer(model=model(), args=arguments(tmp_path, max_steps=7), train_dataset=Stream()), session)
+
+
+def test_tokens_are_those_with_a_label_else_those_that_are_no_padding() -> None:
+    tokens = torch.ones(2, 5, dtype=torch.int64)
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
+    labels = torch.tensor([[-100, 1, -100, -100, -100], [-100, 1, 1, 1, -100]])
+    assert labelled_tokens({"input_ids": tokens, "attention_mask": mask, "labels": labels}) == 4
+    assert labelled_tokens({"input_ids": tokens, "attention_mask": mask}) == 6
+    assert labelled_tokens({"input_ids": tokens}) == 10
+    with pytest.raises(ValueError, match=r"a batch with 'pixels' has no tokens to count"):
+        labelled_tokens({"pixels": torch.ones(3)})
+
+
+@pytest.mark.timeout(300)
+def test_a_loop_with_accelerate_accumulates_over_a_loader_that_is_one_batch_ahead(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)
+    net = model()
+    net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
+    with (
+        LocalSyncer(place) as syncer,
+        diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session,
+    ):
+        loader = accelerator.prepare(DataLoader(Samples(), batch_sampler=session.numbers(BATCH, samples=SAMPLES)))
+        held: list[int] = []
+        for batch in loader:
+            with accelerator.accumulate(net):
+                accelerator.backward(net(**batch).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            held.append(labelled_tokens(batch))
+            if accelerator.sync_gradients:
+                session.step(tokens=sum(held), batches=len(held))
+                held.clear()
+            if session.over:
+                break
+        unit = syncer.unit("a")
+    assert session.done
+    assert unit is not None
+    assert unit.tokens == unit.steps * ACCUMULATION * BATCH * (LENGTH - PADDING) > 0
