@@ -68,6 +68,15 @@ def snapshot_path(text: str) -> str:
     return text if len(text) <= _PATH_LIMIT and _PATH.fullmatch(text) else ""
 
 
+class Ending(NamedTuple):
+    """Why a job ends before its last step."""
+
+    by: str
+    """`contract.ENDED_BY_TOKENS` or `ENDED_BY_PROGRAM`."""
+    t: int
+    """The outer step at which it ends."""
+
+
 class LossPoint(NamedTuple):
     step: int
     """Outer step."""
@@ -103,4 +112,8 @@ class Report:
     """Training loss over outer steps, steps ascending, at most contract.MOST_LOSS_POINTS; (): the syncer sends none."""
     held_out_losses: tuple[LossPoint, ...] = ()
     """The same of the held-out loss, at most contract.MOST_HELD_OUT_POINTS."""
+    token_budget: int = 0
+    """0: the syncer knows of none."""
+    ending: Ending | None = None
+    """None: the job ends at its last step."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)

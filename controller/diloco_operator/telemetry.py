@@ -18,7 +18,15 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
-from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, MOST_PAUSE, SYNCER_PORT, operator_identity
+from diloco.contract import (
+    ENDED_BY_PROGRAM,
+    ENDED_BY_TOKENS,
+    MOST_HELD_OUT_POINTS,
+    MOST_LOSS_POINTS,
+    MOST_PAUSE,
+    SYNCER_PORT,
+    operator_identity,
+)
 from diloco.protocol import diloco_pb2
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.wording import one_line
@@ -27,7 +35,7 @@ from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip
-from diloco_operator.report import LossPoint, Report, UnitPhase, UnitReport, snapshot_path
+from diloco_operator.report import Ending, LossPoint, Report, UnitPhase, UnitReport, snapshot_path
 from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
@@ -225,7 +233,7 @@ class UnreadableReport(ValueError):
 def matters(report: Report) -> object:
     """The part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
     units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause) for u in report.units.values())
-    return units, report.seeded, report.done, report.draining, report.snapshot_error, report.message
+    return units, report.ending, report.seeded, report.done, report.draining, report.snapshot_error, report.message
 
 
 _PHASES = {
@@ -260,6 +268,8 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "") ->
         snapshot_error=clip(wire.snapshot_error),
         message=clip(wire.message),
         draining=wire.draining,
+        token_budget=_count(wire.token_budget),
+        ending=_ending(wire.ending) if wire.HasField("ending") else None,
         losses=_curve(wire.losses, MOST_LOSS_POINTS),
         held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
         units={unit.unit: _unit_of(unit) for unit in wire.units},
@@ -271,6 +281,10 @@ _MOST_UNITS = MAX_POOLS * MAX_LEARNERS
 _MOST_REASONS = 32
 _REASON_LIMIT = 64
 _PAUSE_LIMIT = 200
+
+
+def _ending(wire: diloco_pb2.Ending) -> Ending:
+    return Ending(ENDED_BY_TOKENS if wire.cause == diloco_pb2.Ending.TOKENS else ENDED_BY_PROGRAM, _count(wire.t))
 
 
 def _count(value: int) -> int:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 __all__ = [
+    "ENDED_BY_PROGRAM",
+    "ENDED_BY_TOKENS",
     "ENV_ACCELERATORS_PER_HOST",
     "ENV_ATTEMPT",
     "ENV_HOST",
@@ -37,6 +39,7 @@ __all__ = [
     "MOST_HELD_OUT_POINTS",
     "MOST_LOSS_POINTS",
     "MOST_PAUSE",
+    "MOST_TOKENS",
     "MOUNT_JOB",
     "MOUNT_STATE",
     "MOUNT_TLS",
@@ -108,6 +111,12 @@ SYNCER_PORT = 7077
 """Port of the syncer's gRPC service."""
 LEADER_PORT = 7078
 """Port of the side channel of a unit's host 0; with `hostNetwork` it is one of the unit's own."""
+MOST_TOKENS = 1 << 53
+"""Of a job: what a JSON number holds exactly."""
+ENDED_BY_TOKENS = "Tokens"
+"""The job has trained its token budget."""
+ENDED_BY_PROGRAM = "Program"
+"""A training program has ended the job."""
 HEARTBEAT = 5.0
 """Seconds. A learner that has nothing else to say tells the syncer this often that its process is alive."""
 MOST_PAUSE = 86400.0
@@ -261,6 +270,13 @@ class Training(_Wire):
     """`spec.training`: what is trained how, on the syncer's clock."""
 
     steps: int = Field(ge=1, description="T, outer steps of the whole job, as the syncer counts them.")
+    tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="Token budget: the job ends at the outer step at which so many are committed, if it has not done `steps` before. What "
+        "is under way then still counts. Absent: none.",
+    )
     sync_interval: int = Field(24, ge=1, le=10000, description="H, local steps between two syncs of one fragment.")
     fragments: int = Field(24, ge=1, le=10000, description="P, number of fragments the parameters are cut into; at most syncInterval.")
     overlap_steps: int = Field(2, ge=0, description="tau, outer steps that a fragment's exchange may take; less than syncInterval.")
@@ -311,3 +327,7 @@ class Result(_Report):
     """Folder of the final snapshot within the syncer's volume; "": a syncer of an earlier version does not say it."""
     snapshot_copied: bool = False
     """That snapshot is below `spec.training.checkpoint.uri` too."""
+    ended_by: str = ""
+    """Why the job ended before its last step, one of `ENDED_BY_TOKENS` and `ENDED_BY_PROGRAM`; "": it did not."""
+    end_reason: str = ""
+    """What the program said, with its unit."""

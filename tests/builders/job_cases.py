@@ -349,14 +349,17 @@ IMMUTABLE: dict[str, tuple[str, Any, str]] = {
 """A field of `a_manifest()`, the value that it cannot change to, and words of the refusal."""
 
 
-def an_ended_job(condition: str, retry: int = 0) -> Obj:
-    """A job of 2,400 steps that is Complete or Failed, and of which the operator has acted on `retry`."""
+def an_ended_job(condition: str, retry: int = 0, *, step: int = 2400, budget: int | None = None) -> Obj:
+    """A job of 2,400 steps that is Complete or Failed, and of which the operator has acted on `retry`. It got to `step` with 6,000 tokens
+    of its `budget`."""
     conditions = [
         {"type": kind, "status": str(kind == condition), "reason": "Any", "lastTransitionTime": "2026-11-20T12:00:00Z"}
         for kind in ("Complete", "Failed")
     ]
-    status = {"conditions": conditions, "progress": {"step": 2400, "steps": 2400}, **({"retry": retry} if retry else {})}
-    return {**a_manifest(steps=2400, spec={"retry": retry} if retry else {}), "status": status}
+    progress = {"step": step, "steps": 2400, "tokens": 6000, **({"tokenBudget": budget} if budget else {})}
+    status = {"conditions": conditions, "progress": progress, **({"retry": retry} if retry else {})}
+    job = {**a_manifest(steps=2400, spec={"retry": retry} if retry else {}), "status": status}
+    return with_field(job, "spec.training.tokens", budget) if budget else job
 
 
 _WITHOUT_RETRY = "set spec.retry above status.retry"
@@ -377,6 +380,18 @@ WITHOUT_EFFECT: dict[str, tuple[Obj, Obj, str]] = {
     "retry that was acted on": (with_field(an_ended_job("Failed", retry=3), "spec.retry", 1), {"spec.retry": 3}, _WITHOUT_RETRY),
     "retry of 0": (an_ended_job("Failed", retry=3), {"spec.retry": 0, "spec.learners.max": 5}, _WITHOUT_RETRY),
     "retry of a complete job": (an_ended_job("Complete"), {"spec.retry": 1}, _WITHOUT_STEPS),
+    "tokens of a job that its steps ended": (an_ended_job("Complete", budget=9000), {"spec.training.tokens": 12000}, _WITHOUT_STEPS),
+    "steps of a job that has no tokens left": (
+        an_ended_job("Complete", step=500, budget=5000),
+        {"spec.training.steps": 4800},
+        _WITHOUT_STEPS,
+    ),
+    "tokens of which there were more": (an_ended_job("Complete", step=500, budget=5000), {"spec.training.tokens": 6000}, _WITHOUT_STEPS),
+    "tokens of a job that a program ended": (
+        an_ended_job("Complete", step=500, budget=9000),
+        {"spec.training.tokens": 12000},
+        _WITHOUT_STEPS,
+    ),
 }
 """A job that has ended, a change of its fields that has no effect, and words of the refusal."""
 
@@ -392,6 +407,9 @@ WITH_EFFECT: dict[str, tuple[Obj, Obj]] = {
     "retry that a manifest does not have": (an_ended_job("Complete", retry=3), {"spec.retry": ...}),
     **{f"retry with another {what}": (an_ended_job("Failed"), {**change, "spec.retry": 1}) for what, change in _CHANGES.items()},
     "more steps": (an_ended_job("Complete"), {"spec.training.steps": 4800}),
+    "more tokens": (an_ended_job("Complete", step=500, budget=5000), {"spec.training.tokens": 9000}),
+    "no budget any more": (an_ended_job("Complete", step=500, budget=5000), {"spec.training.tokens": ...}),
+    "more steps with tokens left": (an_ended_job("Complete", budget=9000), {"spec.training.steps": 4800}),
     "more steps and learners": (an_ended_job("Complete"), {"spec.training.steps": 4800, "spec.learners.max": 5}),
 }
 """A job that has ended, and a change that an API server must take."""

@@ -44,6 +44,7 @@ class ScriptedConnection:
     closed: list[Bye | None] = field(default_factory=list)
     started: bool = False
     pauses: list[tuple[str, float]] = field(default_factory=list)
+    finishes: list[str] = field(default_factory=list)
 
     def start(self) -> None:
         self.started = True
@@ -53,6 +54,9 @@ class ScriptedConnection:
 
     def paused(self, reason: str, at_most: float) -> None:
         self.pauses.append((reason, at_most))
+
+    def finish(self, reason: str) -> None:
+        self.finishes.append(reason)
 
     def want(self, generation: int, samples: int) -> bool:
         if self.has_stream:

@@ -313,6 +313,9 @@ class Learner:
     def paused(self, reason: str, at_most: float) -> None:
         raise NotImplementedError
 
+    def finish(self, reason: str) -> None:
+        raise NotImplementedError
+
     def want(self, generation: int, samples: int) -> bool:
         raise NotImplementedError
 

@@ -7,7 +7,8 @@ The contract's environment says where the leader and the syncer are. These, all 
 RANKS_STEP_MS   a step lasts this long (default 5)
 RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
 RANKS_BATCHES   batches for each step (default 1)
-RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "numbers", "adopted"} a step to this file
+RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
+RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
 
 At the end each rank prints one JSON line: {"rank", "steps", "rows": {tensor: [first row, hex of the values]}}.
@@ -77,6 +78,7 @@ def main() -> None:
     step_seconds = float(os.environ.get("RANKS_STEP_MS", "5")) / 1000
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
     raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
+    finish_at = int(os.environ.get("RANKS_FINISH_AT_STEP", "0"))
     batches = int(os.environ.get("RANKS_BATCHES", "1"))
     with session:
         numbers: list[int] = []
@@ -92,6 +94,8 @@ def main() -> None:
             adopted.clear()
             session.step(tokens=TOKENS * len(numbers), loss=0.5, batches=batches)
             _trace(session, rank, numbers, adopted)
+            if finish_at and session.step_count >= finish_at:
+                session.finish("as requested at this step")
             numbers = []
         if session.done:
             session.evaluate(0.25, 100)
@@ -102,6 +106,7 @@ def main() -> None:
 def _trace(session: Session, rank: int, numbers: list[int], adopted: list[list[str]]) -> None:
     if path := os.environ.get("RANKS_TRACE"):
         line = {"unit": os.environ[contract.ENV_UNIT], "rank": rank, "step": session.step_count, "t": session.t, "numbers": numbers}
+        line["progress"] = session.progress
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps({**line, "adopted": adopted}) + "\n")
 

@@ -467,6 +467,7 @@ class Progress(_Api):
     step: int = Field(0, ge=0, description="Outer steps done.")
     steps: int = Field(0, ge=0, description="Outer steps in all.")
     tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
+    token_budget: int | None = Field(None, ge=0, description="Tokens at which the job ends, if not by its steps before; absent: none.")
     loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
     loss_history: tuple[LossPoint, ...] | None = Field(

@@ -158,8 +158,20 @@ class SuspendedReason(ConditionReason):
 
 class CompleteReason(ConditionReason):
     STEPS_REACHED = "StepsReached", TRUE, Severity.NORMAL, "The last step is done and the final snapshot is durable."
+    TOKENS_REACHED = "TokensReached", TRUE, Severity.NORMAL, "`training.tokens` are committed, and the final snapshot is durable."
+    FINISHED_BY_PROGRAM = (
+        "FinishedByProgram",
+        TRUE,
+        Severity.NORMAL,
+        "A training program ended the job with `session.finish`, and the final snapshot is durable; the message has its words.",
+    )
     IN_PROGRESS = "InProgress", FALSE, Severity.NORMAL, "The job has not reached its last step."
-    CONTINUING = "Continuing", FALSE, Severity.NORMAL, "`training.steps` was raised: the job goes on from its final snapshot."
+    CONTINUING = (
+        "Continuing",
+        FALSE,
+        Severity.NORMAL,
+        "`training.steps` or `training.tokens` was raised: the job goes on from its final snapshot.",
+    )
     JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed before its last step."
 
 
@@ -276,6 +288,7 @@ class UnitReason(enum.StrEnum):
         "Training: the unit is ahead of the job and rests until `training.quorum` learners train; this is no stall and no failure.",
     )
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
+    LEFT_EARLY = "LeftEarly", "The training program ended with status 0 before the job was done."
     OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the training program because it used too much memory."
     POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it."
     DISRUPTED = (

@@ -209,6 +209,17 @@ _AS_BEFORE = " && ".join(
 )
 
 
+_DONE = "oldSelf.status.progress"
+_COMMITTED = f"(has({_DONE}.tokens) ? {_DONE}.tokens : 0)"
+_HAS_MORE_TO_DO = (
+    f"has({_DONE}) && has({_DONE}.steps) && "
+    f"(!has(self.spec.training.tokens) || self.spec.training.tokens > {_COMMITTED}) && "
+    f"(self.spec.training.steps > {_DONE}.steps || (has({_DONE}.tokenBudget) && {_COMMITTED} >= {_DONE}.tokenBudget && "
+    f"self.spec.training.steps > {_number_or_0(_DONE, 'step')}))"
+)
+"""Of a complete job: more steps than it was to take, or more tokens, if its budget has ended it. `reconcile.status.starting_again`."""
+
+
 def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:
     """A job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
     return ValidationRule(
@@ -226,10 +237,10 @@ RULES: Mapping[str, list[ValidationRule]] = {
         ),
         _takes_changes(
             "Complete",
-            "has(oldSelf.status.progress) && has(oldSelf.status.progress.steps) && self.spec.training.steps > "
-            "oldSelf.status.progress.steps",
+            _HAS_MORE_TO_DO,
             "the job is complete, and this change has no effect; to train on from its final snapshot, raise spec.training.steps above "
-            "status.progress.steps in the same change, else create a new job",
+            "status.progress.steps in the same change, or spec.training.tokens above status.progress.tokens if its token budget has ended "
+            "it; else create a new job",
         ),
         ValidationRule(
             f"self.metadata.name.matches({_text(_DNS_LABEL)}) && size(self.metadata.name) <= {MAX_JOB_NAME}",

@@ -60,8 +60,10 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
 def _what_starts(view: JobView, due: bool) -> str:
     """What a retry of this job does. Raises `CommandError` if there is nothing to retry. `due`: a retry is asked for already."""
     if view.complete:
-        steps = view.status.progress.steps
-        raise CommandError(f'job "{view.name}" is complete; to train on, raise spec.training.steps above {steps}')
+        progress = view.status.progress
+        ended_by_budget = progress.token_budget is not None and progress.tokens >= progress.token_budget
+        more = f"tokens above {progress.tokens}" if ended_by_budget else f"steps above {progress.steps}"
+        raise CommandError(f'job "{view.name}" is complete; to train on, raise spec.training.{more}')
     if view.holds(ConditionType.FAILED):
         step = view.status.model.step if view.status.model is not None else None
         where = "from the beginning" if step is None and not view.status.progress.step else "from its last snapshot"

@@ -67,7 +67,8 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         figures = [f"step {progress.step} of {progress.steps} ({progress.step / progress.steps:.0%})"]
         figures += [f"loss {progress.loss:.3f}"] if progress.loss is not None else []
         figures += [f"held-out loss {progress.held_out_loss:.4f}"] if progress.held_out_loss is not None else []
-        figures += [f"{count(progress.tokens)} tokens"]
+        budget = f" of {count(progress.token_budget)}" if progress.token_budget is not None else ""
+        figures += [f"{count(progress.tokens)}{budget} tokens"]
         if not view.over and not view.is_suspended:
             figures += [f"{count(progress.tokens_per_second)} tokens/s"]
         left = seconds_left(view, now)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from diloco.contract import ENDED_BY_TOKENS
+
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.health import (
@@ -133,8 +135,12 @@ class ReconcileContext:
 
     @property
     def finishing(self) -> bool:
-        """The last outer step is done; no unit needs to start any more. Not by the report of a syncer that was to take fewer steps."""
-        report = self.report
+        """The last outer step is done; no unit needs to start any more. Not by the report of a syncer that was to take fewer steps or
+        tokens."""
+        report, training = self.report, self.spec.training
+        if report is not None and report.ending is not None:
+            more = report.ending.by == ENDED_BY_TOKENS and (training.tokens is None or training.tokens > report.token_budget)
+            return report.steps >= training.steps and not more and report.t >= report.ending.t
         return report is not None and report.steps >= self.spec.training.steps and (report.done or report.t >= report.steps > 0)
 
     @property

@@ -80,6 +80,8 @@ class Coordinator:
                 f"training.overlapSteps is {training.overlap_steps}; it must be less than syncInterval, {training.sync_interval}"
             )
         self.training = training
+        self._last = training.steps
+        """The outer step at which the job ends."""
         self.coding = coding_for(training.compression)
         self._launches = {offset: p for p, offset in enumerate(offsets(training.fragments, training.sync_interval))}
         self._t = t
@@ -164,6 +166,10 @@ class Coordinator:
     def begin(self) -> None:
         """The job has parameters: version 0 of every fragment."""
         self._begun = True
+
+    def end(self, t: int) -> None:
+        """The job ends at outer step `t`, or at the present one if that is later. It ends never later than it would have before."""
+        self._last = min(self._last, max(t, self._t))
 
     def join(self, unit: str, now: float) -> None:
         """The unit has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
@@ -281,7 +287,7 @@ class Coordinator:
             if self._snapshot_due and not due:
                 self._snapshot_due = False
                 orders.append(Snapshot(self._t))
-            if self._t == self.training.steps:
+            if self._t == self._last:
                 if not due:
                     self._finished = True
                     orders.append(Finish(self._t))
@@ -300,9 +306,9 @@ class Coordinator:
         if not self._begun or self._finished:
             return None
         waits: list[float] = []
-        if self._t < self.training.steps and self._quorum_at is not None and self._budget.ready and not self._step_ready(now):
+        if self._t < self._last and self._quorum_at is not None and self._budget.ready and not self._step_ready(now):
             waits = [self._grace_over(self._quorum_at)]
-        elif self._t == self.training.steps or self._step_ready(now):
+        elif self._t == self._last or self._step_ready(now):
             waits = [self._closes_at(e) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
         later = [at for at in waits if at > now]
         return min(later) if later else None
@@ -319,7 +325,7 @@ class Coordinator:
     def _rests(self) -> list[Order]:
         """Who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that those
         that rest cannot be what it waits for."""
-        waits = self._quorum_at is None and self._t < self.training.steps
+        waits = self._quorum_at is None and self._t < self._last
         changed = [m for m in self._members.values() if m.resting != (waits and m.fresh and self._budget.exhausted(m.unit))]
         for m in changed:
             m.resting = not m.resting
@@ -354,7 +360,7 @@ class Coordinator:
     def _due_exchanges(self) -> list[Exchange]:
         """Exchanges that must be merged before the next step, or at T before the end."""
         unmerged = [*self._ordered.values(), *self._open.values()]
-        if self._t == self.training.steps:
+        if self._t == self._last:
             return unmerged
         return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
 
@@ -370,7 +376,7 @@ class Coordinator:
         self._quorum_at = None
         for m in self._members.values():
             m.fresh = False
-        if self._t % self.training.checkpoint.every_steps == 0 and self._t < self.training.steps:
+        if self._t % self.training.checkpoint.every_steps == 0 and self._t < self._last:
             self._snapshot_due = True
         p = self._launches.get(self._t % self.training.sync_interval)
         if p is None:

@@ -128,6 +128,10 @@ class Core:
             self.coordinator.begin()
         return refusal
 
+    def end(self, t: int) -> None:
+        """As `Coordinator.end`."""
+        self.coordinator.end(t)
+
     def join(self, unit: str, now: float) -> None:
         """As `Coordinator.join`."""
         self.coordinator.join(unit, now)

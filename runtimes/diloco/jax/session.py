@@ -42,6 +42,7 @@ class Driver(Protocol):
     def progress(self) -> float: ...
     def evaluate(self, held_out_loss: float, tokens: int) -> None: ...
     def paused(self, reason: str, at_most: float) -> AbstractContextManager[None]: ...
+    def finish(self, reason: str) -> None: ...
     def close(self) -> None: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None: ...
 
@@ -169,8 +170,18 @@ class Session[Tree, State]:
         """
         return self._driver.paused(reason, at_most)
 
+    def finish(self, reason: str) -> None:
+        """End the job now, for all units: each takes the final parameters, and the job is complete. `reason`: for people, in a few words.
+
+        Nothing ends at once: go on until `batches` ends or `done` is true. A unit of one process may also leave its loop: `close` waits.
+        What is said stands; said again, or by another unit, it changes nothing. All processes of a unit call it. Raises ValueError for a
+        reason that cannot be.
+        """
+        self._driver.finish(reason)
+
     def close(self) -> None:
-        """Say Bye and disconnect. Raises SystemExit(`Exit.DRAINED`) when this unit drained; returns when the job is done."""
+        """Say Bye and disconnect. Raises SystemExit(`Exit.DRAINED`) when this unit drained; returns when the job is done. After `finish` it
+        waits for that."""
         self._driver.close()
 
     def __enter__(self) -> Self:

@@ -28,10 +28,10 @@ from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, 
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
 from diloco.learner.push_coding import coded, push_chunks
+from diloco.learner.reconnect import reconnect_delay
 from diloco.learner.standing import Standing
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
-from diloco.protocol.backoff import exponential
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
@@ -41,21 +41,10 @@ from diloco.protocol.tls import TlsError, TlsFiles
 
 _log = logging.getLogger(__name__)
 
-FIRST_DELAY = 0.05
-LONGEST_DELAY = 2.0
-"""Delay between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
 TLS_FAILURE_TIMEOUT = 300.0
 """How long TLS may fail before this process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
 CLOSE_TIMEOUT = 10.0
 """How long `close` waits for the delivery of the outbox, seconds."""
-
-
-def reconnect_delay(failures: int, jitter: float) -> float:
-    """Seconds to wait after `failures` (at least 1) attempts in a row: `min(longest, first * 2^(failures - 1)) * (0.5 + jitter / 2)`.
-
-    `jitter` in [0, 1) spreads units that lost the same syncer.
-    """
-    return exponential(FIRST_DELAY, LONGEST_DELAY, failures) * (0.5 + jitter / 2)
 
 
 class Connection:
@@ -124,6 +113,14 @@ class Connection:
     def paused(self, reason: str, at_most: float) -> None:
         """The program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
         self._standing.paused(reason, at_most)
+        self._tell_standing()
+
+    def finish(self, reason: str) -> None:
+        """The program wants the job to end. Each stream says so again."""
+        self._standing.finish(reason)
+        self._tell_standing()
+
+    def _tell_standing(self) -> None:
         with self._lock:
             if self._outbox is not None:
                 self._outbox.tell_alive()
@@ -406,7 +403,7 @@ class Connection:
         with self._lock:
             self._bases[header.fragment] = (header.t, value)
             self._ahead.received(header.fragment)
-        self._inbox.put(Received(header.fragment, header.t, ready, self._epoch))
+        self._inbox.put(Received(header.fragment, header.t, ready, self._epoch, header.tokens))
 
 
 def _refused_for_good(refused: Refused) -> RefusedForGood:

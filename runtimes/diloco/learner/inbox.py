@@ -60,6 +60,8 @@ class Received:
     ready: Ready = field(repr=False)
     epoch: int = 0
     """As in `Welcomed`."""
+    tokens: int = 0
+    """Committed of the whole job when this version was made."""
 
 
 @dataclass(frozen=True, slots=True)

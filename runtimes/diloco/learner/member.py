@@ -83,6 +83,15 @@ class Member(Protocol):
         """The program takes no steps for at most so many seconds; "": it goes on. Of a unit's ranks the leader says so."""
         ...
 
+    @property
+    def ends_between_steps(self) -> bool:
+        """The end of the job comes at a boundary, also if the program takes no further step."""
+        ...
+
+    def finish(self, reason: str) -> None:
+        """The program wants the job to end now. Of a unit's ranks the leader says so."""
+        ...
+
     def ask_for_work(self, batch_size: int, batches: int | None) -> None:
         """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch. `batches`: how many of
         them to hold; None: enough for some time of training."""

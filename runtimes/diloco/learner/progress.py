@@ -19,14 +19,18 @@ _ADOPTIONS: Final = 9
 class JobProgress:
     """One process's view."""
 
-    def __init__(self, table: Timetable) -> None:
+    def __init__(self, table: Timetable, budget: int | None = None) -> None:
+        """`budget`: tokens at which the job ends, if it has one."""
         self._table = table
+        self._budget = budget
+        self._tokens = 0
         self._adoptions: deque[tuple[int, int]] = deque(maxlen=_ADOPTIONS)
         """(local step, outer step) of the last adoptions that brought a newer outer step."""
         self._furthest = 0.0
 
-    def adopted(self, step: int, t: int) -> None:
-        """After local step `step` of this process, the model got a fragment of outer step `t`. Several may come at once, in any order."""
+    def adopted(self, step: int, t: int, tokens: int = 0) -> None:
+        """After local step `step` of this process, the model got a fragment of outer step `t`, at which the whole job had committed so many
+        tokens. Several may come at once, in any order."""
         if self._adoptions:
             last_step, last = self._adoptions[-1]
             if t <= last:
@@ -34,13 +38,19 @@ class JobProgress:
             if step == last_step:
                 self._adoptions.pop()
         self._adoptions.append((step, t))
+        self._tokens = max(self._tokens, tokens)
 
     def share(self, step: int, steps: int) -> float:
-        """The share of the job's `steps` outer steps that is done after local step `step`, 0..1. Never less than before.
+        """The share of the job that is done after local step `step`, 0..1: of its `steps` outer steps or of its token budget, whichever is
+        further. Never less than before.
 
         Between two adoptions it goes on at the speed of the last ones, and not beyond the outer step at which the next is due.
         """
-        self._furthest = max(self._furthest, min(1.0, self._outer_step(step) / steps))
+        outer_step = self._outer_step(step)
+        done = outer_step / steps
+        if self._budget and self._adoptions and (last := self._adoptions[-1][1]):
+            done = max(done, self._tokens * outer_step / last / self._budget)  # each outer step commits about as many as those before
+        self._furthest = max(self._furthest, min(1.0, done))
         return self._furthest
 
     def _outer_step(self, step: int) -> float:

@@ -41,7 +41,7 @@ from diloco.learner.leave import leave, log_to_stderr
 from diloco.learner.loop_check import MOST_AHEAD, LoopCheck
 from diloco.learner.member import Member
 from diloco.learner.solo import SoloMember
-from diloco.learner.standing import check_pause
+from diloco.learner.standing import check_pause, check_reason
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
@@ -137,6 +137,7 @@ class Session:
         self._batches_held: int | None = None
         """Batches to hold leases for, beyond those in hand; None: for some time of training."""
         self._pause: tuple[str, float] | None = None
+        self._finish_asked = False
         self._closed = False
         self._former_handler: Callable[[int, FrameType | None], object] | int | None = None
 
@@ -218,10 +219,35 @@ class Session:
             if outer is None:
                 self._timer.idle(now - began)
 
+    def finish(self, reason: str) -> None:
+        """End the job now, for all units: each takes the final parameters, and the job is complete. `reason`: for people, in a few words.
+
+        Nothing ends at once: go on until `batches` ends or `done` is true. A unit of one process may also leave its loop: `close` waits.
+        What is said stands; said again, or by another unit, it changes nothing. All ranks of a unit call it. Raises ValueError for a
+        reason that cannot be.
+        """
+        check_reason("the end of a job", reason, "loss below 2.0")
+        self._finish_asked = True
+        self._member.finish(reason)
+
     def close(self) -> None:
-        """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done."""
+        """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done.
+
+        After `finish` it waits for the end of the job, in a unit of one process. Called before the job is done without that, it leaves
+        the job, which goes on.
+        """
         if self._closed:
             return
+        if self._finish_asked and self._member.ends_between_steps:
+            self._wait_until(lambda: self.done or self.draining, "the end of the job")
+        if not (self.done or self.draining):
+            _log.warning(
+                "unit %s leaves at outer step %d of %d, before the job is done: the job goes on without it, and its operator starts it "
+                "again. Train until session.batches ends, or end the job for all units with session.finish(reason)",
+                self._unit,
+                self.t,
+                self.steps,
+            )
         self._end(self._member.close)
         if self.draining and not self.done:
             raise leave(
@@ -284,18 +310,21 @@ class Session:
             self._former_handler = signal.signal(signal.SIGTERM, self._drain)
             let_forked_children_end(self._drain)
         self._member.start()
+        self._wait_until(lambda: self._member.may_step or self.done, "the job's parameters")
+        self._member.warm_up()
+        _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
+        self._timer.restart()
+
+    def _wait_until(self, come: Callable[[], bool], what: str) -> None:
         began = logged = time.monotonic()
-        while not (self._member.may_step or self.done):
+        while not come():
             if self.draining:
                 self.close()
             self._member.wait(_POLL)
             self._member.boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.info("unit %s waits for the job's parameters for %.0f s now", self._unit, now - began)
+                _log.info("unit %s waits for %s for %.0f s now", self._unit, what, now - began)
                 logged = now
-        self._member.warm_up()
-        _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
-        self._timer.restart()
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
         self._member.drain()

@@ -45,7 +45,7 @@ class SoloMember:
     ) -> None:
         training = config.job.training
         self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
-        self._progress = JobProgress(self._table)
+        self._progress = JobProgress(self._table, training.tokens)
         self._inbox = inbox
         self._link = link
         self._work = LeasedWork()
@@ -110,7 +110,7 @@ class SoloMember:
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
         self._executor.carry_out(plan, self._state)
         for adoption in plan.adoptions:
-            self._progress.adopted(plan.step, adoption.version)
+            self._progress.adopted(plan.step, adoption.version, adoption.tokens)
         if plan.refused is not None:
             self.abandon(None)
             raise leave(plan.refused.status, plan.refused.message)
@@ -134,6 +134,13 @@ class SoloMember:
     def paused(self, reason: str, at_most: float) -> None:
         self._link.paused(reason, at_most)
 
+    @property
+    def ends_between_steps(self) -> bool:
+        return True
+
+    def finish(self, reason: str) -> None:
+        self._link.finish(reason)
+
     def ask_for_work(self, batch_size: int, batches: int | None) -> None:
         self._link.set_initial_request((batches or AHEAD_BATCHES) * batch_size)
         asked = self._work.asked
@@ -151,7 +158,9 @@ class SoloMember:
         self._link.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
 
     def close(self) -> None:
-        self._link.close(Bye(drained=not self.done, samples_done=self._state.samples_done, tokens_done=self._state.tokens_done))
+        left = not (self.done or self.draining)
+        done = self._state.samples_done, self._state.tokens_done
+        self._link.close(Bye(drained=not self.done, left=left, samples_done=done[0], tokens_done=done[1]))
 
     def abandon(self, error: BaseException | None) -> None:
         self._link.close(None)

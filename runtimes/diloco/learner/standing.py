@@ -11,14 +11,19 @@ from collections.abc import Callable
 from diloco.contract import MOST_PAUSE
 from diloco.protocol.diloco_pb2 import Alive
 
-MOST_PAUSE_TEXT = 200
-"""Characters of a pause's reason."""
+MOST_REASON = 200
+"""Characters of a reason that a program gives."""
+
+
+def check_reason(of: str, reason: str, example: str) -> None:
+    """Raises ValueError for a reason that says nothing to people, or too much."""
+    if not reason.strip() or len(reason) > MOST_REASON or not reason.isprintable():
+        raise ValueError(f"{of} needs a reason of 1 to {MOST_REASON} printable characters, such as {example!r}, not {reason!r}")
 
 
 def check_pause(reason: str, at_most: float) -> None:
     """Raises ValueError for a pause that nobody could be told of."""
-    if not reason.strip() or len(reason) > MOST_PAUSE_TEXT or not reason.isprintable():
-        raise ValueError(f"a pause needs a reason of 1 to {MOST_PAUSE_TEXT} printable characters, such as 'evaluation', not {reason!r}")
+    check_reason("a pause", reason, "evaluation")
     if not 0 < at_most <= MOST_PAUSE:
         raise ValueError(f"at_most must be a number of seconds above 0 and at most {MOST_PAUSE:.0f}, a day, not {at_most}")
 
@@ -32,6 +37,7 @@ class Standing:
         self._local_step = 0
         self._pause = ("", 0.0)
         """(reason, until when)."""
+        self._finish = ""
 
     def stepped(self, local_step: int) -> None:
         """The process has done so many local steps."""
@@ -41,7 +47,12 @@ class Standing:
         """The program takes no steps for at most so many seconds; "": it goes on."""
         self._pause = (reason, self._now() + at_most)
 
+    def finish(self, reason: str) -> None:
+        """The program wants the job to end."""
+        self._finish = reason
+
     def message(self) -> Alive:
         """How things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""
         reason, until = self._pause
-        return Alive(local_step=self._local_step, pause=reason, pause_left=max(0.0, until - self._now()) if reason else 0.0)
+        left = max(0.0, until - self._now()) if reason else 0.0
+        return Alive(local_step=self._local_step, pause=reason, pause_left=left, finish=self._finish)

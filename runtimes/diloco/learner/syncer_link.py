@@ -24,6 +24,10 @@ class SyncerLink(Protocol):
         """The program takes no steps for at most so many seconds; "": it goes on."""
         ...
 
+    def finish(self, reason: str) -> None:
+        """The program wants the job to end now."""
+        ...
+
     def want(self, generation: int, samples: int) -> bool:
         """Ask for samples. False: not asked."""
         ...

@@ -52,6 +52,8 @@ class Adoption:
 
     fragment: int
     version: int
+    tokens: int = 0
+    """Committed of the whole job when the version was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ def plan_boundary(state: UnitState, events: Sequence[InboxEvent], table: Timetab
 
 def _received(state: UnitState, event: Received) -> UnitState:
     """The newest version of a fragment takes the place of one that waits. The exchange that it came from is over, and so are older ones."""
-    adoption = Adoption(event.fragment, event.t)
+    adoption = Adoption(event.fragment, event.t, event.tokens)
     waiting = [x for x in state.waiting if not (_is_pull(x, event.fragment) and isinstance(x, PullWanted) and x.t <= event.t)]
     place = next((i for i, x in enumerate(waiting) if isinstance(x, Adoption) and x.fragment == event.fragment), len(waiting))
     waiting[place : place + 1] = [adoption]

@@ -222,14 +222,16 @@ class Progress(_message.Message):
     def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ..., own_data: _Optional[bool] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ("local_step", "pause", "pause_left")
+    __slots__ = ("local_step", "pause", "pause_left", "finish")
     LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
     local_step: int
     pause: str
     pause_left: float
-    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ...) -> None: ...
+    finish: str
+    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("bytes",)
@@ -284,14 +286,16 @@ class Evaluation(_message.Message):
     def __init__(self, held_out_loss: _Optional[float] = ..., tokens: _Optional[int] = ..., t: _Optional[int] = ...) -> None: ...
 
 class Bye(_message.Message):
-    __slots__ = ("drained", "samples_done", "tokens_done")
+    __slots__ = ("drained", "samples_done", "tokens_done", "left")
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_DONE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     drained: bool
     samples_done: int
     tokens_done: int
-    def __init__(self, drained: _Optional[bool] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ...) -> None: ...
+    left: bool
+    def __init__(self, drained: _Optional[bool] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., left: _Optional[bool] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("code", "message")
@@ -326,7 +330,7 @@ class WatchRequest(_message.Message):
     def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied")
+    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied", "ending", "token_budget")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +350,8 @@ class Report(_message.Message):
     HELD_OUT_LOSSES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_COPIED_FIELD_NUMBER: _ClassVar[int]
+    ENDING_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
@@ -365,7 +371,29 @@ class Report(_message.Message):
     held_out_losses: _containers.RepeatedCompositeFieldContainer[LossPoint]
     snapshot: str
     snapshot_copied: bool
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ...) -> None: ...
+    ending: Ending
+    token_budget: int
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., token_budget: _Optional[int] = ...) -> None: ...
+
+class Ending(_message.Message):
+    __slots__ = ("cause", "t", "unit", "reason")
+    class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CAUSE_UNSPECIFIED: _ClassVar[Ending.Cause]
+        TOKENS: _ClassVar[Ending.Cause]
+        PROGRAM: _ClassVar[Ending.Cause]
+    CAUSE_UNSPECIFIED: Ending.Cause
+    TOKENS: Ending.Cause
+    PROGRAM: Ending.Cause
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    cause: Ending.Cause
+    t: int
+    unit: str
+    reason: str
+    def __init__(self, cause: _Optional[_Union[Ending.Cause, str]] = ..., t: _Optional[int] = ..., unit: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LossPoint(_message.Message):
     __slots__ = ("t", "loss")

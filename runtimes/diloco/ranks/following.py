@@ -35,6 +35,9 @@ class FollowerMember(RankMember[Follower]):
     def paused(self, reason: str, at_most: float) -> None:
         """The leader says it for the unit."""
 
+    def finish(self, reason: str) -> None:
+        """The leader says it for the unit."""
+
     def evaluated(self, held_out_loss: float, tokens: int) -> None:
         """The leader says it for the unit."""
 

@@ -141,4 +141,5 @@ def _parts(
         incarnations,
     )
     table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
-    return RankParts(store, portions, data, coding_for(training.compression), inbox, link, training.steps, table, on_adopt, config.unit)
+    coding = coding_for(training.compression)
+    return RankParts(store, portions, data, coding, inbox, link, training.steps, training.tokens, table, on_adopt, config.unit)

@@ -66,6 +66,9 @@ class LeaderMember(RankMember[Leader]):
     def paused(self, reason: str, at_most: float) -> None:
         self._parts.link.paused(reason, at_most)
 
+    def finish(self, reason: str) -> None:
+        self._parts.link.finish(reason)
+
     def evaluated(self, held_out_loss: float, tokens: int) -> None:
         self._parts.link.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
 
@@ -79,7 +82,8 @@ class LeaderMember(RankMember[Leader]):
             if not self._channel.wait_until_left(LEAVING_TIMEOUT):
                 _log.warning("not all ranks of unit %s have sent their last pushes within %.0f s", self._parts.unit, LEAVING_TIMEOUT)
         reached = self._schedule.counts.reached()
-        self._parts.link.close(Bye(drained=not self.done, samples_done=reached.samples_done, tokens_done=reached.tokens_done))
+        left = not (self.done or self.draining)
+        self._parts.link.close(Bye(drained=not self.done, left=left, samples_done=reached.samples_done, tokens_done=reached.tokens_done))
         self._channel.left()
 
     # --- deciding -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,19 @@ class RankParts:
     """Its own stream to the syncer."""
     steps: int
     """Outer steps of the job."""
+    budget: int | None
+    """Tokens at which it ends, if it has a budget."""
     table: Timetable
     on_adopt: Callable[[Sequence[str]], None] | None
     unit: str
+
+
+class _Arrived(NamedTuple):
+    """A fragment that waits for its adoption."""
+
+    ready: Ready
+    tokens: int
+    """As in `Received`."""
 
 
 @dataclass(slots=True)
@@ -82,9 +92,9 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._parts = parts
         self._channel = channel
         self._names = [[tensor.name for tensor in portion.fragment.tensors] for portion in parts.portions]
-        self._progress = JobProgress(parts.table)
+        self._progress = JobProgress(parts.table, parts.budget)
         self._cursor = Cursor()
-        self._shelf: Shelf[Ready] = Shelf()
+        self._shelf: Shelf[_Arrived] = Shelf()
         self._reads: dict[int, tuple[ReadOut, Staged]] = {}
         """By fragment what was read out and waits for its counters."""
         self._counted: dict[int, Counted] = {}
@@ -123,6 +133,11 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     @property
     def step_count(self) -> int:
         return self._cursor.step - self._in_step
+
+    @property
+    def ends_between_steps(self) -> bool:
+        """All ranks end at the same local step, which the leader may have set ahead."""
+        return False
 
     @property
     def may_step(self) -> bool:
@@ -242,8 +257,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         """Take everything that came since."""
         for event in self._parts.inbox.drain():
             match event:
-                case Received(fragment, t, ready, epoch):
-                    self._tell(fragment, self._shelf.came(fragment, Version(epoch, t), ready))
+                case Received(fragment, t, ready, epoch, tokens):
+                    self._tell(fragment, self._shelf.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
                 case RefusedForGood(status, message):
                     raise self._refused(leave(status, message))
                 case Welcomed(generation=generation, epoch=epoch):
@@ -265,11 +280,11 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     def _carry_out(self, action: Adopt | ReadOut | Seed | Begin | Last | Release) -> None:
         match action:
             case Adopt(fragment, version):
-                ready, told = self._shelf.adopt(fragment, version)
-                if ready is None:
+                arrived, told = self._shelf.adopt(fragment, version)
+                if arrived is None:
                     raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
-                self._adopt(fragment, ready)
-                self._progress.adopted(self._cursor.step, version.t)
+                self._adopt(fragment, arrived.ready)
+                self._progress.adopted(self._cursor.step, version.t, arrived.tokens)
                 self._tell(fragment, told)
             case ReadOut():
                 self._read_out(action)

@@ -26,8 +26,10 @@ from diloco.protocol.framing import Transfer
 from diloco.syncer.answers import Answers
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.ending import JobEnding, is_over
 from diloco.syncer.event_writer import EventWriter
 from diloco.syncer.exchange import Exchanges
+from diloco.syncer.farewell import Farewell
 from diloco.syncer.fences import FenceWriter
 from diloco.syncer.history import History
 from diloco.syncer.membership import Membership
@@ -107,10 +109,11 @@ class Engine:
             config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
         )
         self._answers = Answers(self.exchanges, self._membership, self._peers, self.submit)
+        self._ending = JobEnding(config.state_dir, config.job.uid, training, state.ending, self._wake)
         self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
-        self._began_finished = state.core is not None and state.core.t == training.steps
-        self._finished_at: float | None = None
+        found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.ledger.tokens)
+        self.farewell = Farewell(config.timeouts, self._peers, self._sessions, state.unit_stats, began_finished=found_over)
         self._snapshot_due = False
         self._complete = False
 
@@ -167,6 +170,8 @@ class Engine:
             draining=self._stopping.is_set(),
             evaluations=self._history.evaluations,
             losses=self._history.losses,
+            token_budget=self._config.job.training.tokens or 0,
+            ending=self._ending.ending,
         )
 
     def stop(self) -> None:
@@ -208,25 +213,16 @@ class Engine:
             self._advance()
         self._disconnect()
         await self._fences.idle()
+        await self._ending.idle()
         return await self._conclude()
 
     def _over(self) -> bool:
-        until = self._farewell_until()
+        until = self.farewell.until
         return until is not None and self._clock() >= until
-
-    def _farewell_until(self) -> float | None:
-        """When to end after the last step: once no learner is connected that still may evaluate and say Bye."""
-        if self._finished_at is None:
-            return None
-        if self._peers.joined() or self._peers.joining():
-            paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._peers.joined())
-            return max([self._finished_at, *filter(None, paused)]) + self._config.timeouts.farewell
-        away = self._sessions.wake_at() is not None
-        return self._finished_at + (self._config.timeouts.linger if away or self._began_finished else 0.0)
 
     def _timeout(self) -> float | None:
         now = self._clock()
-        wakes = [self._sessions.wake_at(), self._farewell_until(), self.exchanges.wake_at(now)]
+        wakes = [self._sessions.wake_at(), self.farewell.until, self.exchanges.wake_at(now)]
         soonest = min((at for at in wakes if at is not None), default=None)
         return None if soonest is None else max(0.0, soonest - now)
 
@@ -242,8 +238,8 @@ class Engine:
         core = self.exchanges.core
         if core is None or not core.seeded:
             return RunOutcome.DRAINED
-        self._history.end(core, self._clock(), began_finished=self._began_finished)
-        durable = self._snapshots.snapshot_t == core.t and self._finished_at is not None and not self._history.evaluated_anew
+        self._history.end(core, self._clock(), began_finished=self.farewell.began_finished)
+        durable = self._snapshots.snapshot_t == core.t and self.farewell.finished_at is not None and not self._history.evaluated_anew
         while not durable:
             durable = await self._snapshots.save(self._snapshot_data(core))
             if durable or self._stopping.is_set():
@@ -251,7 +247,7 @@ class Engine:
             _log.error("the final snapshot is written again in %.0f s", self._config.timeouts.final_retry)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._config.timeouts.final_retry)
-        if self._finished_at is None or not durable:
+        if self.farewell.finished_at is None or not durable:
             return RunOutcome.DRAINED
         for _ in range(_FINAL_COPIES):  # the last snapshot has no next one that would bring its copy
             if self._stopping.is_set() or await self._snapshots.copy():
@@ -308,7 +304,7 @@ class Engine:
             case AliveReceived():
                 self._alive(session, event.alive, now)
             case ByeReceived():
-                self._membership.bye(peer, session, now)
+                self._membership.bye(peer, session, event.bye, now)
             case ProtocolViolation():
                 return Rejected(Refused.PROTOCOL, event.why)
         return None
@@ -333,6 +329,8 @@ class Engine:
         return None
 
     def _alive(self, session: UnitSession, alive: Alive, now: float) -> None:
+        if alive.finish and self.exchanges.seeded and self.farewell.finished_at is None:
+            self._ending.finish(session.unit, alive.finish, self.exchanges.t)
         stats = self._unit_stats.of(session.unit)
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):
@@ -359,7 +357,10 @@ class Engine:
     def _advance(self) -> None:
         now = self._clock()
         before = self.exchanges.t
+        self._end_early()
         orders = self.exchanges.advance(now)
+        if self._ending.ending is None and self._end_early():  # what was merged now has reached the budget
+            orders += self.exchanges.advance(now)
         core = self.exchanges.core
         if core is None:
             return
@@ -375,6 +376,12 @@ class Engine:
                     self._finish(core)
         self._write_snapshot(core)
 
+    def _end_early(self) -> bool:
+        t = self._ending.end_at(self.exchanges.t, self.work.ledger.tokens)
+        if t is not None:
+            self.exchanges.end(t)
+        return t is not None
+
     def _write_snapshot(self, core: Core) -> None:
         """Begin the snapshot that is due. While one is being written, wait, and then take the state of that moment: a state that waits for
         the writer would hold a second model in memory."""
@@ -384,8 +391,8 @@ class Engine:
 
     def _finish(self, core: Core) -> None:
         _log.info("outer step %d of %d is reached", core.t, self._config.job.training.steps)
-        self._finished_at = self._clock()
-        self._snapshot_due = not self._began_finished
+        self.farewell.finished_at = self._clock()
+        self._snapshot_due = not self.farewell.began_finished
         for peer, _ in self._peers.joined():
             peer.outgoing.post(ToLearner(done=Done(t=core.t)))
         self._changes.notify()

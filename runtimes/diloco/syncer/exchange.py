@@ -69,6 +69,9 @@ class Exchanges:
         self._tasks: set[asyncio.Task[Update | None] | asyncio.Task[Decoded | Refusal]] = set()
         self._skips_said_at: int | None = None
         self._skips_unsaid = 0
+        self._tokens = [work.ledger.tokens] * training.fragments
+        """Per fragment the tokens that were committed when its version was made, or when this process began: the same for all ranks that
+        adopt it."""
 
     @property
     def seeded(self) -> bool:
@@ -102,6 +105,11 @@ class Exchanges:
             self.core = Core(layout, self._training)
         return self.core.layout
 
+    def end(self, t: int) -> None:
+        """As `Coordinator.end`."""
+        if self.core is not None:
+            self.core.end(t)
+
     def join(self, peer: Peer, session: UnitSession, held: dict[int, int], now: float) -> None:
         """The stream's learner takes part in a job that has parameters. It is sent every fragment whose current version it does not hold.
 
@@ -113,7 +121,7 @@ class Exchanges:
             if held.get(p) == core.version(p):
                 peer.outgoing.holds(p, core.version(p))
             else:
-                peer.outgoing.broadcast(_whole(core, p))
+                peer.outgoing.broadcast(self._whole(core, p))
         if peer.leader is peer:
             core.join(session.unit, now)
 
@@ -318,7 +326,9 @@ class Exchanges:
         assert update is not None
         self._work.closed(outcome.fragment, outcome.t, {marks.session for marks in outcome.marks.values()})
         _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
-        version = Version(update.fragment, update.t, update.base, core.coding, update.payload, core.shard.whole(update.fragment))
+        self._tokens[update.fragment] = tokens = self._work.ledger.tokens
+        whole = core.shard.whole(update.fragment)
+        version = Version(update.fragment, update.t, update.base, core.coding, update.payload, whole, tokens)
         for peer, _ in self._peers.streams():
             peer.outgoing.broadcast(version)
 
@@ -331,6 +341,10 @@ class Exchanges:
         _log.info("outer step %d leaves fragment %d unchanged: %s%s", skipped.t, skipped.fragment, skipped.message, before)
         self._skips_said_at, self._skips_unsaid = skipped.t, 0
 
+    def _whole(self, core: Core, p: int) -> Version:
+        """The current version of fragment p in FLOAT32."""
+        return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self._tokens[p])
+
     def _core(self) -> Core:
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined
         return self.core
@@ -339,8 +353,3 @@ class Exchanges:
         """Run `work`, in a thread if fragment p (None: the largest one) is large."""
         largest = max(fragment.size for fragment in core.fragments) if p is None else core.fragments[p].size
         return work() if largest <= INLINE_ELEMENTS else await self._arithmetic.decode(work)
-
-
-def _whole(core: Core, p: int) -> Version:
-    """The current version of fragment p in FLOAT32."""
-    return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p))

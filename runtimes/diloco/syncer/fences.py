@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from diloco.syncer.snapshots import fsync_directory
+from diloco.syncer.durable import write_json
 
 _log = logging.getLogger(__name__)
 
@@ -41,15 +40,8 @@ def load_fences(directory: Path, job_uid: str) -> dict[str, int]:
 
 
 def save_fences(directory: Path, job_uid: str, fences: Mapping[str, int]) -> None:
-    """Write the fences durably: into a temporary file, fsynced and renamed. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / f".{FILE}.tmp"
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump({"job": job_uid, "attempts": dict(sorted(fences.items()))}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(directory / FILE)
-    fsync_directory(directory)
+    """Write the fences durably. Raises OSError."""
+    write_json(directory / FILE, {"job": job_uid, "attempts": dict(sorted(fences.items()))})
 
 
 class FenceWriter:

@@ -10,7 +10,7 @@ import logging
 from diloco.algorithm.events import Distrusted
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
-from diloco.protocol.diloco_pb2 import Done, Hello, Refused, ToLearner
+from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner
 from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.piece_maps import Owned, layout_of
 from diloco.protocol.refusal import name_of, reason_of
@@ -26,6 +26,9 @@ from diloco.syncer.welcomes import Welcomes
 from diloco.syncer.work import Work
 
 _log = logging.getLogger(__name__)
+
+LEFT_EARLY = "left its training loop before the job was done"
+"""The message of a unit whose program did."""
 
 
 class Membership:
@@ -198,14 +201,14 @@ class Membership:
 
     # --- leaving ------------------------------------------------------------------------------------------------------
 
-    def bye(self, peer: Peer, session: UnitSession, now: float) -> None:
+    def bye(self, peer: Peer, session: UnitSession, bye: Bye, now: float) -> None:
         """The learner says Bye: its session ends and its stream closes."""
         stats = self._unit_stats.of(session.unit)
         if self._exchanges.finished:
             stats.finished(now)
         else:
-            stats.lost(now, "drained")
-        _log.info("unit %s leaves after Bye", session.unit)
+            stats.lost(now, LEFT_EARLY if bye.left else "drained")
+        _log.info("unit %s leaves after Bye%s", session.unit, f": {LEFT_EARLY}" if bye.left and not self._exchanges.finished else "")
         self._end_session(peer, session, now)
         peer.outgoing.close()
         self._ranks.end(peer)

@@ -52,6 +52,8 @@ class Version:
     payload: Buffer = field(repr=False)
     whole: memoryview = field(repr=False)
     """The payload in FLOAT32, for learners that do not hold the base."""
+    tokens: int = 0
+    """Committed of the whole job when this version was made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +73,7 @@ class _Queued:
     def transfer(self) -> tuple[Chunk, Buffer]:
         """Header and payload."""
         version = self.version
-        header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32)
+        header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32, tokens=version.tokens)
         if not self.delta:
             return header, version.whole
         header.coding, header.base = version.coding.value, version.base  # type: ignore[assignment]

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diloco.algorithm.core import Core
-from diloco.contract import Result, UnitResult
+from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Result, UnitResult
 from diloco.data.ledger import Ledger
+from diloco.protocol.diloco_pb2 import Ending as EndingMessage
 from diloco.protocol.diloco_pb2 import LossPoint, Report, UnitReport
+from diloco.syncer.ending import Ending
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.unit_stats import Phase, UnitStats, UnitStatsTable
 from diloco.wording import plural
@@ -35,6 +37,9 @@ class Facts:
     draining: bool
     evaluations: Mapping[str, tuple[float, int]]
     losses: LossHistory
+    token_budget: int = 0
+    """0: the job has none."""
+    ending: Ending | None = None
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
@@ -56,14 +61,20 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         message=facts.message,
         units=units,
         draining=facts.draining,
+        token_budget=facts.token_budget,
         losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.training.points],
         held_out_losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.held_out.points],
     )
+    if (ending := facts.ending) is not None:
+        report.ending.CopyFrom(EndingMessage(cause=_CAUSES[ending.by], t=ending.t, unit=ending.unit, reason=ending.reason))
     if (loss := unit_stats.loss()) is not None:
         report.loss = loss
     if (held_out := held_out_loss(facts.evaluations)) is not None:
         report.held_out_loss = held_out
     return report
+
+
+_CAUSES = {ENDED_BY_TOKENS: EndingMessage.TOKENS, ENDED_BY_PROGRAM: EndingMessage.PROGRAM}
 
 
 def held_out_loss(evaluations: Mapping[str, tuple[float, int]]) -> float | None:
@@ -95,6 +106,8 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         message=message[:1024],
         snapshot=facts.snapshot,
         snapshot_copied=facts.snapshot_copied,
+        ended_by=facts.ending.by if facts.ending is not None else "",
+        end_reason=f"{facts.ending.unit}: {facts.ending.reason}" if facts.ending is not None and facts.ending.unit else "",
     )
     kept = len(units)
     while len(result_json(result)) > RESULT_BYTES:

@@ -18,6 +18,7 @@ from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.ending import EndError, Ending, is_over, load_ending
 from diloco.syncer.fences import load_fences
 from diloco.syncer.loss_history import LossHistory
 from diloco.syncer.remote import RemoteSnapshots
@@ -49,6 +50,8 @@ class RestoredState:
     """Per unit: held-out loss of the final parameters, and over how many tokens."""
     losses: LossHistory
     snapshot: DurableSnapshot | None
+    ending: Ending | None
+    """What a training program has said of the job's end."""
     message: str
     """A remark for status, e.g. that an older snapshot was used; empty: none."""
 
@@ -93,6 +96,10 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
 def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
     """Read the newest usable state. Blocking. Raises BadState; FencesError for a damaged fences file."""
     fences = load_fences(config.state_dir, config.job.uid)
+    try:
+        ending = load_ending(config.state_dir, config.job.uid, config.job.training)
+    except EndError as error:
+        raise BadState(str(error)) from error
     tried: list[CoreState] = []
 
     def arrays(path: Path, meta: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -110,9 +117,9 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
     except SnapshotError as error:
         raise BadState(str(error)) from error
     if loaded is None:
-        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), None, "")
+        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), None, ending, "")
     with _naming(config, store, loaded.path):
-        restored = _restored(config, loaded, tried.pop().checked(), fences, copied=_is_copied(remote, loaded))
+        restored = _restored(config, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
     store.drop_old()  # what a crash left between a save and this
     return restored
 
@@ -148,7 +155,9 @@ def _allocate(config: SyncerConfig, meta: Mapping[str, Any]) -> CoreState:
     return state
 
 
-def _restored(config: SyncerConfig, loaded: Loaded, stored: CoreState, fences: dict[str, int], *, copied: bool) -> RestoredState:
+def _restored(
+    config: SyncerConfig, loaded: Loaded, stored: CoreState, fences: dict[str, int], ending: Ending | None, *, copied: bool
+) -> RestoredState:
     meta, training = loaded.meta, config.job.training
     core = Core(stored.layout, training, stored)
     same_job = meta["job"]["uid"] == config.job.uid
@@ -161,10 +170,11 @@ def _restored(config: SyncerConfig, loaded: Loaded, stored: CoreState, fences: d
         message = f"went on from the older snapshot of outer step {loaded.t}, because newer ones cannot be used ({reasons})"
     elif not same_job:
         message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
+    ledger = Ledger.from_json(meta["ledger"])
     # Of the final parameters. With more training.steps than before, these are no longer the final ones.
-    final = stored.t == training.steps
+    final = is_over(training, ending, stored.t, ledger.tokens)
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items() if final}
     losses = LossHistory(meta.get("losses"))  # a snapshot of an earlier release has none
-    ledger, unit_stats = Ledger.from_json(meta["ledger"]), UnitStatsTable(meta["accounts"])
+    unit_stats = UnitStatsTable(meta["accounts"])
     snapshot = DurableSnapshot(loaded.t, loaded.path, copied)
-    return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, snapshot, message)
+    return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, snapshot, ending, message)

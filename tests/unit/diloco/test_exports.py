@@ -12,10 +12,12 @@ import pytest
 
 EXPORTS = {
     "diloco": [],
-    "diloco.torch": ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "join", "schedule"],
-    "diloco.jax": ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "TreeStore", "initialize", "join", "schedule"],
+    "diloco.torch": ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "Shard", "join", "schedule"],
+    "diloco.jax": ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Shard", "TreeStore", "initialize", "join", "schedule"],
     "diloco.contract": [
         "Checkpoint",
+        "ENDED_BY_PROGRAM",
+        "ENDED_BY_TOKENS",
         "ENV_ACCELERATORS_PER_HOST",
         "ENV_ATTEMPT",
         "ENV_HOST",
@@ -42,6 +44,7 @@ EXPORTS = {
         "MOST_HELD_OUT_POINTS",
         "MOST_LOSS_POINTS",
         "MOST_PAUSE",
+        "MOST_TOKENS",
         "MOUNT_JOB",
         "MOUNT_STATE",
         "MOUNT_TLS",

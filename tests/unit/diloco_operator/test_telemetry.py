@@ -16,7 +16,7 @@ import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import job_file
 from builders.virtual_time import until
-from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, operator_identity, syncer_host_name
+from diloco.contract import ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
@@ -233,7 +233,8 @@ def test_every_field_of_the_wire_arrives() -> None:
     wire = pb.Report(
         t=1, steps=2, tokens=3, tokens_per_second=4, held_out_loss=5, step_seconds=6, seeded=True, done=True, snapshot_t=-1,
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
-        losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)],
+        losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
+        ending=pb.Ending(cause=pb.Ending.TOKENS, t=8),
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
     read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
@@ -241,7 +242,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         "t": 1, "steps": 2, "tokens": 3, "tokens_per_second": 4, "held_out_loss": 5, "step_seconds": 6, "seeded": True, "done": True,
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
-        "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),),
+        "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),
     }  # fmt: skip
     assert plain.loss is None
     assert plain.received_at == 42
@@ -280,7 +281,10 @@ def test_a_state_that_this_operator_does_not_know_is_an_error() -> None:
         report_of(report(1, ("v5p-0", 1, pb.UnitReport.STATE_UNSPECIFIED)), 0)
 
 
-@pytest.mark.parametrize("change", [{"seeded": True}, {"done": True}, {"snapshot_error": "full"}, {"message": "m"}, {"draining": True}])
+@pytest.mark.parametrize(
+    "change",
+    [{"seeded": True}, {"done": True}, {"snapshot_error": "full"}, {"message": "m"}, {"draining": True}, {"ending": pb.Ending(t=1)}],
+)
 def test_what_reconcile_must_see_at_once(change: dict[str, Any]) -> None:
     assert matters(report_of(report(1), 0)) != matters(report_of(report(1, **change), 0))
 

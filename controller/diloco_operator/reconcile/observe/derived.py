@@ -33,7 +33,8 @@ class Derived:
 
 
 def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
-    job_file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training).model_dump_json(by_alias=True)
+    file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training)
+    job_file = file.model_dump_json(by_alias=True, exclude_none=True)  # an earlier syncer refuses fields that it does not know
     return Derived(
         shapes={pool.name: shape_of(pool) for pool in spec.pools},
         needs={pool.name: host_needs(pool) for pool in spec.pools},

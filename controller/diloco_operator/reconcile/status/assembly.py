@@ -101,6 +101,9 @@ def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result | None) -> dict[str, Any]:
     found = {"step": 0, "tokens": 0, "tokensPerSecond": 0.0, **_with_history(old, context.observed.report)}
     found["steps"] = context.spec.training.steps
+    found.pop("tokenBudget", None)
+    if (budget := context.spec.training.tokens) is not None:
+        found["tokenBudget"] = budget
     report = context.report
     if result is not None:
         found |= {"step": result.step, "steps": result.steps, "tokens": result.tokens, "tokensPerSecond": 0.0}
@@ -112,8 +115,10 @@ def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result 
         found.pop("heldOutLoss", None)  # of the final parameters: with more steps they are final no more
         found |= _known(loss=report.loss, heldOutLoss=report.held_out_loss)
         found.pop("estimatedCompletion", None)
-        if report.step_seconds > 0 and report.t < report.steps:
+        if report.step_seconds > 0 and report.t < report.steps and report.ending is None:
             left = (report.steps - report.t) * report.step_seconds
+            if budget is not None and report.tokens_per_second > 0:
+                left = min(left, max(0.0, budget - report.tokens) / report.tokens_per_second)
             found["estimatedCompletion"] = format_timestamp(float(round(report.received_at + left)))
     else:
         found["tokensPerSecond"] = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from diloco.contract import Exit, Result
+from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Exit, Result
 from diloco.wording import plural
 from pydantic import ValidationError
 
@@ -74,7 +74,7 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
         result = _result(end.message if end else "")
         if result is None:
             return JobEnd(CompleteReason.STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
-        return JobEnd(CompleteReason.STEPS_REACHED, _summary(result), result)
+        return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), _summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
     detail = f": {clip(end.message.strip())}" if end.message.strip() else ""
@@ -91,6 +91,9 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
             f"image that belongs to the operator, then {_retry(syncer.job)}",
         )
     return None
+
+
+_ENDED_BY = {ENDED_BY_TOKENS: CompleteReason.TOKENS_REACHED, ENDED_BY_PROGRAM: CompleteReason.FINISHED_BY_PROGRAM}
 
 
 def _result(message: str) -> Result | None:
@@ -110,6 +113,8 @@ def _summary(result: Result) -> str:
         text += f", training loss {result.loss:.4f}"
     if result.held_out_loss is not None:
         text += f", held-out loss {result.held_out_loss:.4f}"
+    if result.end_reason:
+        text += f"; ended by unit {clip(result.end_reason)}"
     return f"{text}. {clip(result.message)}" if result.message else text
 
 

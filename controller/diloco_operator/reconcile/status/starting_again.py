@@ -1,7 +1,8 @@
 """How a job that has ended starts again: a failed one by a retry, a complete one with more steps. Pure.
 
 Both are levels. `spec.retry` above `status.retry` is a retry that is due; the status that starts it raises `status.retry`. More
-`training.steps` than the status of a complete job counts are steps that are due; the next report raises what the status counts. The old
+`training.steps` than the status of a complete job counts are steps that are due, and so are more `training.tokens` of a job that its token
+budget has ended; the next report raises what the status counts. The old
 syncer's pod must be gone first: a syncer's pod that a later reconcile sees is then of the new start, and its end is the end of the job.
 
 See docs/decisions/0143-retry-and-more-steps.md.
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from diloco.contract import Training
 
 from diloco_operator.api import names
 from diloco_operator.api.reasons import CompleteReason, FailedReason
@@ -38,12 +41,21 @@ def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | N
         if not is_retry_due(context):
             return None
         return SecondStart(FailedReason.RETRYING, f"retry {context.spec.retry}: the job starts again {_from_where(status)}")
-    progress = status.get("progress") or {}
-    reached, steps = progress.get("steps"), context.spec.training.steps
-    if reached is None or steps <= reached:
+    progress, training = status.get("progress") or {}, context.spec.training
+    if not _has_more_to_do(progress, training):
         return None
-    text = f"the job goes on from its final snapshot, of outer step {progress.get('step', 0)}, to {steps} steps"
+    tokens = f" or {training.tokens} tokens" if training.tokens is not None else ""
+    text = f"the job goes on from its final snapshot, of outer step {progress.get('step', 0)}, to {training.steps} steps{tokens}"
     return SecondStart(CompleteReason.CONTINUING, text)
+
+
+def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
+    """As the CRD's rule for changes of a complete job (`api.rules`)."""
+    reached, committed = progress.get("steps"), progress.get("tokens", 0)
+    if reached is None or (training.tokens is not None and training.tokens <= committed):
+        return False
+    ended_by_budget = "tokenBudget" in progress and committed >= progress["tokenBudget"]
+    return training.steps > reached or (ended_by_budget and training.steps > progress.get("step", 0))
 
 
 def _from_where(status: Mapping[str, Any]) -> str:
@@ -57,11 +69,12 @@ def _from_where(status: Mapping[str, Any]) -> str:
 def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
     """The status with which the job starts again; everything that says so changes in this one write."""
     status = with_conditions(context.observed.job, starting_again(start.reason, start.message), context.now)
-    progress = {key: value for key, value in (status.get("progress") or {}).items() if key != "heldOutLoss"}
+    training = context.spec.training
+    progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in ("heldOutLoss", "tokenBudget")}
     return {
         **status,
         **({"retry": context.spec.retry} if is_retry_due(context) else {}),
-        "progress": {**progress, "steps": context.spec.training.steps},
+        "progress": {**progress, "steps": training.steps} | ({"tokenBudget": training.tokens} if training.tokens is not None else {}),
         "units": [write_unit(record) for record in records.values()],
     }
 

@@ -330,6 +330,9 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     deadline = record.since + context.observed.config.early_end_grace
     if context.report.received_at < deadline:
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
-    message = "the training program ended with status 0 before the job was done; it must train until the session ends"
-    end = End(EndKind.FAILURE, UnitReason.CRASHED, message, context.now)
+    message = (
+        "the training program ended with status 0 before the job was done; let it train until session.batches ends, or end the job for all "
+        "units with session.finish"
+    )
+    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, message, context.now)
     return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now))

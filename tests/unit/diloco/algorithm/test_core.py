@@ -578,3 +578,35 @@ def test_state_of_another_model_is_refused_with_the_difference() -> None:
     state = a_seeded_core().state()
     with pytest.raises(LayoutError, match=r"tensor w3: shape \(6\) here, \(5\) in the job"):
         Core(Layout([*(TensorSpec(f"w{i}", (5,)) for i in range(3)), TensorSpec("w3", (6,))]), a_job(), state)
+
+
+# --- an early end -----------------------------------------------------------------------------------------------------
+
+
+def test_an_early_end_waits_for_the_exchanges_under_way_and_takes_no_further_step() -> None:
+    core = a_seeded_core(a_job(steps=100, sync_interval=2, fragments=2, overlap_steps=1))
+    core.join("a", 0.0)
+    pull = pull_of(step_all(core, 1.0))
+    core.end(0)  # the present step is later
+    assert core.advance(1.0) == []
+    assert not core.done
+    assert core.push("a", a_push(core, pull), 1.5) is None
+    actions = core.advance(1.5)
+    assert merge_of(actions).t == 1
+    assert actions[-1] == Finish(1)
+    assert step_all(core, 2.0) == []
+    assert (core.done, core.t) == (True, 1)
+
+
+def test_an_end_is_never_later_than_it_would_have_been() -> None:
+    core = a_seeded_core(a_job(steps=3, sync_interval=2, fragments=2, overlap_steps=1))
+    core.join("a", 0.0)
+    core.end(2)
+    core.end(50)
+    for now in range(1, 20):
+        core.progress("a", metadata(core, now), float(now))
+        for action in core.advance(float(now)):
+            if isinstance(action, Pull):
+                core.push("a", a_push(core, action), float(now))
+        core.advance(float(now))
+    assert core.t == 2

@@ -25,6 +25,7 @@ class RecordingDriver:
         self.over = False
         self.closed = False
         self.pauses: list[tuple[str, float]] = []
+        self.finishes: list[str] = []
         self.evaluated: tuple[float, int] | None = None
 
     def batches[T](self, source: Callable[[np.ndarray], T], batch_size: int, *, ahead: int = 64) -> Iterator[T]:
@@ -63,6 +64,9 @@ class RecordingDriver:
     def paused(self, reason: str, at_most: float) -> AbstractContextManager[None]:
         self.pauses.append((reason, at_most))
         return nullcontext()
+
+    def finish(self, reason: str) -> None:
+        self.finishes.append(reason)
 
     def close(self) -> None:
         self.closed = True

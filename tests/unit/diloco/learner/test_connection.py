@@ -1,4 +1,4 @@
-from diloco.learner.connection import FIRST_DELAY, LONGEST_DELAY, reconnect_delay
+from diloco.learner.reconnect import FIRST_DELAY, LONGEST_DELAY, reconnect_delay
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -58,3 +58,20 @@ def test_it_ends_at_one() -> None:
     progress.adopted(1, 8)
     progress.adopted(2, 10)
     assert progress.share(50, 10) == 1.0
+
+
+def test_a_token_budget_counts_where_it_is_further_than_the_steps() -> None:
+    progress = JobProgress(timetable([1, 1], 8, overlap=1), budget=1000)
+    progress.adopted(12, 4, tokens=400)
+    assert progress.share(12, 10) == pytest.approx(0.4), "as far in steps as in tokens"
+    progress.adopted(24, 8, tokens=810)
+    assert progress.share(24, 100) == pytest.approx(0.81)
+    # 3 local steps are one outer step, of which each has brought 810 / 8 tokens.
+    assert progress.share(27, 100) == pytest.approx(0.81 * 9 / 8)
+    assert progress.share(1000, 100) == 1.0
+
+
+def test_a_syncer_that_does_not_tell_tokens_leaves_the_steps() -> None:
+    progress = JobProgress(timetable([1, 1], 8, overlap=1), budget=1000)
+    progress.adopted(12, 4)
+    assert progress.share(12, 10) == pytest.approx(0.4)

@@ -441,3 +441,35 @@ def test_the_progress_of_a_job_that_is_done_is_whole() -> None:
     learner.comes(Finished(1000))
     learner.step()
     assert learner.session.progress == 1.0
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_job_needs_a_reason_for_people() -> None:
+    learner = ScriptedSession().join()
+    with pytest.raises(ValueError, match="the end of a job needs a reason"):
+        learner.session.finish("")
+    learner.session.finish("loss below 2.0")
+    assert learner.connection.finishes == ["loss below 2.0"]
+
+
+def test_after_finish_close_waits_for_the_end_of_the_job() -> None:
+    learner = ScriptedSession().join()
+    learner.train()
+    learner.session.finish("loss below 2.0")
+    learner.comes(Finished(9))
+    learner.session.close()
+    [bye] = learner.connection.closed
+    assert bye is not None
+    assert (bye.drained, bye.left, learner.session.done) == (False, False, True)
+
+
+def test_bye_tells_a_program_that_left_from_one_that_was_told_to() -> None:
+    leaves, drains = ScriptedSession().join(), ScriptedSession().join()
+    leaves.session.close()
+    drains.session._drain(15, None)
+    with pytest.raises(Leave):
+        drains.session.close()
+    byes = [learner.connection.closed[0] for learner in (leaves, drains)]
+    assert [(bye.drained, bye.left) for bye in byes if bye is not None] == [(True, True), (True, False)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from builders.exchange import Place, Processes, job_file, training, until
 from builders.rank_units import RankUnit
-from diloco.contract import Exit
+from diloco.contract import ENDED_BY_PROGRAM, Exit
 from diloco.protocol.diloco_pb2 import UnitReport
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -126,3 +126,23 @@ def test_a_program_whose_framework_does_not_know_the_other_processes_is_told_wha
     learner = job.learner("u", WORLD_SIZE="2", DILOCO_HOSTS="2")
     assert learner.wait() == Exit.BAD_CONTRACT
     assert "unit u runs as 2 processes on 2 hosts, and numpy knows of 1" in learner.text
+
+
+def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_then(tmp_path: Path) -> None:
+    # 100,000 outer steps, and a budget that is about half done by then: progress comes from the tokens.
+    job = a_job(tmp_path, 100_000, tokens=100_000)
+    try:
+        syncer = job.syncer()
+        unit, alone = RankUnit(job, "u", 3).start(RANKS_FINISH_AT_STEP="300"), RankUnit(job, "alone", 1).start()
+        assert (unit.wait(), alone.wait()) == ([0] * 3, [0])
+        assert syncer.wait() == 0
+        assert unit.final() == alone.final()
+        result = job.place.result
+        assert result is not None
+        assert (result.ended_by, result.end_reason) == (ENDED_BY_PROGRAM, "u: as requested at this step")
+        seen = [[line["progress"] for line in unit.of(rank)] for rank in range(3)]
+        assert seen[0] == seen[1] == seen[2], "or ranks would train with different rates"
+        assert seen[0] == sorted(seen[0])
+        assert seen[0][-2] > 0.05
+    finally:
+        job.end()

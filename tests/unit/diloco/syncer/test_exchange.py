@@ -494,7 +494,7 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
         learner.step(1)
         learner.hear("done")
         # It was told the end; now it evaluates for longer than the farewell of 0.2 s.
-        waits_until = syncer.call(lambda: (syncer.syncer.engine._farewell_until() or 0.0) - time.monotonic())
+        waits_until = syncer.call(lambda: (syncer.syncer.engine.farewell.until or 0.0) - time.monotonic())
         assert waits_until > WAIT_TIMEOUT / 2
         unit = syncer.unit("u")
         assert unit is not None

@@ -11,8 +11,10 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits, phase
 from builders.stage import Stage
-from diloco.contract import Exit, Result
+from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Exit, Result
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile import reconcile
+from diloco_operator.report import Ending
 
 RESULT = Result(step=100, steps=100, tokens=64000, loss=2.125, held_out_loss=2.25).model_dump_json(by_alias=True)
 CRASH = "ValueError: bad batch"
@@ -353,3 +355,82 @@ def test_complete_job_stays_complete_with_the_steps_that_it_has(message: str) ->
     at_rest(stage)
     assert stage.true() == {"Accepted", "Complete"}
     assert running(stage) == []
+
+
+# --- a job that its token budget, or a program, has ended -----------------------------------------------------------------
+def ended_early(by: str, tokens: int | None, committed: int = 6000) -> Stage:
+    stage = trained(training={"steps": 100, **({"tokens": tokens} if tokens is not None else {})})
+    early = Result(step=40, steps=100, tokens=committed, ended_by=by, end_reason="v5p-0: enough" if by == ENDED_BY_PROGRAM else "")
+    for name in list(stage.pods):
+        exits(stage.pods[name], 0, stage.now, message=early.model_dump_json(by_alias=True) if name.endswith("syncer") else "")
+    stage.settle()
+    return at_rest(stage)
+
+
+def test_a_job_says_what_ended_it_early() -> None:
+    stage = ended_early(ENDED_BY_TOKENS, 5000)
+    complete = stage.condition("Complete")
+    assert (complete["status"], complete["reason"]) == ("True", "TokensReached")
+    assert complete["message"].startswith("40 of 100 steps, 6000 tokens. ")
+    progress = stage.status["progress"]
+    assert (progress["step"], progress["steps"], progress["tokens"], progress["tokenBudget"]) == (40, 100, 6000, 5000)
+    assert "estimatedCompletion" not in progress
+    complete = ended_early(ENDED_BY_PROGRAM, None).condition("Complete")
+    assert (complete["status"], complete["reason"]) == ("True", "FinishedByProgram")
+    assert complete["message"].startswith("40 of 100 steps, 6000 tokens; ended by unit v5p-0: enough. ")
+
+
+@pytest.mark.parametrize(
+    ("by", "tokens", "change", "starts"),
+    [
+        (ENDED_BY_TOKENS, 5000, {"steps": 100, "tokens": 9000}, True),
+        (ENDED_BY_TOKENS, 5000, {"steps": 100}, True),
+        (ENDED_BY_TOKENS, 5000, {"steps": 100, "tokens": 6000}, False),
+        (ENDED_BY_TOKENS, 5000, {"steps": 200, "tokens": 5000}, False),
+        (ENDED_BY_PROGRAM, None, {"steps": 101}, True),
+        (ENDED_BY_PROGRAM, None, {"steps": 100}, False),
+        (ENDED_BY_PROGRAM, 9000, {"steps": 100, "tokens": 12000}, False),
+    ],
+)
+def test_a_job_that_ended_early_goes_on_with_more_of_what_ended_it(
+    by: str, tokens: int | None, change: dict[str, int], starts: bool
+) -> None:
+    stage = ended_early(by, tokens)
+    stage.edit(training=change)
+    stage.step()  # the ended pod of the syncer stayed for its log, and goes
+    stage.step()
+    condition = stage.condition("Complete")
+    assert (condition["status"] == "False") == starts
+    if starts:
+        assert condition["reason"] == "Continuing"
+        assert "of outer step 40" in condition["message"]
+        assert stage.status["progress"].get("tokenBudget") == change.get("tokens")
+
+
+def test_the_syncer_of_a_job_that_ends_early_is_finishing() -> None:
+    stage = trained()
+    stage.all_contribute(t=40, steps=100, ending=Ending(ENDED_BY_PROGRAM, 40))
+    stage.settle()
+    assert stage.condition("Training")["reason"] == "Finishing"
+    assert "estimatedCompletion" not in stage.status["progress"]
+    stage.all_contribute(t=39, steps=100, ending=Ending(ENDED_BY_PROGRAM, 40))
+    stage.settle()
+    assert stage.condition("Training")["reason"] == "QuorumContributing", "a restarted syncer takes its last steps again"
+
+
+def test_a_syncer_with_a_smaller_budget_than_the_job_is_not_finishing() -> None:
+    stage = trained(training={"steps": 100, "tokens": 9000})
+    stage.all_contribute(t=40, steps=100, ending=Ending(ENDED_BY_TOKENS, 40), token_budget=5000)
+    stage.settle()
+    assert stage.condition("Training")["reason"] == "QuorumContributing"
+    stage.all_contribute(t=40, steps=100, ending=Ending(ENDED_BY_TOKENS, 40), token_budget=9000)
+    stage.settle()
+    assert stage.condition("Training")["reason"] == "Finishing"
+
+
+def test_the_estimate_follows_the_budget_where_it_ends_the_job_first() -> None:
+    stage = trained(training={"steps": 100, "tokens": 9000})
+    # 90 outer steps of a second are left, and 1000 tokens at 200 a second.
+    stage.all_contribute(t=10, steps=100, tokens=8000, tokens_per_second=200.0, step_seconds=1.0)
+    stage.settle()
+    assert parse_timestamp(stage.status["progress"]["estimatedCompletion"]) == stage.now + 5
