@@ -10,7 +10,11 @@ QUADRATIC_BATCH        samples of a batch (default 4)
 QUADRATIC_LAYOUT       "other": a model of other shapes, which a running job must refuse
 QUADRATIC_NAN_AT_STEP  from this local step on the parameters are NaN
 QUADRATIC_CRASH_AT_STEP  raise at this local step
-QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT  only in this unit and its first attempt
+QUADRATIC_PAUSE_AT_STEP  after this local step pause for QUADRATIC_PAUSE_SECONDS, and announce it
+QUADRATIC_FINISH_AT_STEP  after this local step end the job
+QUADRATIC_LEAVE_AT_STEP  after this local step leave the loop, and end with status 0
+QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT …  only in this unit and its first attempt
+QUADRATIC_COMPILE_SECONDS  the first step lasts so much longer
 QUADRATIC_TOKENS       "varied": sample n has 1 + n % 31 tokens, and not 16 each, so that a sum tells which samples are in it
 QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers"} a step to this file
 """
@@ -57,9 +61,12 @@ def main() -> None:
     model = Quadratic(int(os.environ.get("QUADRATIC_TENSORS", "31")), width)
     step_seconds = float(os.environ.get("QUADRATIC_STEP_MS", "10")) / 1000
     nan_at, crash_at = _misbehave_at("NAN"), _misbehave_at("CRASH")
+    pause_at, finish_at, leave_at = _misbehave_at("PAUSE"), _misbehave_at("FINISH"), _misbehave_at("LEAVE")
     with Session.join(ArrayStore(model.weights, embeddings=["embedding"]), framework="numpy") as session:
         for numbers in session.batches(lambda numbers: numbers, int(os.environ.get("QUADRATIC_BATCH", "4"))):
             deadline = time.monotonic() + step_seconds
+            if not session.step_count:
+                time.sleep(float(os.environ.get("QUADRATIC_COMPILE_SECONDS", "0")))
             loss = model.train(numbers)
             if session.step_count + 1 == crash_at:
                 raise RuntimeError("crash as requested at this step")
@@ -69,6 +76,13 @@ def main() -> None:
             time.sleep(max(0.0, deadline - time.monotonic()))
             session.step(tokens=_tokens(numbers), loss=loss)
             _trace(session, numbers)
+            if session.step_count == pause_at:
+                with session.paused("evaluation", at_most=600):
+                    time.sleep(float(os.environ["QUADRATIC_PAUSE_SECONDS"]))
+            if session.step_count == finish_at:
+                session.finish("as requested at this step")
+            if session.step_count == leave_at:
+                break
         if session.done:
             session.evaluate(model.loss(), tokens=1000)
 

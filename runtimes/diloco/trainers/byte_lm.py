@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.schedules import Schedule
+from diloco.schedules import Decay, Schedule
 
 VOCABULARY = 256
 """Every byte is a token."""
@@ -60,16 +60,18 @@ class InnerConfig:
     """Local steps over which the rate rises from 0."""
     final_share: float = 0.1
     """The rate at the end of training, as a share of the highest."""
+    decay: Decay = "cosine"
+    """How the rate falls, see `diloco.schedules`."""
     weight_decay: float = 0.1
     """On matrices, not on embeddings and norms (`is_decayed`)."""
 
     def rate(self, local_step: int, progress: float) -> float:
         """Learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
 
-        The warm-up counts the process's own steps; the cosine decay follows the job's clock, so that units of any speed and age anneal
+        The warm-up counts the process's own steps; the decay follows the job's clock, so that units of any speed and age anneal
         together. No adoption of a fragment resets either.
         """
-        return self.learning_rate * Schedule("cosine", self.warmup, self.final_share).share(local_step, progress)
+        return self.learning_rate * Schedule(self.decay, self.warmup, self.final_share).share(local_step, progress)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

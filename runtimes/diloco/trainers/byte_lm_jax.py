@@ -140,7 +140,8 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
         if session.done:
-            final = held_out_loss(session.params, corpus, chosen.model)
+            with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
+                final = held_out_loss(session.params, corpus, chosen.model)
             session.evaluate(final, corpus.held_out_tokens)
             options.print_result("jax", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0

@@ -7,14 +7,19 @@ import json
 import logging
 import os
 import sys
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from diloco import contract
+from diloco.schedules import Decay
 from diloco.trainers.byte_lm import InnerConfig, ModelConfig
 from diloco.trainers.text import ByteCorpus
 from diloco.wording import plural
+
+EVALUATION_SECONDS = 3600.0
+"""The evaluation of the final parameters may take so long."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +168,20 @@ def add_inner_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("inner optimizer").add_argument
     add("--learning-rate", type=float, default=inner.learning_rate, help="highest rate of the inner AdamW")
     add("--warmup", type=int, default=inner.warmup, help="local steps of linear warm-up")
+    add("--decay", choices=typing.get_args(Decay), default=inner.decay, help="how the rate falls; wsd: in the last fifth of the job")
     add("--decay-to", type=float, default=inner.final_share, help="share of the rate that is left at the end; 1: the rate stays")
     add("--weight-decay", type=float, default=inner.weight_decay)
 
 
 def chosen_inner(given: argparse.Namespace) -> InnerConfig:
     """What the flags of `add_inner_flags` say."""
-    return InnerConfig(learning_rate=given.learning_rate, warmup=given.warmup, final_share=given.decay_to, weight_decay=given.weight_decay)
+    return InnerConfig(
+        learning_rate=given.learning_rate,
+        warmup=given.warmup,
+        decay=given.decay,
+        final_share=given.decay_to,
+        weight_decay=given.weight_decay,
+    )
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:

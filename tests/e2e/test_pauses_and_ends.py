@@ -1,0 +1,65 @@
+"""What programs say of their pauses and of the end of the job, and what users see of it: real processes on the embedded control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders.local import is_true, local_control_plane
+from builders.local_jobs import a_fleet, a_quadratic_job
+from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile import OperatorConfig
+
+pytestmark = pytest.mark.timeout(150)
+
+PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5, early_end_grace=1.0)
+COMPLETE = is_true("Complete")
+
+
+def complete(job: Obj) -> tuple[str, str]:
+    found = next(each for each in job["status"]["conditions"] if each["type"] == "Complete")
+    return found["reason"], found["message"]
+
+
+async def test_compiling_and_pauses_are_no_stalls_and_a_program_ends_the_job_for_all(tmp_path: Path) -> None:
+    environment = {
+        # Each of the two takes longer than the stall time-out of 3 s.
+        "QUADRATIC_COMPILE_SECONDS": 5,
+        "QUADRATIC_PAUSE_AT_STEP": 20,
+        "QUADRATIC_PAUSE_SECONDS": 5,
+        "QUADRATIC_PAUSE_UNIT": "v5p-0",
+        "QUADRATIC_FINISH_AT_STEP": 40,
+        "QUADRATIC_FINISH_UNIT": "v5p-0",
+        "QUADRATIC_STEP_MS": 50,
+    }
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(a_quadratic_job(steps=1_000_000, stall="3s", environment=environment))
+        paused = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("reason") == "Paused")
+        assert (paused["state"], paused["message"]) == ("Training", "its program takes no steps for a while: evaluation")
+        assert paused["pausedUntil"] > paused["since"]
+        job = await cluster.job("quad", COMPLETE, timeout=120)
+    reason, message = complete(job)
+    assert reason == "FinishedByProgram"
+    assert "ended by unit v5p-0: as requested at this step" in message
+    assert job["status"]["progress"]["step"] < 1_000_000
+    assert {unit["name"]: (unit["state"], unit["restarts"]) for unit in job["status"]["units"]} == dict.fromkeys(
+        ("v5p-0", "v5p-1", "h100-0"), ("Completed", 0)
+    )
+
+
+async def test_a_program_that_leaves_early_is_started_again_and_the_job_ends_at_its_token_budget(tmp_path: Path) -> None:
+    environment = {"QUADRATIC_LEAVE_AT_STEP": 10, "QUADRATIC_LEAVE_UNIT": "v5p-0", "QUADRATIC_STEP_MS": 50}
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        budget = {"tokens": 1_000_000_000}
+        await cluster.apply(a_quadratic_job(steps=1_000_000, units={"v5p": 2}, environment=environment, training=budget, backoff="2s"))
+        unit = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "BackingOff")
+        assert unit["reason"] == "LeftEarly"
+        assert "end the job for all units with session.finish" in unit["message"]
+        await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "Training" and unit["attempt"] == 2)
+        tokens = (await cluster.job("quad"))["status"]["progress"]["tokens"] + 2_000
+        await cluster.change("quad", {"training": {"tokens": tokens}})
+        done = await cluster.job("quad", COMPLETE, timeout=120)
+    assert complete(done)[0] == "TokensReached"
+    progress = done["status"]["progress"]
+    assert (progress["tokenBudget"], progress["tokens"] >= tokens) == (tokens, True)
+    assert progress["tokens"] == sum(unit.get("tokens", 0) for unit in done["status"]["units"])
