@@ -15,6 +15,7 @@ from diloco.wording import plural
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
@@ -283,8 +284,10 @@ def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
-        record = record._replace(paused_until=_paused_until(context, record, seen))
-        reason, message = UnitReason.PAUSED, f"its program takes no steps for a while: {seen.pause}"
+        until = _paused_until(context, record, seen)
+        record = record._replace(paused_until=until)
+        words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
+        reason, message = UnitReason.PAUSED, words
     if record.unschedulable and all_bound(pods):
         record = record._replace(unschedulable=0)
     if state is UnitState.TRAINING and record.ended_at is not None:
@@ -297,7 +300,7 @@ def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence
 def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
     """What is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
     assert context.report is not None
-    until, before = context.report.received_at + seen.pause_left, record.paused_until
+    until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
     same = before is not None and record.reason == UnitReason.PAUSED and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
     return before if same and before is not None else until
 

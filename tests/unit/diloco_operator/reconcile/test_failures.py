@@ -9,7 +9,7 @@ from builders.jobs import a_job, template
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import is_bound, main_container_exits, starts, waits
 from builders.stage import Stage
-from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.report import Report, UnitPhase
 
 
@@ -513,7 +513,8 @@ def test_a_pause_is_no_stall_until_it_takes_longer_than_the_program_said() -> No
     stage.settle()
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["reason"]) == ("Training", "Paused")
-    assert unit["message"] == "its program takes no steps for a while: evaluation"
+    until = format_timestamp(stage.now + 200)
+    assert unit["message"] == f"its program takes no steps for a while, until {until} at most: evaluation"
     assert parse_timestamp(unit["pausedUntil"]) == stage.now + 200
     stage.advance(200)
     stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING, seconds_since_heard=600.0, pause_left=0.0, **paused)
