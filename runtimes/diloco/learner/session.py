@@ -178,7 +178,8 @@ class Session:
         `batches`: how many of the session's batches the update was made from; they are settled, the oldest first. They mean nothing for a
         program that takes no batches from the session.
 
-        Never waits for the syncer; a rank of a unit that has overtaken its leader waits for that. Keeps the values of a fragment that the
+        Never waits for the syncer's answer. A rank of a unit that has overtaken its leader waits for that, and a unit that is ahead of the
+        job rests while fewer learners than the quorum train. Keeps the values of a fragment that the
         syncer asked for, overwrites one whose broadcast is complete, and stretches the step by the node's simulated relative speed. Once
         the job is done it puts the final parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good,
         and LoopError when the numbers cannot be true.
@@ -192,7 +193,7 @@ class Session:
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._member.boundary()
         self._ask_for_work()
-        self._wait_for_the_leader()
+        self._wait_until_it_may_step()
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
@@ -335,12 +336,16 @@ class Session:
         if self._former_handler is not None:
             signal.signal(signal.SIGTERM, self._former_handler)
 
-    def _wait_for_the_leader(self) -> None:
-        """A rank that has overtaken its leader waits until the leader has decided what comes before the next step."""
-        began = time.monotonic()
+    def _wait_until_it_may_step(self) -> None:
+        """A rank that has overtaken its leader waits until the leader has decided what comes before the next step. A unit that rests waits
+        here, as a program may hold batches for many steps, or take none from the session."""
+        began = logged = time.monotonic()
         while not (self._member.may_step or self.done or self.draining):
             self._member.wait(_POLL)
             self._member.boundary()
+            if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
+                _log.warning("unit %s %s for %.0f s now", self._unit, self._member.why_none, now - began)
+                logged = now
         if (waited := time.monotonic() - began) > 0:
             self._timer.idle(waited)
 

@@ -80,7 +80,7 @@ class SoloMember:
 
     @property
     def may_step(self) -> bool:
-        return not self._state.missing
+        return not self._state.missing and not self._state.quorum
 
     @property
     def done(self) -> bool:

@@ -111,9 +111,9 @@ class Schedule:
         return Said(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
 
     def release(self, step: int, ahead: int) -> list[Order]:
-        """Release steps while the leader has done `step` local steps: its next one and `ahead` more."""
+        """Release steps while the leader has done `step` local steps: its next one and `ahead` more; none while the unit rests."""
         orders: list[Order] = []
-        while self._begun and self.last is None and self._state.step < step + 1 + ahead:
+        while self._begun and self.last is None and not self._state.quorum and self._state.step < step + 1 + ahead:
             orders.append(Order(self._state.step, Release(self._state.t, self._state.steps)))
             self._state = self._state.count(0, 0)
         return orders

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from builders.exchange import until
 from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
 from diloco.contract import Exit
-from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood
+from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood, RestWanted
 from diloco.learner.leave import Leave
 from diloco.learner.loop_check import LoopError
 from diloco.learner.unit_plan import most_at_once
@@ -473,3 +478,42 @@ def test_bye_tells_a_program_that_left_from_one_that_was_told_to() -> None:
         drains.session.close()
     byes = [learner.connection.closed[0] for learner in (leaves, drains)]
     assert [(bye.drained, bye.left) for bye in byes if bye is not None] == [(True, True), (True, False)]
+
+
+# --- rest ---------------------------------------------------------------------------------------------------------------
+
+
+def once_it_has_said_that_it_rests(learner: ScriptedSession, then: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        until(lambda: len(learner.connection.reported) > 3, "progress to be repeated", timeout=10)
+        then()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("own_data", [False, True])
+def test_a_unit_that_rests_stays_in_its_step_wherever_its_batches_come_from(own_data: bool) -> None:
+    learner = ScriptedSession().join()
+    learner.comes(RestWanted(2))
+    ending = once_it_has_said_that_it_rests(learner, lambda: learner.comes(RestWanted(0)))
+    if own_data:
+        learner.step()
+    else:
+        learner.train()
+    ending.join()
+    assert len(learner.connection.reported) > 3, "it has waited"
+    assert {progress.local_step for _, progress in learner.connection.reported} == {1}
+    assert all(np.isnan(progress.step_seconds) for _, progress in learner.connection.reported[1:]), "these are no new steps"
+
+
+def test_a_unit_that_drains_does_not_wait_for_the_end_of_its_rest() -> None:
+    learner = ScriptedSession().join()
+    learner.comes(RestWanted(2))
+    ending = once_it_has_said_that_it_rests(learner, lambda: learner.session._drain(signal.SIGTERM, None))
+    learner.train()
+    ending.join()
+    assert learner.session.draining
+    with pytest.raises(StopIteration):
+        learner.batch()

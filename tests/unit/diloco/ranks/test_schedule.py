@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
 from diloco.contract import Exit
-from diloco.learner.inbox import PullWanted, RefusedForGood
+from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted
 from diloco.ranks.counts import Counted, Counts, Reached
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
 from diloco.ranks.samples import own, to_ranges
@@ -88,6 +88,22 @@ def test_a_rank_that_is_told_to_drain_drains_all_at_one_step(unit: SimulatedUnit
     first = unit.ranks[0].done
     assert first[-1][1] in (Drain(), Finish(unit.steps))
     assert all(other.done == first for other in unit.ranks)
+
+
+def test_while_the_unit_rests_no_step_is_released() -> None:
+    unit = SimulatedUnit(2, 1, 1000)
+    for rank in unit.ranks:
+        while rank.stream:
+            unit.receive(rank)
+    unit.lease()
+    in_lockstep(unit, 5)
+    schedule = unit.schedule
+    step = schedule.state.step
+    assert schedule.boundary([RestWanted(2)], ()).work.quorum == 2
+    assert schedule.release(step, 4) == []
+    assert schedule.boundary([], ()).repeat_progress
+    schedule.boundary([RestWanted(0)], ())
+    assert [order.step for order in schedule.release(step, 4)] == list(range(step, step + 5))
 
 
 @pytest.mark.parametrize("steps_ahead", [1, 3])
