@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from builders.control_plane import PROGRAMS, ROOT
+from builders.control_plane import PROGRAMS, RARE_COLLECTIONS, ROOT
 
 type Json = dict[str, Any]
 
@@ -26,7 +26,8 @@ class Refused(Exception):
 
 def helm(*args: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
     """`helm ARGS` without a cluster."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
+    environment = {**inherited, **RARE_COLLECTIONS}
     return subprocess.run([str(PROGRAMS / "helm"), *args], env=environment, input=input, capture_output=True, text=True, check=False)
 
 

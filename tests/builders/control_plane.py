@@ -53,9 +53,9 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOT_READY = "node.kubernetes.io/not-ready"
 
-_RARE_COLLECTIONS = {"GOGC": "400"}
+RARE_COLLECTIONS = {"GOGC": "400"}
 """For programs in Go: a collection once the heap is five times what is in use, and not twice. The API server then takes a quarter less of
-the processor, at its start and at work, and 600 MB in place of 350."""
+the processor, at its start and at work, and 600 MB in place of 350; kubectl and Helm take a quarter less, too."""
 
 # Every request but the health checks, without bodies. One line a request, written before the answer is given.
 _AUDIT_POLICY = {
@@ -150,7 +150,7 @@ class _Program:
             if os.getppid() != parent:  # it died before the line above
                 os._exit(1)
 
-        environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(self._folder), **_RARE_COLLECTIONS}
+        environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(self._folder), **RARE_COLLECTIONS}
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self._command,
@@ -485,6 +485,7 @@ class ControlPlane:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
         return {
             **inherited,
+            **RARE_COLLECTIONS,
             "HOME": str(own),
             "KUBECONFIG": str(self.kubeconfig),
             "KUBECACHEDIR": str(own / "kube-cache"),
