@@ -49,6 +49,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "island-bytes": Benchmark("benchmarks.island_bytes", ("island-bytes",)),
     "pause": Benchmark("benchmarks.pause", ("pause-memory", "pause-writes")),
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
+    "rank-tax": Benchmark("benchmarks.rank_tax", ("rank-tax",)),
+    "rank-death": Benchmark("benchmarks.rank_death", ("rank-death", "rank-death-gap")),
     "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),
 }
 """`make bench`."""

@@ -47,9 +47,7 @@ class ExchangeRig:
         self.job = JobFile(name="bench", namespace="default", uid="bench", training=Training(**(usual | dict(training))))
         (directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
         self.certificates = JobCertificates(directory / "tls", self.job)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = _free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -85,16 +83,23 @@ class ExchangeRig:
         workload = self.workload
         command = ["-m", module, str(self.times(unit))]
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *arguments]
-        return self._start(
-            unit,
-            command,
-            {
-                contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
-                contract.ENV_UNIT: unit,
-                contract.ENV_ATTEMPT: "1",
-                contract.ENV_SYNCER_ADDRESS: self.address,
-            },
-        )
+        return self._start(unit, command, self._of_learner(unit))
+
+    def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
+        """A unit of so many torch processes, which note the steps of rank 0 in its times."""
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks), **self._of_learner(unit)}
+        command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
+        command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds)]
+        command += ["--alone"] if alone else []
+        return [self._start(f"{unit}-{rank}", command, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
+
+    def _of_learner(self, unit: str) -> dict[str, str]:
+        return {
+            contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
+            contract.ENV_UNIT: unit,
+            contract.ENV_ATTEMPT: "1",
+            contract.ENV_SYNCER_ADDRESS: self.address,
+        }
 
     def step_ends(self, unit: str) -> list[float]:
         """When each of the unit's steps ended, seconds of the monotonic clock."""
@@ -141,6 +146,12 @@ class ExchangeRig:
             )
         self._processes.append(process)
         return process
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def durations(step_ends: list[float], start: float, end: float) -> list[float]:

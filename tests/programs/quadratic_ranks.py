@@ -7,6 +7,8 @@ The contract's environment says where the leader and the syncer are. These, all 
 RANKS_STEP_MS   a step lasts this long (default 5)
 RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
 RANKS_BATCHES   batches for each step (default 1)
+RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
+RANKS_SHARDS    take a shard of so many
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
@@ -31,6 +33,7 @@ from diloco.learner.arrays import ArrayStore, StagedCopy
 from diloco.learner.session import Session
 from diloco.learner.store import Float32Array, Ready
 from diloco.ranks.join import World
+from diloco.ranks.member import DataRank
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
 """The last has no row for the last of four ranks."""
@@ -73,7 +76,8 @@ def main() -> None:
     rank, ranks = int(sys.argv[1]), int(sys.argv[2])
     store = RowStore(rank, ranks)
     adopted: list[list[str]] = []
-    world = World(rank, ranks, lambda given: [given]) if ranks > 1 else None
+    same = DataRank(0, 1) if os.environ.get("RANKS_SAME") else None
+    world = World(rank, ranks, lambda given: [given], same) if ranks > 1 else None
     session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)))
     step_seconds = float(os.environ.get("RANKS_STEP_MS", "5")) / 1000
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
@@ -81,6 +85,8 @@ def main() -> None:
     finish_at = int(os.environ.get("RANKS_FINISH_AT_STEP", "0"))
     batches = int(os.environ.get("RANKS_BATCHES", "1"))
     with session:
+        if shards := os.environ.get("RANKS_SHARDS"):
+            next(session.shards(int(shards)))
         numbers: list[int] = []
         for count, batch in enumerate(session.batches(lambda numbers: numbers, batch_size), 1):
             numbers += batch.tolist()

@@ -2,13 +2,15 @@
 
     unit_learner.py KIND
 
-KIND: `single` (torch, one process), `ddp`, `fsdp` (all ranks), `tensor_parallel` (all ranks train the same batch), `jax` (SPMD over all
+KIND: `numpy` and `single` (torch) in one process, `ddp`, `fsdp`, `tensor_parallel` (all ranks train the same batch), `jax` (SPMD over all
 processes, or one). These, all optional, say how to behave:
 
 UNIT_STEP_MS     a step lasts this long at least (default 5)
 UNIT_TRACE       append one JSON line {"unit", "attempt", "rank", "step", "t", "numbers"} a step to this file
 
-At the end each rank prints one JSON line: {"unit", "rank", "digest" of all parameters, "steps" of this process, "loss"}.
+UNIT_DIE         "UNIT:RANK:STEP": this rank of the unit's first attempt kills itself at this local step
+
+At the end each rank prints one JSON line: {"unit", "rank", "digest" of all parameters, "steps" of this process, "held_out"}.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -63,11 +66,47 @@ def trace(session: Any, rank: int, numbers: NDArray[np.int64]) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def report(rank: int, arrays: Arrays, steps: int, loss: float) -> None:
-    print(
-        json.dumps({"unit": os.environ[contract.ENV_UNIT], "rank": rank, "digest": digest(arrays), "steps": steps, "loss": loss}),
-        flush=True,
-    )
+def held_out(arrays: Arrays) -> float:
+    """The loss on samples that no unit trains."""
+    inputs, targets = samples(np.arange(1 << 40, (1 << 40) + 256))
+    outputs = np.tanh(inputs @ arrays["first"] + arrays["bias"]) @ arrays["second"]
+    return float(np.mean(np.square(outputs - targets)))
+
+
+def report(session: Any, rank: int, arrays: Arrays) -> None:
+    loss = held_out(arrays)
+    session.evaluate(loss, tokens=256 * INPUT)
+    line = {"unit": os.environ[contract.ENV_UNIT], "rank": rank, "digest": digest(arrays), "steps": session.step_count, "held_out": loss}
+    print(json.dumps(line), flush=True)
+
+
+def die_when_told(session: Any, rank: int) -> None:
+    me = [os.environ[contract.ENV_UNIT], str(rank), str(session.step_count + 1)]
+    if os.environ[contract.ENV_ATTEMPT] == "1" and os.environ.get("UNIT_DIE", "").split(":") == me:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def with_numpy(step_seconds: float) -> None:
+    from diloco.learner.arrays import ArrayStore
+    from diloco.learner.session import Session
+
+    params = initial()
+    with Session.join(ArrayStore(params), framework="numpy") as session:
+        for numbers in session.batches(lambda numbers: numbers, BATCH):
+            until = time.monotonic() + step_seconds
+            inputs, targets = samples(numbers)
+            hidden = np.tanh(inputs @ params["first"] + params["bias"])
+            error = hidden @ params["second"] - targets
+            slope = 2 * error / error.size
+            inner = (slope @ params["second"].T) * (1 - np.square(hidden))
+            for name, gradient in (("second", hidden.T @ slope), ("first", inputs.T @ inner), ("bias", inner.sum(axis=0))):
+                params[name] -= np.float32(RATE) * gradient
+            die_when_told(session, 0)
+            pause(until)
+            session.step(tokens=inputs.size, loss=float(np.mean(np.square(error))))
+            trace(session, 0, numbers)
+        if session.done:
+            report(session, 0, params)
 
 
 def pause(until: float) -> None:
@@ -128,6 +167,7 @@ def with_torch(kind: str, step_seconds: float) -> None:
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            die_when_told(session, rank)
             pause(until)
             session.step(tokens=inputs.numel(), loss=loss.item())
             trace(session, rank, numbers)
@@ -136,7 +176,7 @@ def with_torch(kind: str, step_seconds: float) -> None:
                 name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().numpy()
                 for name, value in plain.named_parameters()
             }
-            report(rank, final, session.step_count, loss.item())
+            report(session, rank, final)
     if ranks > 1:
         distributed.destroy_process_group()
 
@@ -177,12 +217,13 @@ def with_jax(step_seconds: float) -> None:
             inputs, targets = (from_local(batched, one) for one in samples(numbers))
             params, loss = train(params, inputs, targets)
             last = float(loss)
+            die_when_told(session, index)
             pause(until)
             params, _ = session.step(params, (), tokens=len(numbers) * INPUT, loss=last)
             trace(session, index, numbers)
         if session.done:
             final = {name: np.asarray(value) for name, value in multihost_utils.process_allgather(session.params, tiled=True).items()}
-            report(index, final, session.step_count, last)
+            report(session, index, final)
 
 
 def _sharding(mesh: Any, axes: tuple[str | None, ...]) -> Any:
@@ -194,7 +235,13 @@ def _sharding(mesh: Any, axes: tuple[str | None, ...]) -> Any:
 
 def main() -> None:
     kind, step_seconds = sys.argv[1], float(os.environ.get("UNIT_STEP_MS", "5")) / 1000
-    with_jax(step_seconds) if kind == "jax" else with_torch(kind, step_seconds)
+    match kind:
+        case "numpy":
+            with_numpy(step_seconds)
+        case "jax":
+            with_jax(step_seconds)
+        case _:
+            with_torch(kind, step_seconds)
 
 
 if __name__ == "__main__":

@@ -237,7 +237,9 @@ class Connection:
                     refused_since = refused_since or time.monotonic()
                     if time.monotonic() - refused_since > TLS_FAILURE_TIMEOUT:
                         raise TlsError(f"{refusal} ({TLS_FAILURE_TIMEOUT:.0f} s long)")
-                if failures in (1, 10) or failures % 100 == 0 or refusal != logged:
+                # The other ranks come back after their leader, which they have to wait for each time.
+                first = 10 if self._hello.rank else 1
+                if failures in (first, 10) or failures % 100 == 0 or refusal != logged:
                     logged = refusal
                     lost = "lost the syncer" if self._incarnation else "no syncer yet"
                     _log.warning("%s at %s (%s); trying again", lost, self._address, failure)

@@ -33,6 +33,12 @@ def job(tmp_path: Path) -> Iterator[Processes]:
     processes.end()
 
 
+def tokens_of_a_step(job: Processes) -> float:
+    """Of the job's only unit, in what was committed."""
+    [unit] = job.report(lambda report: [each.tokens > 0 for each in report.units] == [True], "something is committed").units
+    return unit.tokens / unit.steps
+
+
 def in_lockstep(unit: RankUnit) -> list[list[list[str]]]:
     """What all ranks adopted after each local step; they must agree as far as all have come."""
     traces = [unit.of(rank) for rank in range(unit.ranks)]
@@ -66,10 +72,24 @@ def test_units_of_any_number_of_ranks_end_with_the_same_bytes(tmp_path: Path, co
 def test_a_unit_whose_program_takes_several_batches_a_step_counts_them_all(job: Processes) -> None:
     job.syncer()
     unit = RankUnit(job, "u", 2).start(RANKS_BATCHES="3")
-    report = job.report(lambda report: report.tokens > 2000, "something of the unit is committed")
     # A sample has 16 tokens, and a step of the unit 2 ranks x 3 batches x 2 samples.
-    assert report.tokens % (16 * 12) == 0
+    assert tokens_of_a_step(job) == 16 * 12
     assert len(unit.of(1)[0]["numbers"]) == 6
+
+
+def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_SAME="1")
+    assert tokens_of_a_step(job) == 16 * 2
+    drawn = [[number for line in unit.of(rank)[:20] for number in line["numbers"]] for rank in range(2)]
+    assert drawn[0] == drawn[1]
+
+
+def test_shards_for_one_process_each_are_refused_in_a_unit_of_several(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_SHARDS="4")
+    assert set(unit.wait()) <= {1, Exit.RANK_LOST}
+    assert "Take session.numbers() or session.batches() in a unit of several ranks" in "".join(program.text for program in unit.programs)
 
 
 def test_sigterm_to_one_rank_drains_all_of_them_at_one_step(job: Processes) -> None:

@@ -1,0 +1,73 @@
+"""One rank of a unit of several torch processes, for the benchmarks of ranks: replicated parameters, and one collective in each step.
+
+    python -m benchmarks.rank_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone]
+
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which rank it is. Rank 0 writes the times of its steps to
+TIMES, the others to TIMES.<rank>. `--alone`: the
+same loop without a session, to compare with. It ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import diloco.torch
+import torch
+from torch import distributed, nn
+
+from benchmarks.fixed_step_learner import BATCH, model
+
+
+class Replicated(nn.Module):
+    """A model of so many MiB, the same on all ranks."""
+
+    def __init__(self, mebibytes: int) -> None:
+        super().__init__()
+        for name, value in model(mebibytes).items():
+            self.register_parameter(name, nn.Parameter(torch.from_numpy(value)))
+
+
+def steps(module: nn.Module, batches: Iterator[object], step_seconds: float) -> Iterator[None]:
+    """One yield a step: all ranks wait for each other, and a step lasts `step_seconds` after that, whatever was done in it."""
+    meeting = torch.zeros(1)
+    parameters = list(module.parameters())
+    for number, _ in enumerate(batches):
+        deadline = time.monotonic() + step_seconds
+        with torch.no_grad():
+            parameters[number % len(parameters)].mul_(0.999)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        distributed.all_reduce(meeting)
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("times", type=Path)
+    parser.add_argument("--mebibytes", type=int, required=True)
+    parser.add_argument("--step-seconds", type=float, required=True)
+    parser.add_argument("--alone", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    path = given.times if rank == 0 else Path(f"{given.times}.{rank}")
+    module = Replicated(given.mebibytes)
+    with path.open("w", encoding="ascii", buffering=1) as times:
+        if given.alone:
+            for _ in steps(module, iter(lambda: 0, 1), given.step_seconds):
+                times.write(f"{time.monotonic():.6f}\n")
+            return
+        # The optimizer makes no step: the work of a real one would be the same with and without a session.
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+        with diloco.torch.join(module, optimizer=optimizer) as session:
+            for _ in steps(module, session.batches(lambda numbers: numbers, BATCH // ranks), given.step_seconds):
+                optimizer.step()
+                session.step(tokens=BATCH // ranks * 128)
+                times.write(f"{time.monotonic():.6f}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""[rank-tax] What the session costs a step of a unit of four ranks.
+
+The median step of the unit, of a fixed length and with one collective, with a model exchanged in 24 fragments, over the median step of the
+same four processes without a session. Both units run side by side, so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.exchange_rig import ExchangeRig, Workload, durations
+from benchmarks.figure import Figure, rounded
+
+LIMIT = 1.03
+RANKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    workload: Workload
+    ranks: int
+    runs: int
+    warm_up_steps: int
+    window: float
+    """Seconds that are measured."""
+
+
+FULL = Size(Workload(mebibytes=4, step_seconds=0.1), RANKS, runs=3, warm_up_steps=40, window=10.0)
+SMOKE = Size(Workload(mebibytes=4, step_seconds=0.1), 2, runs=1, warm_up_steps=5, window=1.0)
+
+
+def ratio(directory: Path, size: Size) -> float:
+    """Of one run."""
+    with ExchangeRig(directory, size.workload) as rig:
+        rig.start_syncer()
+        rig.start_ranks("with", size.ranks)
+        rig.start_ranks("without", size.ranks, alone=True)
+        rig.wait_for_steps(["with", "without"], size.warm_up_steps)
+        start = time.monotonic()
+        time.sleep(size.window)
+        end = time.monotonic()
+        return median(durations(rig.step_ends("with"), start, end)) / median(durations(rig.step_ends("without"), start, end))
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    """The median of the runs."""
+    size = SMOKE if smoke else FULL
+    with tempfile.TemporaryDirectory() as directory:
+        ratios = [ratio(Path(directory) / str(run), size) for run in range(size.runs)]
+    value = median(ratios)
+    yield Figure("rank-tax", value, "ratio", LIMIT, value <= LIMIT, size.runs, {"ratios": rounded(ratios, 4)})
