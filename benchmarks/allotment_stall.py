@@ -76,7 +76,7 @@ def settle(world: World, stalls: Stalls) -> None:
         for job in world.jobs.values():
             if job.leaving:
                 job.leaving.clear()
-                world.fleet.set_reservations(job.name, job.nodes())
+                world.fleet.set_reservations(job.name, job.nodes(), job.shares())
                 stalls.note("register", lambda job=job: world.allotment.update(job.request()))  # type: ignore[misc]
         waiting |= stalls.note("refresh", world.allotment.refresh)
 

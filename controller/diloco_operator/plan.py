@@ -22,6 +22,7 @@ from typing import Any
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
+from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.kube.client import Obj, Resource
 
 WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
@@ -139,8 +140,8 @@ class Plan:
     """Seconds until the job must be reconciled again although nothing changed; None: only when something changes."""
     request: AllotmentRequest | None = None
     """What the job has and wants now, for the allotment between jobs. None: it keeps what it reserves, and wants nothing."""
-    reservations: frozenset[str] = frozenset()
-    """Names of the nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
+    reservations: Reservations = Reservations()  # noqa: RUF009 -- immutable
+    """The nodes that the job reserves from now on. The operator writes them to the inventory (`Inventory.set_reservations`) right
     after the decision and before it awaits anything, so that two jobs never choose the same host."""
 
     ignored: Mapping[str, str] = field(default_factory=dict)

@@ -13,9 +13,10 @@ from builders.jobs import Obj
 from builders.nodes import an_inventory
 from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.fleet import Shape, Slice
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import group_name
 from diloco_operator.placement import JobRequest, PlacementRequest, PoolRequest, UnitRequest, place
-from diloco_operator.placement.matching import slice_requirements
+from diloco_operator.placement.matching import slice_requirements, with_accelerators
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
 
@@ -28,6 +29,7 @@ class SimplePool:
     capacity: str = ""
     selector: tuple[tuple[str, str], ...] = ()
     scavenged: bool = False
+    needs: Resources = Resources()  # noqa: RUF009 -- immutable
 
 
 @dataclass
@@ -62,7 +64,9 @@ class SimpleJob:
         )
         reserved = sum(name in self.leaving for name in names)
         least = 0 if pool.scavenged else pool.min
-        return PoolRequest(str(index), pool.shape, least, pool.max, tuple(units), reserved, pool.capacity, dict(pool.selector))
+        return PoolRequest(
+            str(index), pool.shape, least, pool.max, tuple(units), reserved, pool.capacity, dict(pool.selector), needs=pool.needs
+        )
 
     def request(self) -> AllotmentRequest:
         pools = []
@@ -84,6 +88,15 @@ class SimpleJob:
 
     def nodes(self) -> frozenset[str]:
         return frozenset(h.node for s in (*self.units.values(), *self.leaving.values()) for each in s for h in each.hosts)
+
+    def shares(self) -> dict[tuple[str, str], Resources]:
+        """The parts of hosts that its units have."""
+        found: dict[tuple[str, str], Resources] = {}
+        for unit, slices in (*self.units.items(), *self.leaving.items()):
+            pool = self.pools[int(unit.partition("-")[0])]
+            if pool.shape.divides:
+                found |= {(h.node, unit): with_accelerators(pool.needs, pool.shape) for each in slices for h in each.hosts}
+        return found
 
 
 class World:
@@ -118,10 +131,10 @@ class World:
                 self.left += 1
         placement = place(PlacementRequest((job.placement_request(),), self.allotment.view(name)))
         for each in placement.assigned:
-            assert each.unit not in job.units or job.units[each.unit] == each.slices, "a unit moved"
+            assert each.unit not in job.units or group_name(job.units[each.unit]) == each.slice, "a unit moved"
             job.units[each.unit] = each.slices
         assert len(job.units) + len(job.leaving) <= job.max
-        self.fleet.set_reservations(name, job.nodes())
+        self.fleet.set_reservations(name, job.nodes(), job.shares())
         self.allotment.update(job.request())
         self.woken += sorted(self.allotment.refresh())
         return before != (job.units, job.leaving)
@@ -133,7 +146,7 @@ class World:
             if job.leaving:
                 ended = True
                 job.leaving.clear()
-                self.fleet.set_reservations(job.name, job.nodes())
+                self.fleet.set_reservations(job.name, job.nodes(), job.shares())
                 self.allotment.update(job.request())
         self.woken += sorted(self.allotment.refresh())
         return ended

@@ -105,7 +105,7 @@ class Stage:
         self.inventory.advance(self.now)
         if self._unsure:  # as the operator does after a plan that was not carried out in full
             observed = self.observed()
-            self.inventory.set_reservations(observed.job.key, reservations(observed.job, observed.pods, self.inventory))
+            self.inventory.set_reservations(observed.job.key, *reservations(observed.job, observed.pods, self.inventory))
         self._unsure = False
         plan = reconcile(self.observed(), datetime.datetime.fromtimestamp(self.now, datetime.UTC))
         self.plans.append(plan)
@@ -115,7 +115,7 @@ class Stage:
     def step(self, crash_after: int | None = None) -> Plan:
         """One reconcile, carried out; with `crash_after` only its first writes."""
         plan = self.reconcile_only()
-        self.inventory.set_reservations(self.observed().job.key, plan.reservations)
+        self.inventory.set_reservations(self.observed().job.key, *plan.reservations)
         secrets = certificate_writes(self.issuer, plan.certificates)  # a pod comes after the Secret with its certificate
         changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
         writes: list[Any] = [*plan.patches, *changes, *([plan.status] if plan.status else []), *plan.deletes]
@@ -134,7 +134,7 @@ class Stage:
         """One reconcile of which the API server rejects some creates: `rejects` says why, "" accepts one. As the executor does it,
         the rest of that wave is made, and nothing after it."""
         plan = self.reconcile_only()
-        self.inventory.set_reservations(self.observed().job.key, plan.reservations)
+        self.inventory.set_reservations(self.observed().job.key, *plan.reservations)
         for wave in sorted({create.wave for create in plan.creates}):
             rejected = {}
             for create in (each for each in plan.creates if each.wave == wave):
@@ -169,7 +169,7 @@ class Stage:
         for node in self.nodes.values():
             self.inventory.update_node(project_node(node))
         observed = self.observed()
-        self.inventory.set_reservations(observed.job.key, reservations(observed.job, observed.pods, self.inventory))
+        self.inventory.set_reservations(observed.job.key, *reservations(observed.job, observed.pods, self.inventory))
 
     def settle(self, reconciles: int = 20) -> None:
         """Reconciles until a plan is empty; nothing else happens meanwhile."""

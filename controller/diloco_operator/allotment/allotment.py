@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
-from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit
+from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.shared import SharedHosts, seats_of
 from diloco_operator.allotment.solve import Applicant, allot
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.fleet.inventory import Inventory, Location
-from diloco_operator.fleet.slices import Slice
+from diloco_operator.fleet.slices import Slice, is_divisible
 from diloco_operator.placement.matching import SliceRequirements
 
 
@@ -31,6 +32,7 @@ class Allotment:
         self._holders: dict[str, set[str]] = {}
         """Node -> jobs whose units are there to stay."""
         self._classes = SliceClasses()
+        self._shared = SharedHosts(fleet, self._classes)
         self._results: dict[str, Allotted] = {}
         """Of jobs that get or give something."""
         self._kept: dict[str, str] = {}
@@ -65,6 +67,7 @@ class Allotment:
         else:
             self._active.pop(request.job, None)
         self._hold(request.job, _nodes(old) if old is not None else frozenset(), _nodes(request))
+        self._read(self._shared.seat(request.job, seats_of(old), seats_of(request)))
 
     def remove(self, job: str) -> None:
         """The job is gone. What its last pods have is free when they have ended."""
@@ -96,12 +99,21 @@ class Allotment:
         granted = dict(self.of(job).granted)
         request = self._requests.get(job)
         for pool in request.pools if request is not None else ():
-            own = [slice_ for unit in pool.units for slice_ in self._slices(unit)]
+            shape = pool.requirements.shape
+            own = [slice_ for unit in pool.units for slice_ in self._slices(unit)] if not shape.divides else self._own_parts(job, pool)
             if own:
-                granted[pool.requirements.shape] = (*own, *granted.get(pool.requirements.shape, ()))
+                granted[shape] = (*own, *granted.get(shape, ()))
         return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
+    def _own_parts(self, job: str, pool: PoolDemand) -> list[Slice]:
+        """Parts of hosts of the job's units that it has not reserved yet."""
+        found = []
+        for unit in pool.units:
+            if not any(self._fleet.has_reserved(job, node, unit.name) for node in unit.nodes):
+                found += [replace(slice_, part=unit.name, room=pool.requirements.needs, in_part=True) for slice_ in self._slices(unit)]
+        return found
+
     def _slices(self, unit: HeldUnit) -> Iterable[Slice]:
         found = (self._fleet.slice_at(location) for location in self._locations(unit.nodes))
         return (slice_ for slice_ in found if slice_ is not None)
@@ -119,7 +131,10 @@ class Allotment:
                 del self._holders[node]
         for node in now - before:
             self._holders.setdefault(node, set()).add(job)
-        for location in self._locations(before ^ now):
+        self._read(before ^ now)
+
+    def _read(self, nodes: Iterable[str]) -> None:
+        for location in self._locations(nodes):
             self._stale |= self._read_slice(location)
 
     def _locations(self, nodes: Iterable[str]) -> dict[Location, None]:
@@ -132,6 +147,8 @@ class Allotment:
 
     def _read_slice(self, location: Location) -> int:
         """Read one slice anew. Returns the bits of the requirements that its change concerns."""
+        if is_divisible(location[0].accelerator):
+            return self._shared.read(location, whole=location[1][1] in self._holders)
         slice_ = self._fleet.slice_at(location)
         if slice_ is None or not self._fleet.usable(slice_):
             return self._classes.remove(location)
@@ -155,8 +172,14 @@ class Allotment:
     def _allot(self, component: int) -> set[str]:
         jobs = [job for job in self._active if self._masks[job] & component]
         had = {job for job in self._results if self._masks.get(job, 0) & component or job not in self._active}
-        classes = [class_ for class_ in self._classes if class_.mask & component]
-        found = allot((self._applicant(job) for job in jobs), classes) if jobs else {}
+        self._shared.unite(component)
+        found: dict[str, Allotted] = {}
+        while jobs:
+            classes = [class_ for class_ in self._classes if class_.mask & component]
+            outcome = allot((self._applicant(job) for job in jobs), classes, self._shared.in_parts(component))
+            found = outcome.allotted
+            if not self._shared.divide(outcome):
+                break
         concerned = set()
         for job in had | found.keys():
             before, now = self.of(job), found.get(job, NOTHING)
@@ -178,9 +201,11 @@ class Allotment:
         request = self._requests[job]
         numbers = [self._classes.number(pool.requirements) for pool in request.pools]
         preferred = [self._classes.number(pool.preferred or pool.requirements) for pool in request.pools]
-        return Applicant(request, numbers, preferred, self._classes_of)
+        return Applicant(request, numbers, preferred, lambda unit: self._classes_of(job, unit))
 
-    def _classes_of(self, unit: HeldUnit) -> list[SliceClass]:
+    def _classes_of(self, job: str, unit: HeldUnit) -> list[SliceClass]:
+        if unit.nodes and self._shared.has_parts(unit.nodes[0]):
+            return self._shared.classes_of(job, unit.name, unit.nodes)
         return self._classes.classes_of(unit.nodes)
 
 
@@ -189,7 +214,9 @@ def _requirements(request: AllotmentRequest) -> list[SliceRequirements]:
 
 
 def _nodes(request: AllotmentRequest) -> frozenset[str]:
-    return request.occupied.union(*(unit.nodes for pool in request.pools for unit in pool.units))
+    """Those that it has as a whole."""
+    whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
+    return (request.occupied - {node for node, _ in request.shared}).union(*whole)
 
 
 def _may_give(request: AllotmentRequest) -> bool:
@@ -201,7 +228,7 @@ def _may_give(request: AllotmentRequest) -> bool:
 
 def _but_losses(request: AllotmentRequest) -> AllotmentRequest:
     """Which of a job's units leaves first decides nothing while none must leave and all have equally many slices."""
-    if len({pool.requirements.shape.slots for pool in request.pools}) > 1:
+    if len({pool.requirements.shape.size for pool in request.pools}) > 1:
         return request
     pools = tuple(replace(pool, units=tuple(sorted(unit._replace(loss=0) for unit in pool.units))) for pool in request.pools)
     return replace(request, pools=pools)

@@ -63,7 +63,7 @@ class SliceClasses:
         self._classes: dict[_Key, SliceClass] = {}
         self._class_of: dict[Location, SliceClass] = {}
         self._class_by_node: dict[str, SliceClass] = {}
-        """First node of a slice -> its class."""
+        """Key of a slice -> its class."""
         self._fitting: dict[int, dict[SliceClass, None]] = {}
 
     # --- requirements --------------------------------------------------------------------------------------------------
@@ -113,9 +113,9 @@ class SliceClasses:
         if old is None or old.members[location] != slice_:
             mask, domains = self._test(slice_)
             if old is not None and (old.kind, old.mask, old.domains) == (slice_.kind, mask, domains):
-                del self._class_by_node[old.members[location].hosts[0].node]
+                del self._class_by_node[old.members[location].key]
                 old.members[location] = slice_  # the two are the same to every request
-                self._class_by_node[slice_.hosts[0].node] = old
+                self._class_by_node[slice_.key] = old
             else:
                 before = self.remove(location)
                 class_ = self._join(location, slice_, mask, domains)
@@ -140,7 +140,7 @@ class SliceClasses:
         class_ = self._class_of.pop(location, None)
         if class_ is None:
             return 0
-        del self._class_by_node[class_.members.pop(location).hosts[0].node]
+        del self._class_by_node[class_.members.pop(location).key]
         class_.note(location, free=False, leaving=False)
         if not class_.members:
             del self._classes[_key(class_.kind, class_.mask, class_.domains)]
@@ -151,6 +151,14 @@ class SliceClasses:
     def classes_of(self, nodes: Iterable[str]) -> list[SliceClass]:
         """Of the usable slices with these nodes, one for each slice."""
         return [class_ for node in nodes if (class_ := self._class_by_node.get(node)) is not None]
+
+    def class_at(self, location: Location) -> SliceClass | None:
+        """Of the usable slice or part that is there."""
+        return self._class_of.get(location)
+
+    def requirements(self, number: int) -> SliceRequirements:
+        """Those that have this number."""
+        return self._requirements[number]
 
     def masks(self) -> set[int]:
         """Of all classes."""
@@ -174,7 +182,7 @@ class SliceClasses:
                 self._fitting[number][class_] = None
         class_.members[location] = slice_
         self._class_of[location] = class_
-        self._class_by_node[slice_.hosts[0].node] = class_
+        self._class_by_node[slice_.key] = class_
         return class_
 
 

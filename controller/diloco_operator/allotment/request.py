@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from diloco_operator.fleet.inventory import Shares
 from diloco_operator.fleet.slices import Shape, Slice
 from diloco_operator.placement.matching import SliceRequirements
 
@@ -57,6 +58,8 @@ class AllotmentRequest:
     """In order of preference."""
     occupied: frozenset[str] = frozenset()
     """Nodes that the job uses by other means than `PoolDemand.units`. No other job can get them."""
+    shared: Shares = field(default_factory=dict)
+    """Of `occupied`, the nodes of which units use only parts."""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -77,8 +80,8 @@ class Allotted:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The first nodes of the granted slices."""
-        return frozenset(slice_.hosts[0].node for slices in self.granted.values() for slice_ in slices)
+        """The keys of the granted slices: their first nodes, and of parts of hosts their names."""
+        return frozenset(slice_.key for slices in self.granted.values() for slice_ in slices)
 
 
 NOTHING = Allotted()

@@ -25,6 +25,7 @@ from diloco_operator.allotment.request import AllotmentRequest, Allotted, HeldUn
 from diloco_operator.allotment.supply import Supply, Want
 from diloco_operator.api.job import Locality
 from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.resources import Resources, total
 from diloco_operator.fleet.slices import Shape, Slice
 from diloco_operator.placement.domains import DomainRooms
 
@@ -44,6 +45,19 @@ class Applicant(NamedTuple):
     """Of the usable slices that a unit has."""
 
 
+class HostInParts(NamedTuple):
+    """A host of which several units have parts, for one that wants more than any of them has."""
+
+    mask: int
+    """The bits of the requirements that the host would meet if all its units left."""
+    seats: Mapping[tuple[str, str], Resources]
+    """Job and unit -> what the unit has."""
+    rest: Resources
+    """What they leave."""
+    rest_class: SliceClass | None
+    """Of the part that is free; None: no part is."""
+
+
 class _Rank(NamedTuple):
     """What comes first gets first, and gives last."""
 
@@ -56,6 +70,8 @@ class _Rank(NamedTuple):
 @dataclass(slots=True)
 class _Pool:
     demand: PoolDemand
+    size: float
+    """Of one of its units, in hosts."""
     number: int
     preferred: int
     wanted: int
@@ -70,8 +86,8 @@ class _Pool:
 class _Surplus:
     """What a job has beyond its minimum in one band."""
 
-    share: int
-    """In slices."""
+    share: float
+    """In slices; a part of a host is a part of one."""
     revocable: int
     """Units."""
     rank: tuple[bool, bool, int]
@@ -102,6 +118,7 @@ class _Job:
         self._leaving: dict[bool, Sequence[tuple[_Pool, HeldUnit]]] = {}
         self.surplus = {band: self._surplus(band) for band in (_FIRM, _SCAVENGED)}
         self.revoked: dict[str, str] = {}
+        self._units: dict[str, tuple[_Pool, HeldUnit]] | None = None
 
     @property
     def key(self) -> str:
@@ -122,17 +139,17 @@ class _Job:
             id(pool): len(pool.demand.units) if band is _SCAVENGED else min(len(pool.demand.units), pool.counted - pool.demand.min)
             for pool in pools
         }
-        sizes = {pool.demand.requirements.shape.slots for pool in pools}
+        sizes = {pool.size for pool in pools}
         rank = (band, True, -self.request.priority)
         if len(sizes) <= 1:
             share = sum(sizes) * min(revocable, sum(max(0, count) for count in spare.values()))
             return _Surplus(share, revocable, rank)
-        share, left = 0, revocable
+        share, left = 0.0, revocable
         for pool, _ in self._in_order_of_leaving(band):
             if left > 0 and spare[id(pool)] > 0:
                 left -= 1
                 spare[id(pool)] -= 1
-                share += pool.demand.requirements.shape.slots
+                share += pool.size
         return _Surplus(share, revocable, rank)
 
     def _in_order_of_leaving(self, band: bool) -> Sequence[tuple[_Pool, HeldUnit]]:
@@ -154,10 +171,16 @@ class _Job:
                 return pool, unit
         return None
 
+    def unit(self, name: str) -> tuple[_Pool, HeldUnit] | None:
+        """A unit that may be asked to leave, and its pool."""
+        if self._units is None:
+            self._units = {unit.name: (pool, unit) for pool in self.pools for unit in pool.demand.units}
+        return self._units.get(name)
+
     def revoke(self, band: bool, pool: _Pool, unit: HeldUnit, winner: str) -> None:
         surplus = self.surplus[band]
         surplus.revocable -= 1
-        surplus.share -= pool.demand.requirements.shape.slots
+        surplus.share -= pool.size
         pool.firm -= 1
         pool.counted -= 1
         self.revoked[unit.name] = winner
@@ -166,7 +189,7 @@ class _Job:
         """Undo `revoke`."""
         surplus = self.surplus[band]
         surplus.revocable += 1
-        surplus.share += pool.demand.requirements.shape.slots
+        surplus.share += pool.size
         pool.firm += 1
         pool.counted += 1
         del self.revoked[unit.name]
@@ -174,13 +197,23 @@ class _Job:
 
 def _pool(demand: PoolDemand, number: int, preferred: int) -> _Pool:
     held = len(demand.units)
-    counted = held + demand.lasting
-    return _Pool(demand, number, preferred, demand.wanted, demand.max - held - demand.others, counted, counted)
+    counted, room = held + demand.lasting, demand.max - held - demand.others
+    return _Pool(demand, demand.requirements.shape.size, number, preferred, demand.wanted, room, counted, counted)
 
 
-def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass]) -> dict[str, Allotted]:
+class Outcome(NamedTuple):
+    """The allotment, and what it says about hosts that should be divided."""
+
+    allotted: dict[str, Allotted]
+    taken: Mapping[Want, Mapping[SliceClass, int]]
+    """Slices of each class that were taken, free or not."""
+    refused: Mapping[int, int]
+    """Requirements -> units that found nothing."""
+
+
+def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass], hosts: Sequence[HostInParts] = ()) -> Outcome:
     """What each job gets and gives. Cost: one augmenting path for each unit that gets slices, and one for each job that gets none."""
-    round_ = _Round(sorted((_Job(applicant) for applicant in applicants), key=lambda job: job.request.order), Supply(classes))
+    round_ = _Round(sorted((_Job(applicant) for applicant in applicants), key=lambda job: job.request.order), Supply(classes), hosts)
     for job in round_.jobs:
         round_.meet_minimum(job)
     for band in (_FIRM, _SCAVENGED):
@@ -188,13 +221,24 @@ def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass]) -> dic
             round_.share_out(band, priority)
     for job in round_.jobs:
         round_.replace_slices(job)
-    return round_.result()
+    refused: dict[int, int] = {}
+    for job in round_.jobs:
+        for pool in job.pools:
+            if (missing := min(pool.wanted, pool.room, job.room)) > 0:
+                refused[pool.number] = refused.get(pool.number, 0) + missing
+    taken = {want: {stock.class_: count for stock, count in given.items()} for want, given in round_.supply.given.items()}
+    return Outcome(round_.result(), taken, refused)
 
 
 class _Round:
-    def __init__(self, jobs: Sequence[_Job], supply: Supply) -> None:
+    def __init__(self, jobs: Sequence[_Job], supply: Supply, hosts: Sequence[HostInParts] = ()) -> None:
         self.jobs = jobs
         self.supply = supply
+        self._hosts = dict(enumerate(hosts))
+        """Those that no unit has got as a whole in this round."""
+        self._by_key = {job.key: job for job in jobs} if hosts else {}
+        self.coming: dict[str, int] = {}
+        """Job -> its units that get a host in parts once others have left it."""
         self.grants: list[_Grant] = []
         self._revoked: list[_Revocation] = []
         self._givers: dict[SliceClass, dict[_Job, None]] | None = None
@@ -210,7 +254,7 @@ class _Round:
                 pass
         if job.missing() <= 0:
             return
-        if len({pool.demand.requirements.shape.slots for pool in pools}) < 2:
+        if len({pool.size for pool in pools}) < 2:
             self._grow(job, pools, rank)
             return
         undo = self._snapshot(job)
@@ -218,7 +262,7 @@ class _Round:
         if (missing := job.missing()) > 0:  # small units first may reach it
             undo()
             undo = self._snapshot(job)
-            self._grow(job, sorted(pools, key=lambda pool: pool.demand.requirements.shape.slots), rank)
+            self._grow(job, sorted(pools, key=lambda pool: pool.size), rank)
             if job.missing() >= missing:
                 undo()
                 self._grow(job, pools, rank)
@@ -243,7 +287,7 @@ class _Round:
             before = len(self._revoked)
             for pool in job.of(band):
                 if self._claim(job, pool, rank):
-                    job.surplus[band].share += pool.demand.requirements.shape.slots
+                    job.surplus[band].share += pool.size
                     for changed in (job, *(revocation.job for revocation in self._revoked[before:])):
                         if changed in places:
                             heapq.heappush(queue, (changed.surplus[band].share, places[changed]))
@@ -257,14 +301,21 @@ class _Round:
         shape = pool.demand.requirements.shape
         for take in (self._take_left, self._take_from_others):
             for want in self._wants(pool, shape.slots):
-                if take(job, want, shape.slots, rank):
+                if take(job, want, shape, rank):
                     self.grants.append(_Grant(job.key, shape, want))
-                    pool.wanted -= 1
-                    pool.room -= 1
-                    pool.counted += 1
-                    job.room -= 1
+                    self._count(job, pool)
                     return True
+        if shape.slots == 1 and self._hosts and self._take_parts_from_others(job, pool, rank):
+            self._count(job, pool)
+            return True
         return False
+
+    def _count(self, job: _Job, pool: _Pool) -> None:
+        """One more unit of the pool has got what it needs."""
+        pool.wanted -= 1
+        pool.room -= 1
+        pool.counted += 1
+        job.room -= 1
 
     def _wants(self, pool: _Pool, slots: int) -> Iterator[Want]:
         """What a unit of the pool may take, the best first."""
@@ -282,15 +333,16 @@ class _Round:
                     break
                 self.grants.append(_Grant(job.key, shape, want))
 
-    def _take_left(self, _job: _Job, want: Want, slots: int, _rank: _Rank) -> bool:
-        return self.supply.take(want, slots)
+    def _take_left(self, _job: _Job, want: Want, shape: Shape, _rank: _Rank) -> bool:
+        return self.supply.take(want, shape.slots)
 
-    def _take_from_others(self, job: _Job, want: Want, slots: int, rank: _Rank) -> bool:
+    def _take_from_others(self, job: _Job, want: Want, shape: Shape, rank: _Rank) -> bool:
+        slots, size = shape.slots, shape.size
         restore: Callable[[], None] | None = None
         before = len(self._revoked)
         for _ in range(slots):
             while restore is None or not self.supply.take_one(want):
-                leaver = self._leaver(job, self.supply.reach(want), slots, rank)
+                leaver = self._leaver(job, self.supply.reach(want), size, rank)
                 if leaver is None:
                     self._restore_revoked(before)
                     if restore is not None:
@@ -304,13 +356,63 @@ class _Round:
                     self.supply.add(class_)
         return True
 
+    def _take_parts_from_others(self, job: _Job, pool: _Pool, rank: _Rank) -> bool:
+        """A host that units have in parts: as many of them leave as it takes, on the host where the fewest must."""
+        best: tuple[int, int] | None = None
+        for index, host in self._hosts.items():
+            if host.mask >> pool.number & 1:
+                before = len(self._revoked)
+                if self._clear(job, pool, rank, host) and (best is None or len(self._revoked) - before < best[0]):
+                    best = len(self._revoked) - before, index
+                self._restore_revoked(before)
+        if best is None:
+            return False
+        host = self._hosts.pop(best[1])
+        if host.rest_class is not None and not self.supply.withdraw(host.rest_class):
+            return self._take_parts_from_others(job, pool, rank)
+        self._clear(job, pool, rank, host)
+        self.coming[job.key] = self.coming.get(job.key, 0) + 1
+        return True
+
+    def _clear(self, job: _Job, pool: _Pool, rank: _Rank, host: HostInParts) -> bool:
+        """Revoke units on this host until there is room for one of the pool. False: too few may be revoked; those that were stay so."""
+        rest, needs, seats = host.rest, pool.demand.requirements.needs, dict(host.seats)
+        while not needs.fits(rest):
+            found = max(self._leavers(job, pool, rank, seats), key=lambda each: each[0], default=None)
+            if found is None:
+                return False
+            leaver = found[1]
+            leaver.job.revoke(leaver.band, leaver.pool, leaver.unit, job.key)
+            self._revoked.append(leaver)
+            rest = total((rest, seats.pop((leaver.job.key, leaver.unit.name))))
+        return True
+
+    def _leavers(
+        self, job: _Job, pool: _Pool, rank: _Rank, seats: Iterable[tuple[str, str]]
+    ) -> Iterator[tuple[tuple[object, ...], _Revocation]]:
+        """Of these units those that leave for one of this rank; the first to leave has the largest key."""
+        for key, name in seats:
+            other = self._by_key.get(key)
+            found = other.unit(name) if other is not None and other is not job else None
+            if other is None or found is None or name in other.revoked:
+                continue
+            its, unit = found
+            band = its.demand.scavenged
+            surplus, size = other.surplus[band], max(pool.size, its.size)
+            if surplus.revocable <= 0 or surplus.rank < tuple(rank) or (band is _FIRM and its.firm <= its.demand.min):
+                continue
+            if surplus.rank == tuple(rank) and job.surplus[band].share + size >= surplus.share:
+                continue
+            priority, created, _ = other.request.order
+            yield (band, priority, surplus.share, created, -unit.loss, key, name), _Revocation(other, band, its, unit)
+
     def _restore_revoked(self, count: int) -> None:
         """Undo all revocations but the first `count`."""
         while len(self._revoked) > count:
             revocation = self._revoked.pop()
             revocation.job.restore(revocation.band, revocation.pool, revocation.unit)
 
-    def _leaver(self, job: _Job, classes: frozenset[SliceClass], slots: int, rank: _Rank) -> _Revocation | None:
+    def _leaver(self, job: _Job, classes: frozenset[SliceClass], size: float, rank: _Rank) -> _Revocation | None:
         """The unit that leaves for a unit of this rank: Scavenged before others, the lowest priority first, among equals from the job
         with the largest share, then from the youngest."""
         givers = self._givers_by_class()
@@ -322,14 +424,14 @@ class _Round:
                 if surplus.revocable <= 0 or surplus.rank < own or other is job:
                     continue
                 equal = surplus.rank == own
-                if equal and job.surplus[band].share + slots >= surplus.share:  # the shares would not become strictly more equal
+                if equal and job.surplus[band].share + size >= surplus.share:  # the shares would not become strictly more equal
                     continue
                 priority, created, key = other.request.order
                 its_rank = (band, priority, surplus.share, created, key)
                 if best is not None and its_rank <= best_rank:
                     continue
                 leaver = other.leaver(band, classes)
-                if leaver is None or (equal and job.surplus[band].share + leaver[0].demand.requirements.shape.slots >= surplus.share):
+                if leaver is None or (equal and job.surplus[band].share + leaver[0].size >= surplus.share):
                     continue
                 best, best_rank = _Revocation(other, band, *leaver), its_rank
         return best
@@ -352,9 +454,11 @@ class _Round:
         pools = [(pool, pool.wanted, pool.room, pool.counted) for pool in job.pools]
         room = job.room
         revoked = len(self._revoked)
+        hosts, coming = dict(self._hosts), dict(self.coming)
 
         def restore() -> None:
             self._restore_revoked(revoked)
+            self._hosts, self.coming = hosts, coming
             supply()
             del self.grants[grants:]
             job.room = room
@@ -369,7 +473,7 @@ class _Round:
         stocks = {class_: _Shelf(class_) for given in self.supply.given.values() for class_ in (stock.class_ for stock in given)}
         left = {want: {stock.class_: count for stock, count in given.items()} for want, given in self.supply.given.items()}
         granted: dict[str, dict[Shape, list[Slice]]] = {}
-        coming: dict[str, int] = {}
+        coming = dict(self.coming)
         for grant in self.grants:
             for slice_ in _chosen(grant.shape.slots, left[grant.want], stocks):
                 if slice_ is None:
@@ -404,13 +508,13 @@ class _Shelf:
 
     def near(self, count: int) -> list[Slice]:
         """So many that are as near to each other as there are."""
-        free = {self._members[each].hosts[0].node: each for each in self._ordered if each not in self._taken}
+        free = {self._members[each].key: each for each in self._ordered if each not in self._taken}
         rooms = DomainRooms((self._members[each] for each in free.values()), (), Locality.ANY)
         domain = rooms.nearest(count)
         if domain is None:
             return []
         found = rooms.candidates[domain].take((), count)
-        self._taken.update(free[slice_.hosts[0].node] for slice_ in found)
+        self._taken.update(free[slice_.key] for slice_ in found)
         self.left -= len(found)
         return found
 

@@ -70,6 +70,17 @@ class Supply:
         self._open.clear()
         self._exhausted = {want: reached for want, reached in self._exhausted.items() if class_ not in reached}
 
+    def withdraw(self, class_: SliceClass) -> bool:
+        """Take one free slice of this class out of the supply. False: all have been given."""
+        stock = self._stocks.get(class_)
+        if stock is None:  # nobody here can use it
+            return True
+        if stock.free <= 0 or stock.left <= 0:
+            return False
+        stock.free -= 1
+        stock.left -= 1
+        return True
+
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the present state."""
         counts = [(stock, stock.free, stock.left) for stock in self._stocks.values()]

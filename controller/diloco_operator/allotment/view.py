@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted
 from diloco_operator.allotment.surplus import with_surplus
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.slices import NOTHING as NOTHING_TAKEN
 from diloco_operator.fleet.slices import Holder, Shape, Slice, SliceCounts
 from diloco_operator.fleet.use import PodUse
 
@@ -46,10 +48,11 @@ class AllottedFleet:
 
     def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
         """See `Fleet.kept`."""
-        granted = {slice_.hosts[0].node for slice_ in self._granted.get(shape, ())}
+        granted = {slice_.key for slice_ in self._granted.get(shape, ())}
+        winners = {key.partition("/")[0]: job for key, job in self._kept.items()}  # of a host in parts, one of those who get some
         for slice_ in self._fleet.free(shape):
-            if (node := slice_.hosts[0].node) not in granted:
-                yield slice_, self._kept.get(node, "")
+            if (node := slice_.key) not in granted:
+                yield slice_, winners.get(node, "")
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.slices`."""
@@ -64,7 +67,7 @@ class AllottedFleet:
     def shortage(self, slice_: Slice, needs: Resources) -> str:
         return self._fleet.shortage(slice_, needs)
 
-    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
         counts = self._fleet.counts(shape, job, own)
         found = (self._with_surplus(holder, shape) for holder in counts.holders[:HOLDERS])
         return replace(counts, holders=(*found, *counts.holders[HOLDERS:])) if counts.holders else counts
@@ -75,12 +78,13 @@ class AllottedFleet:
             return holder
 
         kinds = self._fleet.kinds(shape)
+        resource = CATALOGUE[shape.accelerator].resource if self._fleet.divides(shape) else ""
 
         def locate(node: str) -> Location | None:
             location = self._fleet.location(node)
             return location if location is not None and location[0] in kinds else None
 
-        return with_surplus(holder, request, self._results.get(holder.job, NOTHING), locate)
+        return with_surplus(holder, request, self._results.get(holder.job, NOTHING), locate, resource=resource)
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
         return self._fleet.uses(node)

@@ -215,7 +215,9 @@ class Pool(_Api):
         None,
         ge=1,
         le=MAX_ACCELERATORS_PER_HOST,
-        description="Accelerators of each host. Default: all that a host of this kind has. Not for TPUs and cpu.",
+        description="Accelerators of each host. Default: all that a host of this kind has. Units of one host that ask for fewer leave the "
+        "rest to others; units of several hosts, and those whose pods use the host's network or ports, take whole ones. Not for TPUs and "
+        "cpu.",
     )
     processes_per_host: int | None = Field(
         None,

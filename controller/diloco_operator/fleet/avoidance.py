@@ -5,13 +5,13 @@ See docs/decisions/0131-four-time-outs.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import Fleet, Shape, Slice, SliceCounts
+from diloco_operator.fleet.slices import NOTHING, Fleet, Shape, Slice, SliceCounts
 from diloco_operator.fleet.use import PodUse
 
 
@@ -54,7 +54,7 @@ class FleetWithout:
         """See `Fleet.shortage`."""
         return self.fleet.shortage(slice_, needs)
 
-    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
         """See `Fleet.counts`."""
         return self.fleet.counts(shape, job, own)
 

@@ -8,12 +8,12 @@ See docs/decisions/0130-what-others-use.md.
 
 from __future__ import annotations
 
-import bisect
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
@@ -21,116 +21,38 @@ from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, coun
 from diloco_operator.fleet.locality import locality_of
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.resources import Resources, amount_of, least, left
+from diloco_operator.fleet.slice_index import NONE, Entry, Key, SliceIndex
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, silent_kinds, slice_hosts
-from diloco_operator.fleet.slices import GROUP_SEPARATOR, CapacityType, Holder, Shape, Slice, SliceCounts, SliceKind, SliceState
+from diloco_operator.fleet.slices import (
+    GROUP_SEPARATOR,
+    NOTHING,
+    CapacityType,
+    Holder,
+    Shape,
+    Slice,
+    SliceCounts,
+    SliceKind,
+    SliceState,
+)
 from diloco_operator.fleet.use import PodUse, shortage
 
 REASONS = 3
 """How many unusable slices `SliceCounts` explains one by one."""
 
-type _Key = tuple[str, str]
-"""Node pool and name: the order in which slices are offered."""
-type Location = tuple[SliceKind, _Key]
+type Shares = Mapping[tuple[str, str], Resources]
+"""Node and unit -> what the unit takes of the node."""
+
+
+class Reservations(NamedTuple):
+    """What one job has reserved."""
+
+    nodes: frozenset[str] = frozenset()
+    shares: Shares = MappingProxyType({})
+    """Of the nodes of which its units take only parts."""
+
+
+type Location = tuple[SliceKind, Key]
 """Where the inventory keeps a slice. Sorted, this is the order in which it offers slices."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    """The hosts of one slice, complete or not."""
-
-    kind: SliceKind
-    key: _Key
-    kinds: dict[str, SliceKind] = field(default_factory=dict)
-    """Node -> its kind."""
-    of_kind: dict[SliceKind, int] = field(default_factory=dict)
-    """Nodes of each kind."""
-    broken: str = ""
-    """Why these hosts are no slice."""
-    unusable: dict[str, str] = field(default_factory=dict)
-    """Node -> why no unit can start on it now."""
-    used: dict[str, int] = field(default_factory=dict)
-    """Node -> other pods that use its accelerators."""
-    reserved: int = 0
-    """Nodes that a job has reserved."""
-    slice_: Slice | None = None
-    """None: must be made anew."""
-    room_known: bool = False
-    """False: the room of `slice_` must be computed again."""
-    filed: SliceState | None = None
-    """Under which state the index has it; None: it has it not."""
-
-    @property
-    def state(self) -> SliceState:
-        if self.reserved:
-            return SliceState.RESERVED
-        if self.broken or self.unusable:
-            return SliceState.UNUSABLE
-        return SliceState.USED if self.used else SliceState.FREE
-
-    @property
-    def why_not(self) -> str:
-        """Why it cannot be used, "" when it can; its users do not matter."""
-        return self.broken or (self.unusable[min(self.unusable)] if self.unusable else "")
-
-    def copy(self) -> _Entry:
-        """For a reader: without what only a change of nodes needs."""
-        unusable, used = dict(self.unusable) if self.unusable else _NONE, dict(self.used) if self.used else _NONE
-        return _Entry(
-            self.kind, self.key, _NONE, _NONE, self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed
-        )
-
-
-_NONE: dict[Any, Any] = {}
-"""In copies, which do not change it."""
-
-
-@dataclass(slots=True)
-class _SliceIndex:
-    """All slices of one kind."""
-
-    entries: dict[_Key, _Entry] = field(default_factory=dict)
-    free: list[_Key] = field(default_factory=list)
-    """Sorted: usable, not reserved, and used by no other pod."""
-    unusable: dict[_Key, None] = field(default_factory=dict)
-    """Reserved or not."""
-    used: dict[_Key, None] = field(default_factory=dict)
-    """Usable, not reserved, and used by other pods."""
-    reserved: dict[_Key, None] = field(default_factory=dict)
-
-    def file(self, entry: _Entry) -> None:
-        """Note the state that the entry has now."""
-        if entry.broken or entry.unusable:
-            self.unusable[entry.key] = None
-        else:
-            self.unusable.pop(entry.key, None)
-        state = entry.state
-        if state is not entry.filed:
-            self._unfile(entry)
-            if state is SliceState.FREE:
-                bisect.insort(self.free, entry.key)
-            elif state is SliceState.USED:
-                self.used[entry.key] = None
-            elif state is SliceState.RESERVED:
-                self.reserved[entry.key] = None
-            entry.filed = state
-
-    def remove(self, entry: _Entry) -> None:
-        self._unfile(entry)
-        entry.filed = None
-        self.unusable.pop(entry.key, None)
-        del self.entries[entry.key]
-
-    def _unfile(self, entry: _Entry) -> None:
-        if entry.filed is SliceState.FREE:
-            del self.free[bisect.bisect_left(self.free, entry.key)]
-        elif entry.filed is SliceState.USED:
-            del self.used[entry.key]
-        elif entry.filed is SliceState.RESERVED:
-            del self.reserved[entry.key]
-
-    def copy(self) -> _SliceIndex:
-        entries = {key: entry.copy() for key, entry in self.entries.items()}
-        return _SliceIndex(entries, list(self.free), dict(self.unusable), dict(self.used), dict(self.reserved))
 
 
 class Inventory:
@@ -145,16 +67,20 @@ class Inventory:
         self._nodes: dict[str, NodeView] = {}
         self._not_ready: NotReadyCounts | None = None
         """None: must be counted again."""
-        self._pools: dict[str, _Entry] = {}
+        self._pools: dict[str, Entry] = {}
         """Node pool of multi-host slices -> its entry."""
-        self._indexes: dict[SliceKind, _SliceIndex] = {}
-        self._locations: dict[str, _Entry] = {}
+        self._indexes: dict[SliceKind, SliceIndex] = {}
+        self._locations: dict[str, Entry] = {}
         """Node -> the entry of its slice."""
         self._uses: dict[str, tuple[PodUse, ...]] = {}
         """Node -> the other pods on it. Nodes that the fleet does not have (yet) may be among them."""
         self._reserved_by: dict[str, set[str]] = {}
         """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
         self._reservations: dict[str, frozenset[str]] = {}
+        self._shares: dict[str, Shares] = {}
+        """Job -> the parts of nodes that its units take."""
+        self._seats: dict[str, dict[tuple[str, str], Resources]] = {}
+        """Node -> job and unit -> the part that it takes."""
         self._changes: dict[Location, None] | None = None
         """Slices that changed since `take_changes`; None: no allotment asks for them."""
 
@@ -173,6 +99,8 @@ class Inventory:
         found._uses = dict(self._uses)
         found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
         found._reservations = dict(self._reservations)
+        found._shares = dict(self._shares)
+        found._seats = {node: dict(seats) for node, seats in self._seats.items()}
         return found
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -240,8 +168,8 @@ class Inventory:
         pool = _pool(node)
         entry = self._locations.get(node.name) or (self._pools.get(pool) if several else None)
         if entry is None:
-            entry = _Entry(kind, (pool, pool if several else node.name))
-            self._indexes.setdefault(kind, _SliceIndex()).entries[entry.key] = entry
+            entry = Entry(kind, (pool, pool if several else node.name))
+            self._indexes.setdefault(kind, SliceIndex()).entries[entry.key] = entry
             if several:
                 self._pools[pool] = entry
         if node.name not in entry.kinds:
@@ -278,25 +206,27 @@ class Inventory:
         self._assemble(entry, _pool(node))
         self._file(entry)
 
-    def _file(self, entry: _Entry) -> None:
+    def _file(self, entry: Entry) -> None:
         """Something about the entry changed."""
+        if entry.divisible:
+            entry.left = self._devices_left(entry)
         self._note_change(entry)
         self._indexes[entry.kind].file(entry)
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: Entry) -> None:
         self._note_change(entry)
         index = self._indexes[entry.kind]
         index.remove(entry)
         if not index.entries:
             del self._indexes[entry.kind]
 
-    def _assemble(self, entry: _Entry, pool: str) -> None:
+    def _assemble(self, entry: Entry, pool: str) -> None:
         """Every node of one multi-host node pool together is one slice, or none while they do not fit together."""
         kind = min(entry.of_kind)
         if kind != entry.kind:
             self._drop(entry)
             entry.kind = kind
-            self._indexes.setdefault(kind, _SliceIndex()).entries[entry.key] = entry
+            self._indexes.setdefault(kind, SliceIndex()).entries[entry.key] = entry
         expected = slice_hosts(kind)
         if not pool:
             entry.broken = f"node {next(iter(entry.kinds))} has no label {names.NODE_POOL}, so it is unknown which hosts are one slice"
@@ -319,7 +249,7 @@ class Inventory:
             entry.unusable.pop(node.name, None)
         self._file(entry)
 
-    def _note_use(self, entry: _Entry, node: str) -> None:
+    def _note_use(self, entry: Entry, node: str) -> None:
         resource = CATALOGUE[entry.kind.accelerator].resource
         count = sum(_takes(use, resource) for use in self._uses.get(node, ()))
         if count:
@@ -348,41 +278,47 @@ class Inventory:
         if old is None:
             return False
         entry = self._locations.get(old.node)
-        return entry is not None and entry.state is SliceState.FREE
+        return entry is not None and entry.offered
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
         """The other pods on this node."""
         return self._uses.get(node, ())
 
     # --- reservations ------------------------------------------------------------------------------------------------
-    def set_reservations(self, job: str, nodes: Iterable[str]) -> bool:
-        """Job (any key of its own) reserves exactly these nodes from now on. True when it released some: other jobs may need them."""
+    def set_reservations(self, job: str, nodes: Iterable[str], shared: Shares = NONE) -> bool:
+        """Job (any key of its own) reserves exactly these nodes from now on. `shared`: of these, the nodes of which its units take only
+        parts. True when it released some of it: other jobs may need that."""
         new = frozenset(nodes)
         old = self._reservations.get(job, frozenset())
-        if new == old:
+        before, now = self._shares.get(job, NONE), dict(shared)
+        if new == old and before == now:
             return False
-        if new:
-            self._reservations[job] = new
-        else:
-            self._reservations.pop(job, None)
-        for name in new - old:
-            jobs = self._reserved_by.setdefault(name, set())
-            if not jobs:
-                self._count_reserved(name, 1)
-            jobs.add(job)
-        for name in old - new:
-            jobs = self._reserved_by[name]
-            jobs.discard(job)
-            if not jobs:
-                del self._reserved_by[name]
-                self._count_reserved(name, -1)
-        return bool(old - new)
+        _put(self._reservations, job, new)
+        _put(self._shares, job, now)
+        parts: dict[str, dict[tuple[str, str], Resources]] = {}
+        for (node, unit), part in now.items():
+            if before.get((node, unit)) != part:
+                parts.setdefault(node, {})[job, unit] = part
+        gone: dict[str, list[str]] = {}
+        for node, unit in before.keys() - now.keys():
+            gone.setdefault(node, []).append(unit)
+        for name in (old ^ new) | parts.keys() | gone.keys():
+            was_reserved = name in self._reserved_by
+            jobs, seats = self._reserved_by.setdefault(name, set()), self._seats.setdefault(name, {})
+            (jobs.add if name in new else jobs.discard)(job)
+            seats.update(parts.get(name, NONE))
+            for unit in gone.get(name, ()):
+                del seats[job, unit]
+            _put(self._reserved_by, name, jobs)
+            _put(self._seats, name, seats)
+            if (entry := self._locations.get(name)) is not None:
+                entry.reserved += bool(jobs) - was_reserved
+                self._file(entry)
+        return bool(old - new) or any(now.get(seat) != part for seat, part in before.items())
 
-    def _count_reserved(self, node: str, change: int) -> None:
-        entry = self._locations.get(node)
-        if entry is not None:
-            entry.reserved += change
-            self._file(entry)
+    def has_reserved(self, job: str, node: str, unit: str) -> bool:
+        """Whether this unit of the job has reserved a part of the node."""
+        return (node, unit) in self._shares.get(job, NONE)
 
     def reservations(self, job: str) -> frozenset[str]:
         """Nodes that this job has reserved."""
@@ -393,7 +329,7 @@ class Inventory:
         return frozenset(self._reserved_by.get(node, ()))
 
     # --- slices --------------------------------------------------------------------------------------------------------
-    def _slice(self, entry: _Entry) -> Slice:
+    def _slice(self, entry: Entry) -> Slice:
         """What the hosts of the entry offer together."""
         if entry.slice_ is None:
             nodes = [self._nodes[name] for name in sorted(entry.kinds, key=natural_sort_key)]
@@ -409,15 +345,46 @@ class Inventory:
                 taints=tuple(dict.fromkeys(taint for node in nodes for taint in _foreign_taints(node, entry.kind))),
                 room=least(self._room(node.name) for node in nodes),
                 locality=locality_of(labels),
+                in_part=entry.divisible and bool(entry.used),
             )
         elif not entry.room_known:
-            entry.slice_ = replace(entry.slice_, room=least(self._room(host.node) for host in entry.slice_.hosts))
+            room = least(self._room(host.node) for host in entry.slice_.hosts)
+            entry.slice_ = replace(entry.slice_, room=room, in_part=entry.divisible and bool(entry.used))
         entry.room_known = True
         return entry.slice_
 
     def _room(self, node: str) -> Resources:
         has, uses = self._nodes[node].allocatable, self._uses.get(node)
         return left(has, (use.requests for use in uses)) if uses else has
+
+    # --- divisible hosts -----------------------------------------------------------------------------------------------
+    def room_left(self, slice_: Slice) -> Resources:
+        """What other pods and units leave of a divisible host; nothing if a unit has reserved all of it."""
+        node = slice_.hosts[0].node
+        room, seats = self._room(node), self._seats.get(node, NONE)
+        if self._is_taken(node):
+            return Resources()
+        return left(room, seats.values()) if seats else room
+
+    def _is_taken(self, node: str) -> bool:
+        """Whether a job has reserved all of it."""
+        jobs = self._reserved_by.get(node)
+        return jobs is not None and not jobs <= {job for job, _ in self._seats.get(node, ())}
+
+    def _devices_left(self, entry: Entry) -> int:
+        """Accelerators; less than 0 where the host has lost some that units have."""
+        node = entry.key[1]
+        if node not in self._nodes or self._is_taken(node):
+            return 0
+        resource = CATALOGUE[entry.kind.accelerator].resource
+        return amount_of(self._room(node), resource) - sum(amount_of(part, resource) for part in self._seats.get(node, NONE).values())
+
+    def _remainder(self, entry: Entry) -> Slice:
+        """What is left of a divisible host, or all of it."""
+        whole = self._slice(entry)
+        kind = entry.kind._replace(chips_per_host=min(entry.kind.chips_per_host, entry.left))
+        in_part = whole.in_part or bool(entry.reserved)
+        return replace(whole, kind=kind, room=self.room_left(whole), in_part=in_part) if in_part else whole
 
     # --- changes -----------------------------------------------------------------------------------------------------
     def track_changes(self) -> None:
@@ -429,7 +396,7 @@ class Inventory:
         found, self._changes = self._changes or {}, {}
         return found
 
-    def _note_change(self, entry: _Entry) -> None:
+    def _note_change(self, entry: Entry) -> None:
         if self._changes is not None:
             self._changes[entry.kind, entry.key] = None
 
@@ -450,7 +417,11 @@ class Inventory:
         for kind in kinds_for(shape, self._indexes):
             index = self._indexes[kind]
             for key in index.free:
-                yield self._slice(index.entries[key])
+                entry = index.entries[key]
+                if not entry.divisible:
+                    yield self._slice(entry)
+                elif not (entry.used or entry.reserved) or (shape.divides and entry.left >= shape.chips_per_host):
+                    yield self._remainder(entry)
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.slices`. The inventory must not change while the iterator is in use."""
@@ -473,21 +444,27 @@ class Inventory:
 
     def usable(self, slice_: Slice) -> bool:
         entry = self._locations.get(slice_.hosts[0].node)
-        if entry is None or entry.broken or entry.unusable or entry.used:
+        if entry is None or entry.broken or entry.unusable or (entry.left < 0 if entry.divisible else entry.used):
             return False
         return self._slice(entry).hosts == slice_.hosts
 
     def is_free(self, slice_: Slice) -> bool:
         """Whether `free` offers this slice."""
         entry = self._locations.get(slice_.hosts[0].node)
-        return entry is not None and entry.filed is SliceState.FREE and self._slice(entry).hosts == slice_.hosts
+        if entry is None or not entry.offered or self._slice(entry).hosts != slice_.hosts:
+            return False
+        if not entry.divisible:
+            return True
+        return slice_.room.fits(self.room_left(slice_)) if slice_.in_part else not (entry.used or entry.reserved)
 
     def shortage(self, slice_: Slice, needs: Resources) -> str:
         nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
         return next((why for node in nodes if (why := shortage(node, self._uses.get(node.name, ()), needs))), "")
 
-    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
         indexes = {kind: self._indexes[kind] for kind in self.kinds(shape)}
+        if self.divides(shape):
+            return self._accelerator_counts(shape, job, own)
         other = kinds_with_other_devices(shape, self._indexes)
         keeps = {location for node in own if (location := self.location(node)) is not None and location[0] in indexes}
         held: Counter[str] = Counter()
@@ -522,16 +499,61 @@ class Inventory:
             used_by_count=sum(sum(entry.used.values()) for entry in used),
         )
 
+    def divides(self, shape: Shape) -> bool:
+        """Whether `counts` counts accelerators: some host has more of them than a unit takes."""
+        return shape.divides and any(kind.chips_per_host > shape.chips_per_host for kind in kinds_for(shape, self._indexes))
+
+    def _accelerator_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
+        resource = CATALOGUE[shape.accelerator].resource
+        entries = [entry for kind in self.kinds(shape) for entry in self._indexes[kind].entries.values()]
+        total = keeps = ending = unusable_count = used = users = 0
+        held: Counter[str] = Counter()
+        why: list[str] = []
+        scattered: dict[str, int] = {}
+        for entry in entries:
+            node = entry.key[1]
+            has = amount_of(self._nodes[node].allocatable, resource)
+            taken = Counter(dict.fromkeys(self._reserved_by.get(node, ()), 0))
+            for (each, _), part in self._seats.get(node, NONE).items():
+                taken[each] += amount_of(part, resource)
+            others = sum(amount_of(use.requests, resource) for use in self._uses.get(node, ()))
+            for each in taken:
+                taken[each] = taken[each] or has  # it has reserved all of the node
+            mine, here = taken.pop(job, 0), own.get(node, 0)
+            held.update(taken)
+            free = max(0, has - max(mine, here) - taken.total() - others)
+            if entry.why_not:
+                unusable_count += free
+                why += [entry.why_not][: REASONS - len(why)]
+            elif 0 < free < shape.chips_per_host:
+                scattered[node] = free
+            total, keeps, ending, used = total + has, keeps + here, ending + max(0, mine - here), used + others
+            users += sum(entry.used.values())
+        in_use = [entry for entry in entries if entry.used]
+        return SliceCounts(
+            total=total,
+            own=keeps,
+            ending=ending,
+            holders=tuple(Holder(name, held[name]) for name in sorted(held, key=lambda name: (-held[name], name)) if held[name]),
+            unusable=tuple(why),
+            unusable_count=unusable_count,
+            used=used,
+            used_by=self._first_user(min(in_use, key=lambda entry: entry.key)) if in_use else "",
+            used_by_count=users,
+            hosts=len(entries),
+            scattered=tuple(sorted(scattered.items(), key=lambda each: (-each[1], each[0]))),
+        )
+
     def kinds(self, shape: Shape) -> tuple[SliceKind, ...]:
         """The kinds of slice that `counts` counts for this shape."""
         return (*kinds_for(shape, self._indexes), *silent_kinds(shape, self._indexes))
 
-    def _holder(self, entry: _Entry, job: str) -> str:
+    def _holder(self, entry: Entry, job: str) -> str:
         """The first other job that has reserved a host of this slice; "" if only `job` has."""
         others = (each for host in self._slice(entry).hosts for each in self._reserved_by.get(host.node, ()) if each != job)
         return min(others, default="")
 
-    def _first_user(self, entry: _Entry) -> str:
+    def _first_user(self, entry: Entry) -> str:
         """The first of the pods that use the accelerators of this slice."""
         resource = CATALOGUE[entry.kind.accelerator].resource
         return min(str(use) for use in self._uses[min(entry.used)] if _takes(use, resource))
@@ -540,7 +562,8 @@ class Inventory:
         """Slices of each kind by state."""
         found: dict[tuple[SliceKind, SliceState], int] = {}
         for kind, index in self._indexes.items():
-            free, used = len(index.free), len(index.used)
+            used = len(index.used)
+            free = sum(index.entries[key].filed is SliceState.FREE for key in index.free)
             rest = len(index.entries) - free - used - len(index.reserved)
             counts = (free, used, len(index.reserved), rest)
             found |= dict(zip(((kind, state) for state in SliceState), counts, strict=True))
@@ -562,6 +585,14 @@ def natural_sort_key(name: str) -> tuple[object, ...]:
     if digits:
         parts.append((0, int(digits)))
     return tuple(parts)
+
+
+def _put[K, V](into: dict[K, V], key: K, value: V) -> None:
+    """Or take it out if it is empty."""
+    if value:
+        into[key] = value
+    else:
+        into.pop(key, None)
 
 
 def _pool(node: NodeView) -> str:

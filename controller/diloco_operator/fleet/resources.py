@@ -148,6 +148,26 @@ def left(has: Resources, used: Iterable[Resources]) -> Resources:
     return Resources(cpu, memory, pods, tuple(sorted(devices.items())))
 
 
+def total(parts: Iterable[Resources]) -> Resources:
+    """The sum of each resource."""
+    cpu = memory = pods = 0
+    devices: dict[str, int] = {}
+    for part in parts:
+        cpu, memory, pods = cpu + part.cpu, memory + part.memory, pods + part.pods
+        for name, amount in part.devices:
+            devices[name] = devices.get(name, 0) + amount
+    return Resources(cpu, memory, pods, tuple(sorted(devices.items())))
+
+
+def most(one: Resources, other: Resources) -> Resources:
+    """The larger amount of each resource."""
+    devices = dict(one.devices)
+    for name, amount in other.devices:
+        devices[name] = max(amount, devices.get(name, 0))
+    larger = (max(one.cpu, other.cpu), max(one.memory, other.memory), max(one.pods, other.pods))
+    return Resources(*larger, tuple(sorted(devices.items())))
+
+
 def least(rooms: Iterable[Resources]) -> Resources:
     """The room that every one of several nodes has."""
     first, *others = rooms

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from diloco_operator.accelerators import CPU, Family, chip_count, has_accelerator_label, identify
 from diloco_operator.api.job import Pool
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import resources_of
-from diloco_operator.fleet.slices import Shape, SliceKind
+from diloco_operator.fleet.slices import Shape, SliceKind, is_divisible
 
 
 def kind_of(node: NodeView) -> SliceKind | None:
@@ -71,4 +72,14 @@ def shape_of(pool: Pool) -> Shape:
     """What a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
     unit = pool.shape
     devices = resources_of(pool.template.spec).devices if unit.accelerator == CPU else ()
-    return Shape(unit.accelerator, unit.topology, unit.accelerators_per_host, unit.hosts, devices)
+    alone = is_divisible(unit.accelerator) and unit.hosts == 1 and uses_ports_of_host(pool.template.spec)
+    return Shape(unit.accelerator, unit.topology, unit.accelerators_per_host, unit.hosts, devices, alone)
+
+
+def uses_ports_of_host(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod of this spec takes ports of its host, so that a second one beside it would find them taken."""
+    if spec.get("hostNetwork") is True:
+        return True
+    containers = spec.get("containers")
+    ports = (each.get("ports") for each in (containers if isinstance(containers, list) else ()) if isinstance(each, dict))
+    return any(isinstance(port, dict) and port.get("hostPort") for found in ports if isinstance(found, list) for port in found)

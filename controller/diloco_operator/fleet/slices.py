@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from diloco.wording import plural
 
+from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Host, NodeView, Taint
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.use import PodUse
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class CapacityType(enum.StrEnum):
@@ -34,6 +38,11 @@ class SliceState(enum.StrEnum):
     RESERVED = "Reserved"
     """By a job of this operator."""
     UNUSABLE = "Unusable"
+
+
+def is_divisible(accelerator: str) -> bool:
+    """Whether several pods may share the accelerators of one host."""
+    return CATALOGUE[accelerator].family is Family.HOST
 
 
 class SliceKind(NamedTuple):
@@ -63,6 +72,20 @@ class Shape:
     """Hosts of the unit."""
     devices: Devices = ()
     """cpu: extended resources that the pool's template requests on each host. Otherwise: always empty."""
+    alone: bool = False
+    """Nothing else may run on its hosts, because its pods use their network or ports."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether a unit takes only the accelerators that it asks for and leaves the rest of its host to others. Chips of a TPU host cannot
+        be shared between pods; a unit of several hosts needs all links of each."""
+        return self.hosts == 1 and not self.alone and is_divisible(self.accelerator)
+
+    @property
+    def size(self) -> float:
+        """The hosts that a unit takes, for shares: a part of one counts as what it is of the largest host of this accelerator. Exact: hosts
+        have powers of two."""
+        return min(1.0, self.chips_per_host / CATALOGUE[self.accelerator].host_sizes[-1]) if self.divides else float(self.slots)
 
     @property
     def slots(self) -> int:
@@ -101,6 +124,15 @@ class Slice:
     """What each of its hosts has left for a unit: what is allocatable, less what other pods use."""
     locality: Domain = ("",)
     """The nearest domain that contains all its hosts."""
+    part: str = ""
+    """Tells it apart from other parts of the same host; "": the whole host, or all that is left of it."""
+    in_part: bool = False
+    """Other units or pods use accelerators of this host. `kind` then counts those that are left."""
+
+    @property
+    def key(self) -> str:
+        """Tells it apart from all others that are offered at the same time."""
+        return f"{self.hosts[0].node}/{self.part}" if self.part else self.hosts[0].node
 
 
 GROUP_SEPARATOR = "+"
@@ -152,6 +184,10 @@ class SliceCounts:
     """namespace/name of the first of these pods."""
     used_by_count: int = 0
     """These pods."""
+    hosts: int = 0
+    """All figures count accelerators, on so many hosts, because units share them; 0: they count slices."""
+    scattered: tuple[tuple[str, int], ...] = ()
+    """Hosts on which some accelerators are free, and fewer than a unit needs; those with most first."""
 
     @property
     def held(self) -> int:
@@ -186,8 +222,8 @@ class Fleet(Protocol):
         """Which host of the slice has too little room for a pod that needs this, and who uses it, in words; "" if all have enough."""
         ...
 
-    def counts(self, shape: Shape, job: str = "", own: Collection[str] = ()) -> SliceCounts:
-        """Slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets."""
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
+        """Slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets, and how many accelerators it takes there."""
         ...
 
     def uses(self, node: str) -> tuple[PodUse, ...]:

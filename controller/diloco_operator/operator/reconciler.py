@@ -28,6 +28,7 @@ from diloco_operator.allotment import Allotment, AllotmentRequest, Allotted
 from diloco_operator.api import names
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
+from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import CachedJob, Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
@@ -174,7 +175,7 @@ class Reconciler:
         request = None
         if job.managed_by == names.MANAGER:
             request = first_request(self._observed(key, job), datetime.fromtimestamp(self._now(), tz=UTC))
-        self._allotment.update(request or AllotmentRequest(job.key, occupied=reservations(job, self._caches.pods(key), self._inventory)))
+        self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(key), self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
         """The jobs that have reserved this node: those that a change of it concerns."""
@@ -192,7 +193,7 @@ class Reconciler:
             self._forget(key)
             nodes = bound_nodes(bare, self._caches.pods(key))
             self._registered[key] = bare.key
-            self._allotment.update(AllotmentRequest(bare.key, occupied=nodes))
+            self._allotment.update(_occupying(bare.key, nodes))
             self._set_reservations(key, bare.key, nodes)
             return ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
@@ -239,7 +240,7 @@ class Reconciler:
                 else:
                     fleet = self._inventory.copy()
                     job, plan = await offload(functools.partial(decide, fleet))
-                    if any(self._inventory.reserved_by(node) - {job_key} - fleet.reserved_by(node) for node in plan.reservations):
+                    if any(self._inventory.reserved_by(node) - {job_key} - fleet.reserved_by(node) for node in plan.reservations.nodes):
                         continue  # another job reserved one of its nodes
                 if not self._allots_more(job, plan, seen):
                     break
@@ -256,7 +257,7 @@ class Reconciler:
     def _allots_more(self, job: Job, plan: Plan, seen: Allotted) -> bool:
         """Register what the job has and wants after this plan. True if the allotment then grants it slices, or revokes units, that the
         decision did not see."""
-        self._allotment.update(plan.request or AllotmentRequest(job.key, occupied=plan.reservations))
+        self._allotment.update(plan.request or _occupying(job.key, plan.reservations))
         self._refresh_allotment(job.key)
         now = self._allotment.of(job.key)
         return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys())
@@ -307,7 +308,7 @@ class Reconciler:
         def decide(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
             if unsure:  # the reservations of a plan that was not carried out belong to this job: decide anew what it needs
-                fleet.set_reservations(job.key, reservations(job, observed.pods, fleet))
+                fleet.set_reservations(job.key, *reservations(job, observed.pods, fleet))
             return job, self._reconcile(replace(observed, job=job, fleet=view.over(fleet)), datetime.fromtimestamp(now, tz=UTC))
 
         return decide, allotted
@@ -430,11 +431,11 @@ class Reconciler:
             self.fleet_changed()
         for holder in list(self._reserving.get(key, ())):
             if job is None or holder != job.key:
-                self._set_reservations(key, holder, frozenset())
+                self._set_reservations(key, holder, Reservations())
 
-    def _set_reservations(self, key: JobKey, holder: str, nodes: frozenset[str]) -> None:
+    def _set_reservations(self, key: JobKey, holder: str, reserved: Reservations) -> None:
         reserving = self._reserving.setdefault(key, set())
-        if nodes:
+        if reserved.nodes:
             reserving.add(holder)
             self._holders[holder] = key
         else:
@@ -442,5 +443,10 @@ class Reconciler:
             self._holders.pop(holder, None)
             if not reserving:
                 del self._reserving[key]
-        if self._inventory.set_reservations(holder, nodes):
+        if self._inventory.set_reservations(holder, *reserved):
             self.fleet_changed()
+
+
+def _occupying(job: str, reserved: Reservations) -> AllotmentRequest:
+    """Of a job that keeps what it has and wants nothing."""
+    return AllotmentRequest(job, occupied=reserved.nodes, shared=reserved.shares)

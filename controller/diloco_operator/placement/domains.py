@@ -34,7 +34,7 @@ class Candidates:
                 if following is None:
                     return
                 self.seen.append(following)
-            if self.seen[index].hosts[0].node not in taken:
+            if self.seen[index].key not in taken:
                 yield index, self.seen[index]
             index += 1
 

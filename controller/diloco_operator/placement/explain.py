@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from diloco.wording import plural
 
@@ -33,11 +33,11 @@ def pool_outcome(
     placed: int,
     *,
     job_room: int,
-    own: Collection[str],
+    own: Mapping[str, int],
     left: Mapping[Domain, int],
 ) -> PoolOutcome:
-    """`own`: first nodes of all slices that the job keeps or gets. `left`: of each domain of which a unit needs one, slices that are still
-    free."""
+    """`own`: first nodes of all slices that the job keeps or gets, with the accelerators that it takes there. `left`: of each domain of
+    which a unit needs one, slices that are still free."""
     if pool.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(job.key, pool.name, placed, PoolReason.SWITCHED_OFF, text)
@@ -56,10 +56,13 @@ def pool_outcome(
         why = "the fleet has no such nodes" + _other_devices(counts)
         return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_MATCHING_NODES, f"{lacks}; {why}", lacks, why)
     parts = _taken(job, counts)
-    parts += _free_elsewhere(pool, fleet, requirements)
+    parts += _free_elsewhere(pool, fleet, requirements, in_accelerators=counts.hosts > 0)
     if pool.shape.slots > 1 and (together := _with_ungranted(fleet, requirements, left)):
         parts.append(_too_few_together(pool, together))
-    why = f"the fleet has {counts.total}" + _list(parts)
+    if counts.scattered:
+        parts.append(_scattered(pool, counts))
+    there = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
+    why = f"the fleet has {there}" + _list(parts)
     return PoolOutcome(job.key, pool.name, placed, PoolReason.NO_FREE_SLICE, f"{lacks}; {why}", lacks, why)
 
 
@@ -123,8 +126,12 @@ def _job(key: str) -> str:
 
 
 # --- slices that are free --------------------------------------------------------------------------------------------------
-def _free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements) -> list[str]:
+def _free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, *, in_accelerators: bool) -> list[str]:
     """Free slices that the pool cannot use, or that are kept for other jobs."""
+
+    def many(slices: Iterable[Slice]) -> int:
+        return sum(slice_.kind.chips_per_host if in_accelerators else 1 for slice_ in slices)
+
     possible = requirements._replace(avoided=frozenset())
     avoided: list[Slice] = []
     unwanted: list[Slice] = []
@@ -134,19 +141,27 @@ def _free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirem
     offered = ((slice_, "") for slice_ in fleet.free(pool.shape))
     for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape)), _MAX_CHECKED):
         if requirements.fits(slice_):
-            kept[winner] += bool(winner)
+            kept[winner] += many((slice_,)) if winner else 0
         elif pool.avoided and possible.fits(slice_):
             avoided.append(slice_)
         elif not possible.admits(slice_):
             (tainted if possible.attracts(slice_) else unwanted).append(slice_)
         else:
-            small += 1
+            small += many((slice_,))
             example = example or fleet.shortage(slice_, requirements.needs)
     found = [f"{kept.total()} free, but kept for {_jobs(kept)}"] if kept.total() else []
-    found += [_avoided(pool, avoided)] if avoided else []
-    found += [f"{len(unwanted)} free, but not fitting: {_unmet(pool, possible, unwanted)}"] if unwanted else []
-    found += [_tainted(possible, tainted)] if tainted else []
+    found += [_avoided(pool, avoided, many(avoided))] if avoided else []
+    found += [f"{many(unwanted)} free, but not fitting: {_unmet(pool, possible, unwanted)}"] if unwanted else []
+    found += [_tainted(possible, tainted, many(tainted))] if tainted else []
     return [*found, f"{small} free, but too small: {example}"] if small else found
+
+
+def _scattered(pool: PoolRequest, counts: SliceCounts) -> str:
+    """What is left of hosts and too little for a unit."""
+    shown = ", ".join(f"{node}: {count}" for node, count in counts.scattered[:_MAX_NAMED])
+    more = f" and {len(counts.scattered) - _MAX_NAMED} more" if len(counts.scattered) > _MAX_NAMED else ""
+    free = sum(count for _, count in counts.scattered)
+    return f"{free} free, but a unit needs {pool.shape.chips_per_host} on one host ({shown}{more})"
 
 
 def _jobs(kept: Counter[str]) -> str:
@@ -185,7 +200,7 @@ def _unmet(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[
     return "the pool asks for " + ", ".join(text for text, part in asked if not all(part.attracts(slice_) for slice_ in slices))
 
 
-def _tainted(requirements: SliceRequirements, slices: Sequence[Slice]) -> str:
+def _tainted(requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> str:
     """Slices that are barred by nothing but taints."""
     where: dict[str, list[str]] = {}
     for slice_ in slices:
@@ -193,15 +208,15 @@ def _tainted(requirements: SliceRequirements, slices: Sequence[Slice]) -> str:
             where.setdefault(str(taint), []).append(slice_.name)
     named = [f"{taint} on {first_and_more(names[0], len(names))}" for taint, names in itertools.islice(where.items(), _MAX_NAMED)]
     more = f" and {plural(len(where) - _MAX_NAMED, 'more taint')}" if len(where) > _MAX_NAMED else ""
-    return f"{len(slices)} free, but tainted, and the pool's template does not tolerate it: {', '.join(named)}{more}"
+    return f"{count} free, but tainted, and the pool's template does not tolerate it: {', '.join(named)}{more}"
 
 
-def _avoided(pool: PoolRequest, slices: Sequence[Slice]) -> str:
+def _avoided(pool: PoolRequest, slices: Sequence[Slice], count: int) -> str:
     """Slices with hosts on which attempts of the job failed."""
     nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.avoided})
     named = [f"{node} until {format_timestamp(pool.avoided[node])}" for node in nodes[:_MAX_NAMED]]
     more = f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else ""
-    return f"{len(slices)} free, but avoided because attempts failed there: {', '.join(named)}{more}"
+    return f"{count} free, but avoided because attempts failed there: {', '.join(named)}{more}"
 
 
 def _too_few_together(pool: PoolRequest, left: Mapping[Domain, int]) -> str:

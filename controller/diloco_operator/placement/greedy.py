@@ -7,6 +7,7 @@ See docs/decisions/0043-placement.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -87,7 +88,11 @@ class _JobPlacement:
             placed, new = [], []
             for unit in pool.units:
                 slices = request.fleet.resolve(pool.shape, unit.slice) if unit.slice else None
-                if slices and len(slices) == pool.shape.slots and matching.reserve(f"{job.key} {unit.name}", slices):
+                if (
+                    slices
+                    and len(slices) == pool.shape.slots
+                    and matching.reserve(f"{job.key} {unit.name}", slices, divides=pool.shape.divides)
+                ):
                     kept[unit.name] = slices
                     placed.append(unit)
                 else:
@@ -166,7 +171,11 @@ class _JobPlacement:
                 if unit.name in pool.placed:
                     slices = pool.placed[unit.name] or tuple(self.matching.slices[f"{self.job.key} {unit.name}"])
                     assigned.append(PlacedUnit(self.job.key, pool.request.name, unit.name, slices))
-        own = {slice_.hosts[0].node for each in assigned if each.job == self.job.key for slice_ in each.slices}
+        own: Counter[str] = Counter()
+        chips = {pool.request.name: pool.request.shape.chips_per_host for pool in self.pools}
+        for each in assigned:
+            if each.job == self.job.key:
+                own.update({slice_.hosts[0].node: chips[each.pool] for slice_ in each.slices})
         for pool in self.pools:
             outcome = pool_outcome(
                 self.job,

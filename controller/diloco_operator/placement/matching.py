@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api.job import Locality
 from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Taint, Toleration
-from diloco_operator.fleet.resources import Resources
+from diloco_operator.fleet.resources import Resources, amount_of
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Fleet, Shape, Slice, SliceKind
 from diloco_operator.placement.domains import DEPTH, Candidates, DomainRooms
@@ -41,7 +42,7 @@ class SliceRequirements(NamedTuple):
 
     def fits(self, slice_: Slice) -> bool:
         """Whether a unit may run on this slice of its shape, or on it and others, beside what other pods use there."""
-        return self.needs.fits(slice_.room) and self.admits(slice_)
+        return (self.shape.divides or not slice_.in_part) and self.needs.fits(slice_.room) and self.admits(slice_)
 
     def admits(self, slice_: Slice) -> bool:
         """The same, if it had room enough."""
@@ -91,8 +92,16 @@ def slice_requirements(pool: PoolRequest) -> SliceRequirements:
         pool.tolerations,
         locality,
         frozenset(pool.avoided),
-        needs=pool.needs,
+        needs=with_accelerators(pool.needs, pool.shape),
     )
+
+
+def with_accelerators(needs: Resources, shape: Shape) -> Resources:
+    """What a unit takes of a host that it shares: at least its accelerators."""
+    resource = CATALOGUE[shape.accelerator].resource
+    if not shape.divides or amount_of(needs, resource) >= shape.chips_per_host:
+        return needs
+    return needs._replace(devices=tuple(sorted({**dict(needs.devices), resource: shape.chips_per_host}.items())))
 
 
 class Matching:
@@ -114,12 +123,15 @@ class Matching:
         self._exhausted: set[SliceRequirements] = set()
         """Requirements that found no path. They find none later either: only the removal of a unit opens a path."""
 
-    def reserve(self, unit: str, slices: tuple[Slice, ...]) -> bool:
-        """Take slices that a unit uses and keeps. False: another unit of the request has one of them."""
-        if any(slice_.hosts[0].node in self._taken for slice_ in slices):
+    def reserve(self, unit: str, slices: tuple[Slice, ...], *, divides: bool = False) -> bool:
+        """Take slices that a unit uses and keeps. False: another unit of the request has one of them. `divides`: units share hosts; what is
+        offered of a host is what they leave of it."""
+        if divides:
+            return True
+        if any(slice_.key in self._taken for slice_ in slices):
             return False
         for slice_ in slices:
-            self._take(slice_.hosts[0].node, unit)
+            self._take(slice_.key, unit)
         return True
 
     def add(self, unit: str, requirements: SliceRequirements) -> bool:
@@ -170,7 +182,7 @@ class Matching:
     def _release(self, unit: str) -> None:
         for slice_ in self.slices.pop(unit):
             self._note_owner(slice_, self._requirements[unit], owned=False)
-            node = slice_.hosts[0].node
+            node = slice_.key
             del self._taken[node]
             for rooms in self._rooms.values():
                 rooms.count(node, 1)
@@ -206,9 +218,9 @@ class Matching:
         for requirements, movable in self._movable.items():
             if requirements.suits(slice_):
                 if owned:
-                    movable.setdefault(owner, {})[slice_.hosts[0].node] = slice_
+                    movable.setdefault(owner, {})[slice_.key] = slice_
                 else:
-                    del movable[owner][slice_.hosts[0].node]
+                    del movable[owner][slice_.key]
 
     def _movable_for(self, requirements: SliceRequirements) -> Mapping[SliceRequirements, Mapping[str, Slice]]:
         found = self._movable.get(requirements)
@@ -217,12 +229,12 @@ class Matching:
             for unit, slices in self.slices.items():
                 for slice_ in slices:
                     if requirements.suits(slice_):
-                        found.setdefault(self._requirements[unit], {})[slice_.hosts[0].node] = slice_
+                        found.setdefault(self._requirements[unit], {})[slice_.key] = slice_
         return found
 
     def _assign(self, unit: str, slice_: Slice) -> None:
         self._note_owner(slice_, self._requirements[unit], owned=True)
-        self._take(slice_.hosts[0].node, unit)
+        self._take(slice_.key, unit)
         self.slices[unit].append(slice_)
 
     def _augment_all(self, unit: str, slots: int) -> bool:
@@ -263,7 +275,7 @@ class Matching:
         here, slice_ = end, free
         while here != start:
             before, target = previous[here]
-            owner = self._taken[target.hosts[0].node]
+            owner = self._taken[target.key]
             self.slices[owner].remove(target)
             self._note_owner(target, self._requirements[owner], owned=False)
             self._assign(owner, slice_)

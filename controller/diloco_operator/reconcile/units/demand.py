@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api.job import Capacity, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PoolRequest
-from diloco_operator.placement.matching import slice_requirements
+from diloco_operator.placement.matching import slice_requirements, with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.timeouts import RECONCILE
@@ -33,6 +34,7 @@ def allotment_request(
     """`job`: the request to placement; `records`: its units afterwards; `unwanted`: units without a slice that could not use one now;
     `avoid`: nodes that units use only if there are no others."""
     occupied: set[str] = set()
+    shared: dict[tuple[str, str], Resources] = {}
     lasting: dict[str, int] = {}
     leaving: dict[str, int] = {}
     for record in records.values():
@@ -43,7 +45,11 @@ def allotment_request(
         if lasts:
             lasting[record.pool] = lasting.get(record.pool, 0) + 1
         if record.slice and record.pool in context.shapes and (lasts or _is_stuck(context, record)):
-            occupied.update(_nodes(context, context.shapes[record.pool], record))
+            shape = context.shapes[record.pool]
+            occupied.update(nodes := _nodes(context, shape, record))
+            if shape.divides and context.observed.job.derived is not None:
+                needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
+                shared |= {(node, record.name): needs for node in nodes}
     return AllotmentRequest(
         job=job.key,
         priority=context.observed.priority,
@@ -55,6 +61,7 @@ def allotment_request(
             for pool in job.pools
         ),
         occupied=frozenset(occupied),
+        shared=shared,
     )
 
 

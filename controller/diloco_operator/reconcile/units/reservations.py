@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
+from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.resources import Resources, most
 from diloco_operator.fleet.slice_kinds import kinds_for
-from diloco_operator.fleet.slices import Fleet, Shape
+from diloco_operator.fleet.slices import Fleet
+from diloco_operator.placement.matching import with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext, own_learners
+from diloco_operator.reconcile.observe.derived import Derived
 from diloco_operator.reconcile.observe.state import Job, PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 
@@ -23,48 +28,78 @@ _WITHOUT_SLICE = (UnitState.DRAINING, UnitState.FAILED, UnitState.COMPLETED)
 """Units that hold no more than what their pods are bound to: none of them starts any more."""
 
 
-def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> frozenset[str]:
-    """Names of the nodes that a job has reserved by its status and its pods: for an operator that has just started (for every job,
-    before the first reconcile), and for a job of which not all writes of a plan succeeded."""
+def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservations:
+    """What a job has reserved by its status and its pods: for an operator that has just started (every job, before the first reconcile),
+    and for a job of which not all writes of a plan succeeded."""
     if job.spec is None or job.derived is None:
         return bound_nodes(job, pods)
     records = read_units(job.status)
     attempts = itertools.islice(_attempts(records, own_learners(job, pods, records).by_unit), job.spec.learners.max)
-    return frozenset({*bound_nodes(job, pods), *_slice_nodes(attempts, job.derived.shapes, fleet)})
+    return _together(job.derived, [*_slice_nodes(attempts, job.derived, fleet), *_bound(job, pods)])
 
 
-def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
+def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Reservations:
     """The same after a reconcile."""
     observed = context.observed
-    running = ((record.pool, record.slice) for record in records.values() if record.state not in _WITHOUT_SLICE)
-    return frozenset({*bound_nodes(observed.job, observed.pods), *_slice_nodes(running, context.shapes, observed.fleet)})
+    running = ((record.name, record.pool, record.slice) for record in records.values() if record.state not in _WITHOUT_SLICE)
+    derived = observed.job.derived
+    return _together(derived, [*_slice_nodes(running, derived, observed.fleet), *_bound(observed.job, observed.pods)])
 
 
-def bound_nodes(job: Job, pods: Iterable[PodView]) -> frozenset[str]:
+def bound_nodes(job: Job, pods: Iterable[PodView]) -> Reservations:
     """Nodes to which a learner pod of this job is bound and has not ended."""
-    return frozenset(pod.node for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner == job.uid and pod.uses is not None)
+    return _together(job.derived, _bound(job, pods))
 
 
-def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Sequence[PodView]]) -> Iterator[tuple[str, str]]:
-    """Pool and slice of each unit by its record, and by the pods of an attempt that is newer: an operator died before it recorded that."""
+class _Claim(NamedTuple):
+    node: str
+    unit: str
+    pool: str
+    takes: Resources
+
+
+def _bound(job: Job, pods: Iterable[PodView]) -> Iterator[_Claim]:
+    for pod in pods:
+        if pod.component == names.COMPONENT_LEARNER and pod.owner == job.uid and pod.uses is not None:
+            yield _Claim(pod.node, pod.unit, pod.pool, pod.uses)
+
+
+def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations:
+    """A unit takes no less than each of its attempts: a new one starts when the old one has gone. Units of a pool of which it is unknown
+    whether they share hosts take whole ones."""
+    whole: set[str] = set()
+    shared: dict[tuple[str, str], Resources] = {}
+    for node, unit, pool, takes in claims:
+        shape = derived.shapes.get(pool) if derived is not None else None
+        if shape is None or not shape.divides:
+            whole.add(node)
+        else:
+            shared[node, unit] = most(takes, shared.get((node, unit), Resources()))
+    parts = {(node, unit): part for (node, unit), part in shared.items() if node not in whole}
+    return Reservations(frozenset({*whole, *(node for node, _ in shared)}), parts)
+
+
+def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Sequence[PodView]]) -> Iterator[tuple[str, str, str]]:
+    """Unit, pool and slice of each unit by its record, and by the pods of a newer attempt: an operator died before it recorded that."""
     for record in records.values():
         if record.state not in _WITHOUT_SLICE and record.slice:
-            yield record.pool, record.slice
+            yield record.name, record.pool, record.slice
     for unit, pods in learners.items():
         known = records[unit].attempt if unit in records else 0
         newest = max(pod.attempt for pod in pods)
         if newest > known:
             named = [pod for pod in pods if pod.attempt == newest and pod.slice]
-            yield from ((pod.pool, pod.slice) for pod in named[:1])
+            yield from ((unit, pod.pool, pod.slice) for pod in named[:1])
 
 
-def _slice_nodes(units: Iterable[tuple[str, str]], shapes: Mapping[str, Shape], fleet: Fleet) -> Iterator[str]:
+def _slice_nodes(units: Iterable[tuple[str, str, str]], derived: Derived | None, fleet: Fleet) -> Iterator[_Claim]:
     """Of units, each with its pool and the name of its slice. A name that is not of the pool's shape holds nothing."""
-    for pool, name in units:
-        shape = shapes.get(pool)
-        if shape is None or not name:
+    for unit, pool, name in units:
+        shape = derived.shapes.get(pool) if derived is not None else None
+        if derived is None or shape is None or not name:
             continue
         slices = fleet.resolve(shape, name) or ()
         kinds = {slice_.kind for slice_ in slices}
         if len(slices) <= shape.slots and len(kinds_for(shape, kinds)) == len(kinds):
-            yield from (host.node for slice_ in slices for host in slice_.hosts)
+            needs = with_accelerators(derived.needs[pool], shape)
+            yield from (_Claim(host.node, unit, pool, needs) for slice_ in slices for host in slice_.hosts)

@@ -212,19 +212,24 @@ def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRe
 
 
 # --- the answer --------------------------------------------------------------------------------------------------------
-def _busy_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, str]:
-    """Node -> a pod on it that has not ended, of an attempt that is over: no other may start beside it."""
-    busy: dict[str, str] = {}
+def _busy_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, dict[str, str]]:
+    """Node -> unit -> a pod on it that has not ended, of an attempt that is over: no other may start beside it."""
+    busy: dict[str, dict[str, str]] = {}
     for unit, pods in context.learners.items():
         record = records[unit]
         for pod in pods:
             if not pod.ended and pod.node and not (record.running and pod.attempt == record.attempt):
-                busy[pod.node] = pod.name
+                busy.setdefault(pod.node, {})[unit] = pod.name
     return busy
 
 
 def _assign(
-    context: ReconcileContext, scaling: Scaling, pods: LearnerPods, assignment: PlacedUnit, busy: Mapping[str, str], blocked: str
+    context: ReconcileContext,
+    scaling: Scaling,
+    pods: LearnerPods,
+    assignment: PlacedUnit,
+    busy: Mapping[str, Mapping[str, str]],
+    blocked: str,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or UnitStatusRecord(assignment.unit, assignment.pool, since=context.now)
     if record.running:
@@ -233,7 +238,11 @@ def _assign(
     if record.not_before is not None and context.now < record.not_before:
         scaling.deadlines.append(record.not_before)
         return record
-    blocker = next((busy[host.node] for host in assignment.hosts if host.node in busy), "")
+    # On a host that units share, what the others have is not offered. Only the unit's own last attempt is in its way.
+    own = (record.name,) if context.shapes[record.pool].divides else context.learners
+    blocker = next(
+        (pods_there[unit] for host in assignment.hosts if (pods_there := busy.get(host.node)) for unit in own if unit in pods_there), ""
+    )
     if blocked or blocker or context.finishing:
         why = blocked or (_with_cause(record, f"waits until the pod {blocker} has gone") if blocker else "the job is about to end")
         reason = UnitReason.SCHEDULING if blocker else UnitReason.WAITING_FOR_SYNCER

@@ -9,8 +9,8 @@ from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inven
 from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
 from diloco_operator.fleet.devices import is_extended_resource
 from diloco_operator.fleet.inventory import natural_sort_key
-from diloco_operator.fleet.resources import resources_of
-from diloco_operator.fleet.slice_kinds import kind_of
+from diloco_operator.fleet.resources import Resources, resources_of
+from diloco_operator.fleet.slice_kinds import kind_of, uses_ports_of_host
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 PAIR = Shape("tpu-v5p", "2x2x2", 4, 2)
@@ -274,3 +274,26 @@ def test_changes_of_a_copy_do_not_reach_the_original() -> None:
     assert (names(inventory, SINGLE), inventory.counts(PAIR).unusable_count, inventory.reserved_by("np-0-0")) == (["a"], 1, frozenset())
     assert (names(copy, SINGLE), copy.counts(PAIR).unusable_count, copy.reserved_by("a")) == (["b"], 0, frozenset({"job"}))
     assert (inventory.counts(PAIR).held, copy.counts(PAIR).held) == (0, 1)
+
+
+def test_a_host_offers_what_units_and_other_pods_leave_of_it() -> None:
+    inventory = an_inventory(a_gpu_node("a", gpus=8))
+    part = Resources(pods=1, devices=(("nvidia.com/gpu", 2),))
+    inventory.set_reservations("one", {"a"}, {("a", "x-0"): part, ("a", "x-1"): part})
+    inventory.set_reservations("two", {"a"}, {("a", "y-0"): part})
+    offered = list(inventory.free(Shape("nvidia-h100-80gb", "", 2)))
+    assert [(each.name, each.kind.chips_per_host, each.in_part) for each in offered] == [("a", 2, True)]
+    assert list(inventory.free(H100)) == []  # all of a host
+    assert inventory.set_reservations("one", {"a"}, {("a", "x-0"): part}) is True
+    assert [each.kind.chips_per_host for each in inventory.free(Shape("nvidia-h100-80gb", "", 2))] == [4]
+    inventory.set_reservations("three", {"a"})  # all of it
+    assert list(inventory.free(Shape("nvidia-h100-80gb", "", 2))) == []
+    assert inventory.reserved_by("a") == {"one", "two", "three"}
+
+
+@pytest.mark.parametrize(
+    "spec", [{"hostNetwork": True}, {"containers": [{"name": "learner", "ports": [{"containerPort": 1, "hostPort": 8080}]}]}]
+)
+def test_pods_that_use_ports_of_their_host_share_it_with_nobody(spec: dict[str, Any]) -> None:
+    assert uses_ports_of_host(spec)
+    assert not uses_ports_of_host({"hostNetwork": False, "containers": [{"name": "learner", "ports": [{"containerPort": 1}]}, None]})

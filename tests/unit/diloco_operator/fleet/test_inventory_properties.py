@@ -87,7 +87,7 @@ def seen(inventory: Inventory) -> list[Any]:
 
 def counts_once(inventory: Inventory, shape: Shape, own: Sequence[str]) -> SliceCounts:
     """On behalf of job j, which keeps what it has of `own`: each slice is in one count."""
-    keeps = [node for node in own if inventory.reserved_by(node) == {"j"}]
+    keeps = {node: 8 for node in own if inventory.reserved_by(node) == {"j"}}
     counts = inventory.counts(shape, "j", keeps)
     free = len(list(inventory.free(shape)))
     assert counts.own + counts.ending + counts.held + counts.unusable_count + counts.used + free == counts.total

@@ -20,6 +20,7 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.job import Pool
 from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.memory import MemoryApi
@@ -247,7 +248,7 @@ def test_a_job_is_reconciled_when_a_reserved_node_changes() -> None:
             await cluster.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
             await until(lambda: len(cluster.seen) == 2)
 
-    play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
+    play(scenario, lambda observed: Plan(reservations=Reservations(frozenset({"np-a-0"}))))
 
 
 def test_a_heartbeat_of_a_node_wakes_no_job() -> None:
@@ -260,7 +261,7 @@ def test_a_heartbeat_of_a_node_wakes_no_job() -> None:
             await cluster.settle()
             assert len(cluster.seen) == 1
 
-    play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"})))
+    play(scenario, lambda observed: Plan(reservations=Reservations(frozenset({"np-a-0"}))))
 
 
 def short_of_slices(observed: ObservedState) -> Plan:
@@ -280,7 +281,7 @@ def short_of_slices(observed: ObservedState) -> Plan:
 def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str], request: AllotmentRequest) -> Plan:
     job = observed.job
     status = ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]})
-    return Plan(status=status if job.status.get("pools") != [pool] else None, reservations=reservations, request=request)
+    return Plan(status=status if job.status.get("pools") != [pool] else None, reservations=Reservations(reservations), request=request)
 
 
 def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free() -> None:
@@ -333,7 +334,7 @@ def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> 
             assert (NS, "lm") not in cluster.telemetry.followed
 
     def decide(observed: ObservedState) -> Plan:
-        return Plan(creates=one_pod(observed).creates, reservations=frozenset({"np-a-0"}))
+        return Plan(creates=one_pod(observed).creates, reservations=Reservations(frozenset({"np-a-0"})))
 
     play(scenario, decide)
 
@@ -348,7 +349,10 @@ def test_a_starting_operator_restores_all_reservations_before_its_first_decision
             await until(lambda: cluster.reconciles("second"))
             assert cluster.operator.inventory.reserved_by("np-a-0") == {f"{NS}/first/{first['metadata']['uid']}"}
 
-    play(scenario, lambda observed: Plan(reservations=frozenset({"np-a-0"}) if observed.job.name == "first" else frozenset()))
+    play(
+        scenario,
+        lambda observed: Plan(reservations=Reservations(frozenset({"np-a-0"})) if observed.job.name == "first" else Reservations()),
+    )
 
 
 def _as_snapshot(obj: Obj) -> Any:

@@ -128,7 +128,7 @@ def test_reconcile_changes_none_of_its_arguments() -> None:
 
 def test_restarted_operator_knows_what_its_jobs_hold() -> None:
     stage = trained()
-    held = stage.plans[-1].reservations
+    held = stage.plans[-1].reservations.nodes
     stage.restart_operator()
     assert stage.inventory.reservations(stage.observed().job.key) == held == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
 
@@ -137,4 +137,4 @@ def test_pods_of_a_job_that_is_gone_still_hold_their_hosts() -> None:
     stage = trained()
     observed = stage.observed()
     stage.job["status"] = {}
-    assert reservations(stage.observed().job, observed.pods, stage.inventory) == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
+    assert reservations(stage.observed().job, observed.pods, stage.inventory).nodes == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}

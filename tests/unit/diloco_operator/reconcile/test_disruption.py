@@ -228,7 +228,7 @@ def test_pod_on_a_dead_node_is_forced_after_its_grace_and_its_host_stays_held_un
     not_ready(stage, "tpu-0")
     stage.advance(stage.config.unheard_tolerance)
     stage.settle()
-    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-0", "tpu-1"}
     stage.kubelets_start()
     stage.all_contribute()
     stage.settle()
@@ -238,7 +238,7 @@ def test_pod_on_a_dead_node_is_forced_after_its_grace_and_its_host_stays_held_un
     (delete,) = stage.step().deletes
     assert (delete.name, delete.grace_seconds) == ("bytes-lm-v5p-0-a1-0", 0)
     stage.settle()
-    assert stage.plans[-1].reservations == {"tpu-1"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-1"}
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,11 @@ def test_pool_that_returns_with_other_hardware_while_its_unit_drains_waits_for_t
     stage.edit(pools=[keep, other])
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-extra-0-a1-0", "bytes-lm-v5p-0-a1-0"]
-    assert stage.plans[-1].reservations >= {"tpu-0", "tpu-1"}  # an old pod's node is for no other unit
+    assert stage.plans[-1].reservations.nodes >= {"tpu-0", "tpu-1"}  # an old pod's node is for no other unit
     until_all_train(stage)
     assert stage.learner_pods() == ["bytes-lm-extra-0-a2-0", "bytes-lm-v5p-0-a1-0"]
     assert stage.pod("extra-0", 2)["metadata"]["annotations"]["diloco.dev/node"] == "gpu-0"
-    assert stage.plans[-1].reservations == {stage.pod("v5p-0", 1)["metadata"]["annotations"]["diloco.dev/node"], "gpu-0"}
+    assert stage.plans[-1].reservations.nodes == {stage.pod("v5p-0", 1)["metadata"]["annotations"]["diloco.dev/node"], "gpu-0"}
 
 
 def test_spec_that_becomes_invalid_while_a_unit_drains_loses_nothing() -> None:
@@ -101,7 +101,7 @@ def test_suspend_while_units_start_frees_every_slice_and_counts_no_failure(run: 
         stage.kubelets_finish_deletions()
     stage.settle()
     assert stage.pods == {}
-    assert stage.plans[-1].reservations == frozenset()
+    assert stage.plans[-1].reservations.nodes == frozenset()
     assert "Suspended" in stage.true()
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
     stage.edit(suspend=False)
@@ -153,7 +153,7 @@ def test_unit_leaves_a_slice_that_its_pools_new_topology_does_not_fit() -> None:
     stage.edit(pools=[{**stage.job["spec"]["pools"][0], "topology": "2x2x2"}])
     until_all_train(stage)
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-0-a2-1"]
-    assert "tpu-0" not in stage.plans[-1].reservations
+    assert "tpu-0" not in stage.plans[-1].reservations.nodes
     assert stage.unit("v5p-0")["slice"] == "np-big"
 
 
@@ -176,7 +176,7 @@ def test_unit_whose_new_shape_the_fleet_lacks_waits_without_a_slice_and_reports_
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["reason"], unit.get("slice", "")) == ("Pending", "NoCapacity", "")
     assert "2x2x2" in stage.status["pools"][0]["message"]
-    assert stage.plans[-1].reservations == frozenset()
+    assert stage.plans[-1].reservations.nodes == frozenset()
     assert counted(stage) == [("v5p-0", 0, 0)]
 
 

@@ -141,7 +141,7 @@ def test_ended_pods_hold_no_node() -> None:
     train_again(stage)
     assert stage.unit("v5p-0")["slice"] == "tpu-1"
     assert ended(stage) == {"v5p-0-a1-0": "Failed"}
-    assert stage.reconcile_only().reservations == {"tpu-1"}
+    assert stage.reconcile_only().reservations.nodes == {"tpu-1"}
     stage.restart_operator()
     assert stage.inventory.reservations(stage.observed().job.key) == {"tpu-1"}
 
@@ -225,7 +225,7 @@ def test_completed_pods_and_the_last_failed_one_stay_until_the_job_is_deleted() 
     assert phase(stage.syncer) == "Succeeded"
     plan = stage.reconcile_only()
     assert plan.empty
-    assert plan.reservations == frozenset()
+    assert plan.reservations.nodes == frozenset()
     assert plan.requeue_after is not None
     assert plan.requeue_after <= 100.01
     stage.advance(100)
@@ -239,7 +239,7 @@ def test_learner_may_end_by_itself_after_the_syncer(code: int) -> None:
     plan = stage.reconcile_only()
     assert plan.empty
     assert plan.requeue_after == pytest.approx(RECONCILE.end_by_itself, abs=0.01)
-    assert plan.reservations == {"tpu-0"}
+    assert plan.reservations.nodes == {"tpu-0"}
     stage.learner_exits("v5p-0", 1, code)
     stage.advance(RECONCILE.end_by_itself)
     stage.settle()

@@ -74,7 +74,7 @@ def test_backing_off_unit_keeps_its_slice_and_reports_when_it_returns() -> None:
     assert (unit["slice"], unit["reason"], unit["notBefore"]) == ("tpu-0", "OutOfMemory", "2026-11-20T12:00:30Z")
     assert "exit 137 (OOMKilled)" in unit["message"]
     assert "2026-11-20T12:00:30Z" in unit["message"]
-    assert stage.plans[-1].reservations == {"tpu-0"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-0"}
 
 
 def test_unit_with_more_failures_than_the_limit_is_given_up_with_advice() -> None:

@@ -51,7 +51,7 @@ def test_lowered_maximum_drains_the_newest_units() -> None:
         "reason": "ScaledDown",
         "slice": "",
     }
-    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-0", "tpu-1"}
 
 
 def test_units_that_do_not_contribute_go_first() -> None:
@@ -161,7 +161,7 @@ def test_suspend_drains_learners_then_the_syncer_and_frees_every_slice() -> None
     stage.settle()
     assert stage.true() == {"Accepted", "Suspended"}
     assert stage.pods == {}
-    assert stage.plans[-1].reservations == frozenset()
+    assert stage.plans[-1].reservations.nodes == frozenset()
     assert set(stage.states().values()) == {"Pending"}
     assert set(stage.children) == {"ConfigMap", "Service", "PersistentVolumeClaim"}
     assert set(stage.secrets) == {"bytes-lm-ca", "bytes-lm-syncer-tls", "bytes-lm-learners-v5p-0"}
@@ -227,7 +227,7 @@ def test_pool_that_is_switched_off_drains_and_returns_with_its_maximum() -> None
     stage.settle()
     [_, pool] = stage.status["pools"]
     assert (pool["placed"], pool["reason"], pool["message"]) == (0, "SwitchedOff", "pool h100 is switched off: its learners.max is 0")
-    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-0", "tpu-1"}
     assert stage.status["learners"] == {"desired": 2, "placed": 2, "contributing": 2, "min": 1, "max": 4}
     assert stage.condition("Placed")["reason"] == "AllPlaced"
     switch(stage, 1, 1)

@@ -89,7 +89,7 @@ def test_a_job_with_unplaced_units_is_reconciled_again_soon() -> None:
 def test_plan_has_the_nodes_that_the_job_reserves() -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=4), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_tpu_node("tpu-2"))
     stage.settle()
-    assert stage.plans[-1].reservations == {"tpu-0", "tpu-1"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-0", "tpu-1"}
 
 
 def test_slices_that_another_job_holds_are_left_alone() -> None:
@@ -125,7 +125,7 @@ def test_invalid_spec_is_reported_with_every_reason_and_what_runs_is_left_alone(
         assert part in accepted["message"]
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
     assert stage.states() == {"v5p-0": "Training"}
-    assert stage.plans[-1].reservations == {"tpu-0"}
+    assert stage.plans[-1].reservations.nodes == {"tpu-0"}
 
 
 def test_pods_of_another_owner_are_no_units_of_this_job() -> None:
@@ -136,7 +136,7 @@ def test_pods_of_another_owner_are_no_units_of_this_job() -> None:
     assert {pod.owner for pod in observed.pods} == {"job-uid-1", "the-job-before"}
     stage.job["status"] = {}
     plan = stage.reconcile_only()
-    assert plan.reservations == frozenset()  # what another owner's pod uses is not this job's
+    assert plan.reservations.nodes == frozenset()  # what another owner's pod uses is not this job's
 
 
 def test_spec_is_parsed_once_per_generation() -> None:
