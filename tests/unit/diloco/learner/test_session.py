@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import signal
 import threading
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from diloco.contract import Exit
 from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood, RestWanted
 from diloco.learner.leave import Leave
 from diloco.learner.loop_check import LoopError
+from diloco.learner.step_timer import StepTimer
 from diloco.learner.unit_plan import most_at_once
 from diloco.protocol.diloco_pb2 import Chunk
 
@@ -249,6 +252,18 @@ def test_leases_cover_what_is_fetched_ahead() -> None:
     # It holds 32 batches of 2 samples beyond those that the program has, and asks for 8 at least: of 100 leased samples 2k are fetched
     # after k batches, and 64 - (100 - 2k) >= 16 for the first time at k = 26.
     assert learner.connection.wanted == [(1, 16)]
+
+
+def test_what_is_leased_ahead_follows_the_time_of_a_batch_not_of_an_update() -> None:
+    learner = ScriptedSession().join()
+    ticks = itertools.count()
+    learner.session._timer = StepTimer(1.0, lambda: next(ticks) / 10)
+    for _ in range(4):
+        learner.batch()
+    learner.session.step(tokens=4 * TOKENS, batches=4)
+    # 20 s ahead: an update of four batches of 2 samples.
+    ahead = math.ceil(20 / (learner.session._timer.step_seconds / 4)) * BATCH
+    assert learner.member._work.remaining + learner.member._work.asked == ahead > 2 * 100
 
 
 def test_batches_that_no_step_settled_come_again_in_the_next_loop() -> None:
