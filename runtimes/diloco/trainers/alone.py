@@ -50,7 +50,7 @@ class AloneSession:
 
     @property
     def progress(self) -> float:
-        return self.step_count / self.steps
+        return 1.0 if self.done else self.step_count / self.steps
 
     @property
     def done(self) -> bool:

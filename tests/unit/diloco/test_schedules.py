@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from diloco.schedules import Schedule
+from diloco.trainers.alone import AloneSession
 
 
 @dataclass
@@ -67,3 +68,19 @@ def test_a_fast_unit_sees_no_rate_rise_again() -> None:
 def test_a_schedule_that_cannot_be_is_refused_with_its_field(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says.replace("'", ".")):
         Schedule(**wrong)
+
+
+def test_a_program_without_a_job_has_progress_and_may_end_itself_too() -> None:
+    alone = AloneSession(4)
+    seen = []
+    for _ in alone.batches(lambda numbers: numbers, 2):
+        seen.append(alone.progress)
+        with alone.paused("evaluation", at_most=60):
+            alone.step(tokens=8)
+        if alone.step_count == 3:
+            alone.finish("enough")
+    assert seen == [0.0, 0.25, 0.5]
+    assert (alone.done, alone.progress) == (True, 1.0)
+    alone = AloneSession(4)
+    alone.finish("before it began")
+    assert alone.progress == 1.0
