@@ -73,6 +73,7 @@ class Session:
         environment: Mapping[str, str] = os.environ,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
         updates: Updates = lambda: None,
+        stepped: Callable[[], None] = lambda: None,
         world: World | None = None,
         how_to_meet: str = "start one process",
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
@@ -82,7 +83,7 @@ class Session:
         `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
         so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
         just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
-        known.
+        known. `stepped` is called by `step` before anything is overwritten.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -121,16 +122,19 @@ class Session:
                 member = join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
             except ContractError as error:
                 raise leave(Exit.BAD_CONTRACT, str(error)) from error
-        session = cls(config.unit, member, StepTimer(config.relative_speed), updates)
+        session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped)
         session._wait_for_parameters()
         return session
 
-    def __init__(self, unit: str, member: Member, timer: StepTimer, updates: Updates = lambda: None) -> None:
+    def __init__(
+        self, unit: str, member: Member, timer: StepTimer, updates: Updates = lambda: None, stepped: Callable[[], None] = lambda: None
+    ) -> None:
         """Use `join`."""
         self._unit = unit
         self._member = member
         self._timer = timer
         self._updates = updates
+        self._stepped = stepped
         self._check = LoopCheck()
         self._undone = False
         self._batch_size = 0
@@ -189,6 +193,7 @@ class Session:
             self._undo()
             return
         tokens, settled = self._check.step(tokens, batches, self._updates())
+        self._stepped()
         self._timer.lap(lambda: self._member.draining)
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._member.boundary()

@@ -29,6 +29,7 @@ from diloco.learner.leave import refused_layout
 from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session
 from diloco.schedules import Schedule
+from diloco.torch.adoptions import Adoptions
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
@@ -60,7 +61,7 @@ def join(
     which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`), `trained` which are exchanged (default:
     those that require a gradient); the others are frozen and must be the same in every unit. `on_adopt` is called with the names of
     the parameters that were overwritten just now, in `join` and in `step`: for a program that keeps copies of them (an average,
-    float32 masters).
+    float32 masters). Masters in the state of an optimizer are overwritten already.
 
     A unit of several processes joins after `torch.distributed.init_process_group`, on every rank, with the model as it trains:
     DistributedDataParallel, `fully_shard`, tensor parallel, or all replicas alike. `data_parallel` is (index, count): which part of the
@@ -77,6 +78,7 @@ def join(
         raise refused_layout(error) from error
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     check_optimizers(store.parameters, optimizers)
+    store.adoptions = Adoptions(optimizers)
     notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
     return Session.join(
         store,
@@ -84,6 +86,7 @@ def join(
         environment=environment,
         on_adopt=notify,
         updates=UpdateCounts(optimizers),
+        stepped=store.adoptions.check,
         world=world,
         how_to_meet=_HOW_TO_MEET,
     )

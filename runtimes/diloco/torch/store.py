@@ -16,6 +16,7 @@ from diloco.algorithm.layout import FrozenTensor, TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
+from diloco.torch.adoptions import Adoptions
 from diloco.torch.frozen import digest
 from diloco.torch.parameters import parameters_of
 from diloco.torch.places import Place, held, local
@@ -60,6 +61,8 @@ class ModuleStore:
         self._replicas: list[Replicas] | None = None
         """Of this rank. None: the model is not divided."""
         self.device = local(next(iter(self.parameters.trained.values()))).device
+        self.adoptions: Adoptions | None = None
+        """Told of each adoption."""
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
     def divide(self) -> None:
@@ -109,8 +112,13 @@ class ModuleStore:
     def apply(self, ready: Ready) -> None:
         """Overwrite the parameters in place. On CUDA the host does not wait: the copies follow in the current stream."""
         for place, value in zip(self._places(ready.names), ready.native, strict=True):
-            target = self._tensor(place)
+            target, name = self._tensor(place), place.part.parameter
+            done = self.adoptions.begin(name, self._parameters[name], place, target) if self.adoptions is not None else None
             target.copy_(value, non_blocking=target.device.type == "cuda")
+            if done is not None:
+                done()
+        if self.adoptions is not None:
+            self.adoptions.adopted()
 
     @torch.no_grad()
     def fill(self, names: Sequence[str]) -> None:

@@ -1,0 +1,136 @@
+"""What an adoption does to optimizers that keep float32 copies (masters) of shorter parameters, and whether adopted values last.
+
+Such an optimizer computes the next parameters from its copies: an adoption that leaves these alone is undone by the next step, and the unit
+trains on as if it were alone. Copies in an optimizer's state are found and overwritten, too. Where a program keeps copies of its own, a
+sample of what was adopted tells.
+
+See docs/decisions/0170-masters.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from diloco.learner.loop_check import LoopError
+from diloco.torch.places import Place, local
+
+SAMPLE = 256
+"""Elements of an adopted fragment that are looked at."""
+FIRST, EVERY = 16, 32
+"""The first adoptions are looked at, then one of so many: each costs the host a wait for the device."""
+LOST = 3
+"""So many adoptions in a row that do not last are no chance."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Elements of one parameter, around an adoption."""
+
+    name: str
+    elements: int
+    """Of the parameter."""
+    read: Callable[[], torch.Tensor]
+    before: torch.Tensor
+    adopted: torch.Tensor
+    later: list[torch.Tensor]
+    """After the next steps of the program."""
+
+
+class Adoptions:
+    """Watches the parameters of one model. `apply` of its store calls it around each adoption, the session before each step."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._open: list[_Sample] = []
+        self._candidates: list[_Sample] = []
+        """Of the fragment that is adopted now."""
+        self._keys: dict[str, list[Any]] = {}
+        """By parameter, where in its optimizer's state masters are; there is no entry while the state is empty."""
+        self._seen = 0
+        self._lost = 0
+
+    def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
+        """Before `target`, a place in a parameter's memory, is overwritten. Call the result afterwards."""
+        where = _some_of(target)
+        masters = self._masters(name, parameter, place, target, where)
+        looked_at = self._seen < FIRST or self._seen % EVERY == 0
+        before = target[where].float() if looked_at else None
+
+        def finish() -> None:
+            for master in masters:
+                master.copy_(target)
+            if before is not None:
+                sample = _Sample(name, target.numel(), lambda: target[where].float(), before, target[where].float(), [])
+                self._candidates.append(sample)
+
+        return finish
+
+    def adopted(self) -> None:
+        """All parameters of a fragment were overwritten: the largest of them is looked at again."""
+        self._seen += 1
+        if self._candidates:
+            self._open.append(max(self._candidates, key=lambda sample: sample.elements))
+            self._candidates.clear()
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """A step of the program is done. Raises LoopError when its parameters are as if nothing had been adopted, several times running."""
+        for sample in self._open:
+            sample.later.append(sample.read())
+        done = [sample for sample in self._open if len(sample.later) == 2]
+        self._open = [sample for sample in self._open if len(sample.later) < 2]
+        for sample in done:
+            lasts = _lasts(sample)
+            if lasts is None:
+                continue
+            self._lost = 0 if lasts else self._lost + 1
+            if self._lost >= LOST:
+                raise LoopError(
+                    f"the program undoes what it adopts: after a step parameter {sample.name!r} goes on from the values that it had before "
+                    f"an adoption, {LOST} times in a row. Something keeps a copy of the parameters, such as float32 masters of bfloat16 "
+                    "ones. Overwrite it in join(on_adopt=…), which is called with the names of what was adopted"
+                )
+
+    def _masters(
+        self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor, where: tuple[torch.Tensor, ...]
+    ) -> list[torch.Tensor]:
+        """The same place in tensors of its optimizer's state that the parameter is a rounded copy of."""
+        if target.dtype not in (torch.bfloat16, torch.float16):
+            return []
+        state: dict[str, Any] = next((optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state), {})
+        if name not in self._keys and state:
+            # Asked once: the comparison waits for the device.
+            self._keys[name] = [key for key, value in state.items() if _is_master(value, parameter, place, target[where], where)]
+        return [local(state[key])[(*place.where, ...)] for key in self._keys.get(name, ()) if key in state]
+
+
+def _is_master(value: object, parameter: torch.Tensor, place: Place, now: torch.Tensor, where: tuple[torch.Tensor, ...]) -> bool:
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.shape != parameter.shape:
+        return False
+    return bool(now.any()) and torch.equal(local(value)[(*place.where, ...)][where].to(now.dtype), now)
+
+
+def _some_of(target: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The places of SAMPLE elements, evenly over the tensor, as indices of each axis."""
+    count = min(SAMPLE, target.numel())
+    flat = torch.arange(count, device=target.device) * target.numel() // max(1, count)
+    return torch.unravel_index(flat, target.shape)
+
+
+def _lasts(sample: _Sample) -> bool | None:
+    """Whether the first step after the adoption went on from what was adopted; None: too little changed to tell.
+
+    The step itself moves the parameters, as far as the one after it, of which it must be told apart.
+    """
+    moved = (sample.adopted - sample.before).double()
+    after, later = (value.double() for value in sample.later)
+    size, step = float(moved.norm()), float((later - after).norm())
+    rounding = float(sample.adopted.double().norm()) * 2**-8
+    if not math.isfinite(size) or size <= 4 * step or size <= 4 * rounding:
+        return None
+    return float(((after - sample.before.double()) @ moved) / (size * size)) >= 0.5
