@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, islice
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
 from diloco_operator.allotment.parts import HostUse, Part, Seat, how_many, worth_dividing
 from diloco_operator.allotment.request import AllotmentRequest
 from diloco_operator.allotment.solve import HostInParts, Outcome
 from diloco_operator.fleet.inventory import Inventory, Location, Shares
-from diloco_operator.fleet.resources import Resources, left
+from diloco_operator.fleet.resources import Resources, amount_of, left
 
 
 def seats_of(request: AllotmentRequest | None) -> Shares:
@@ -104,9 +105,21 @@ class SharedHosts:
                 continue
             rest = [part for part, each in parts.items() if each.seat is None and part != whole]
             slice_ = self._fleet.slice_at(host)
-            if slice_ is not None and all(parts[part].free for part in rest) and len(rest) <= 1:
+            if slice_ is not None and len(rest) <= 1:
                 rest_class = self._classes.class_at(rest[0]) if rest else None
-                found.append(HostInParts(class_.mask, seats, left(slice_.room, seats.values()), rest_class))
+                resource, room = CATALOGUE[host[0].accelerator].resource, left(slice_.room, seats.values())
+                sizes = sorted((amount_of(needs, resource) for needs in seats.values()), reverse=True)
+                found.append(
+                    HostInParts(
+                        class_.mask,
+                        seats,
+                        room,
+                        rest_class,
+                        amount_of(room, resource),
+                        sizes,
+                        leaving=any(parts[part].leaving for part in rest),
+                    )
+                )
         return found
 
     # --- dividing ----------------------------------------------------------------------------------------------------------

@@ -55,7 +55,22 @@ class HostInParts(NamedTuple):
     rest: Resources
     """What they leave."""
     rest_class: SliceClass | None
-    """Of the part that is free; None: no part is."""
+    """Of the part that is free or will be; None: no part is."""
+    free: int
+    """Its accelerators."""
+    sizes: Sequence[int]
+    """Accelerators of each part that a unit has, the largest first."""
+    leaving: bool
+    """What is free will be so: processes there have not ended."""
+
+    def least_leavers(self, wanted: int) -> int:
+        """So many units must leave at least for one that wants so many accelerators."""
+        free, count = self.free, 0
+        for size in self.sizes:
+            if free >= wanted:
+                break
+            free, count = free + size, count + 1
+        return count
 
 
 class _Rank(NamedTuple):
@@ -358,17 +373,20 @@ class _Round:
 
     def _take_parts_from_others(self, job: _Job, pool: _Pool, rank: _Rank) -> bool:
         """A host that units have in parts: as many of them leave as it takes, on the host where the fewest must."""
+        wanted = pool.demand.requirements.shape.chips_per_host
         best: tuple[int, int] | None = None
-        for index, host in self._hosts.items():
-            if host.mask >> pool.number & 1:
-                before = len(self._revoked)
-                if self._clear(job, pool, rank, host) and (best is None or len(self._revoked) - before < best[0]):
-                    best = len(self._revoked) - before, index
-                self._restore_revoked(before)
+        hosts = [(host.least_leavers(wanted), index) for index, host in self._hosts.items() if host.mask >> pool.number & 1]
+        for least, index in sorted(hosts):
+            if best is not None and least >= best[0]:
+                break
+            before = len(self._revoked)
+            if self._clear(job, pool, rank, self._hosts[index]) and (best is None or len(self._revoked) - before < best[0]):
+                best = len(self._revoked) - before, index
+            self._restore_revoked(before)
         if best is None:
             return False
         host = self._hosts.pop(best[1])
-        if host.rest_class is not None and not self.supply.withdraw(host.rest_class):
+        if host.rest_class is not None and not self.supply.withdraw(host.rest_class, leaving=host.leaving):
             return self._take_parts_from_others(job, pool, rank)
         self._clear(job, pool, rank, host)
         self.coming[job.key] = self.coming.get(job.key, 0) + 1

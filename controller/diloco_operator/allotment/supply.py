@@ -70,15 +70,15 @@ class Supply:
         self._open.clear()
         self._exhausted = {want: reached for want, reached in self._exhausted.items() if class_ not in reached}
 
-    def withdraw(self, class_: SliceClass) -> bool:
-        """Take one free slice of this class out of the supply. False: all have been given."""
+    def withdraw(self, class_: SliceClass, *, leaving: bool) -> bool:
+        """Take one slice of this class out of the supply, a free one or one that units are leaving. False: all have been given."""
         stock = self._stocks.get(class_)
         if stock is None:  # nobody here can use it
             return True
-        if stock.free <= 0 or stock.left <= 0:
+        if (stock.left if leaving else min(stock.free, stock.left)) <= 0:
             return False
-        stock.free -= 1
         stock.left -= 1
+        stock.free = min(stock.free - (not leaving), stock.left)
         return True
 
     def snapshot(self) -> Callable[[], None]:

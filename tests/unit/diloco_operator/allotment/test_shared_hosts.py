@@ -106,6 +106,14 @@ def test_a_minimum_of_a_whole_host_gets_the_one_that_surplus_has_in_parts() -> N
     assert world.counts() == {"greedy": 4, "poor": 1}
 
 
+def test_a_host_that_units_of_several_jobs_must_leave_stays_chosen_while_they_leave_one_after_the_other() -> None:
+    world = World(*(a_gpu_node(f"gpu-{index}") for index in range(4)))
+    for name in ("one", "two", "three", "four"):
+        world.job(name, a_pool(shape=gpus(1), max=8), min=1)
+    world.settle().job("late", a_pool(shape=gpus(8), max=1), min=1).settle()
+    assert (world.counts()["late"], sum(world.counts().values()), world.left) == (1, 25, 8)  # 24 of 32 units stay, 8 leave
+
+
 def test_whole_hosts_and_parts_of_equal_priority_share_by_hosts() -> None:
     world = two_hosts().job("parts", a_pool(shape=gpus(4), max=4), min=0).settle()
     world.job("whole", a_pool(shape=gpus(8), max=2), min=0).settle()
