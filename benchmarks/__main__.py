@@ -51,6 +51,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
     "rank-tax": Benchmark("benchmarks.rank_tax", ("rank-tax",)),
     "rank-death": Benchmark("benchmarks.rank_death", ("rank-death", "rank-death-gap")),
+    "callback-tax": Benchmark("benchmarks.callback_tax", ("callback-tax",)),
     "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),
 }
 """`make bench`."""
