@@ -74,6 +74,8 @@ def join(
         store = ModuleStore(model, canonical=canonical, embeddings=embeddings, trained=trained)
         if (world := world_of(store.device, data_parallel)) is not None:
             store.divide()
+        elif (name := store.sharded) is not None:
+            raise LayoutError(f"parameter {name!r} is sharded over processes, and torch.distributed knows of this one only: {_HOW_TO_MEET}")
     except LayoutError as error:
         raise refused_layout(error) from error
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)

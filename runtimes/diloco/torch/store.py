@@ -72,6 +72,12 @@ class ModuleStore:
         """
         self._replicas, self._owned, self._owned_frozen = agree(self._parts, self._held, self._frozen_held, self.device)
 
+    @property
+    def sharded(self) -> str | None:
+        """The name of a parameter of which this process holds a part only; None: it holds all that is exchanged."""
+        apart = (part.parameter for name, part in self._parts.items() if name not in self._held or not self._is_whole(self._held[name]))
+        return next(apart, None)
+
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]

@@ -31,6 +31,7 @@ FIRST_DEFAULTS: Mapping[str, Any] = {
     "outerOptimizer": {"learningRate": 0.7, "momentum": 0.9},
     "compression": "BFloat16",
     "checkpoint": {"everySteps": 240, "keep": 3, "uri": ""},
+    "tokens": None,
 }
 """Of every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a
 new release adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
