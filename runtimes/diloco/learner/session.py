@@ -183,10 +183,10 @@ class Session:
         program that takes no batches from the session.
 
         Never waits for the syncer's answer. A rank of a unit that has overtaken its leader waits for that, and a unit that is ahead of the
-        job rests while fewer learners than the quorum train. Keeps the values of a fragment that the
-        syncer asked for, overwrites one whose broadcast is complete, and stretches the step by the node's simulated relative speed. Once
-        the job is done it puts the final parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good,
-        and LoopError when the numbers cannot be true.
+        job rests while fewer learners than the quorum train. Keeps the values of a fragment that the syncer asked for, overwrites one whose
+        broadcast is complete, and stretches the step by the node's simulated relative speed. Once the job is done it puts the final
+        parameters back, and counts nothing. Raises `Leave` when the syncer refuses this unit for good, and LoopError when the numbers
+        cannot be true.
         """
         self._check.called(threading.current_thread().name)
         if self.done:

@@ -9,8 +9,9 @@ import logging
 import math
 import time
 
-from diloco.learner.inbox import InboxEvent
+from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.leave import leave
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.follower import Follower
 from diloco.ranks.member import COUNTERS_TIMEOUT, RankMember, RankParts
@@ -62,6 +63,11 @@ class FollowerMember(RankMember[Follower]):
 
     def _hear_syncer(self, event: InboxEvent) -> None:
         pass
+
+    def _hear_refusal(self, event: RefusedForGood) -> None:
+        self._parts.link.close(None)
+        self._channel.failed(event.message)
+        raise leave(event.status, event.message)
 
     def _hear_ranks(self) -> None:
         fragments, number = len(self._names), self._incarnations.number

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.inbox import InboxEvent
+from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.unit_plan import UnitPlan, UnitState, Work, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
@@ -183,6 +183,9 @@ class LeaderMember(RankMember[Leader]):
 
     def _hear_syncer(self, event: InboxEvent) -> None:
         self._events.append(event)
+
+    def _hear_refusal(self, event: RefusedForGood) -> None:
+        self._events.append(event)  # all ranks quit, with its status
 
     def _hear_ranks(self) -> None:
         told, self._untranslated = self._untranslated, []

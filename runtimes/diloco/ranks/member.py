@@ -19,7 +19,7 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.pieces import Portion
 from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
-from diloco.learner.leave import Leave, leave
+from diloco.learner.leave import leave
 from diloco.learner.loop_check import LoopError
 from diloco.learner.progress import JobProgress
 from diloco.learner.store import Float32Array, ParameterStore, Ready, Staged
@@ -240,6 +240,10 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         """Take what the syncer says to the leader alone."""
 
     @abstractmethod
+    def _hear_refusal(self, event: RefusedForGood) -> None:
+        """The syncer refuses this rank for good."""
+
+    @abstractmethod
     def _tell(self, fragment: int, version: Version | None) -> None:
         """This rank has the version; None: there is nothing to tell."""
 
@@ -259,8 +263,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             match event:
                 case Received(fragment, t, ready, epoch, tokens):
                     self._tell(fragment, self._shelf.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
-                case RefusedForGood(status, message):
-                    raise self._refused(leave(status, message))
+                case RefusedForGood():
+                    self._hear_refusal(event)
                 case Welcomed(generation=generation, epoch=epoch):
                     self._generation, self._epoch = generation, epoch
                     self._send_seed()
@@ -268,11 +272,6 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 case _:
                     self._hear_syncer(event)
         self._hear_ranks()
-
-    def _refused(self, error: Leave) -> Leave:
-        self._parts.link.close(None)
-        self._channel.failed(error.message)
-        return error
 
     def _drop(self, fragment: int, version: Version) -> None:
         self._tell(fragment, self._shelf.drop(fragment, version))

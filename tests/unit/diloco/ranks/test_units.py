@@ -113,6 +113,14 @@ def test_a_rank_that_is_killed_ends_all_others_and_they_name_it(job: Processes) 
     assert all("rank 1 of unit u is lost" in unit.programs[rank].text for rank in (0, 2))
 
 
+def test_a_unit_that_the_syncer_refuses_ends_with_its_status_on_all_ranks(job: Processes) -> None:
+    job.syncer()
+    job.learner("first")
+    job.report(lambda report: report.seeded, "another model is the job's")
+    unit = RankUnit(job, "u", 3).start()
+    assert unit.wait() == [Exit.REFUSED_LAYOUT] * 3
+
+
 def test_a_rank_whose_program_raises_ends_all_others_with_its_reason(job: Processes) -> None:
     job.syncer()
     unit = RankUnit(job, "u", 3).start(RANKS_RAISE_AT_STEP="6", RANKS_RAISE_RANK="2")
