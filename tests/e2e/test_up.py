@@ -82,6 +82,7 @@ def at_step(step: int) -> Callable[[Obj], bool]:
     return lambda line: line["type"] == "status" and (line.get("progress") or {}).get("step", 0) >= step
 
 
+@pytest.mark.xdist_group("many-learners")
 @pytest.mark.timeout(960)  # simulated speeds stretch each step by 17: beside other work it takes several times its usual 90 s
 def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up], tmp_path: Path) -> None:
     jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
