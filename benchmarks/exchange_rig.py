@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -114,6 +115,14 @@ class ExchangeRig:
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
                 raise RuntimeError(f"the learners do not take {count} steps in {timeout:.0f} s\n{self.logs()}")
             time.sleep(0.1)
+
+    def with_over_without(self, warm_up_steps: int, seconds: float) -> float:
+        """The median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
+        self.wait_for_steps(["with", "without"], warm_up_steps)
+        start = time.monotonic()
+        time.sleep(seconds)
+        end = time.monotonic()
+        return median(durations(self.step_ends("with"), start, end)) / median(durations(self.step_ends("without"), start, end))
 
     def snapshots(self) -> list[Path]:
         """Folders of the syncer's complete snapshots."""

@@ -47,13 +47,18 @@ def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> I
         yield
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
+    """Those that ExchangeRig gives to the program of a learner."""
     parser = argparse.ArgumentParser()
     parser.add_argument("times", type=Path)
     parser.add_argument("--mebibytes", type=int, required=True)
     parser.add_argument("--step-seconds", type=float, required=True)
     parser.add_argument("--alone", action="store_true")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
     weights = model(given.mebibytes)
     with given.times.open("w", encoding="ascii", buffering=1) as times:
         if given.alone:

@@ -9,7 +9,6 @@ same loop without a session, to compare with. It ends with the process that star
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import diloco.torch
 import torch
 from torch import distributed, nn
 
-from benchmarks.fixed_step_learner import BATCH, model
+from benchmarks.fixed_step_learner import BATCH, arguments, model
 
 
 class Replicated(nn.Module):
@@ -44,12 +43,7 @@ def steps(module: nn.Module, batches: Iterator[object], step_seconds: float) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("times", type=Path)
-    parser.add_argument("--mebibytes", type=int, required=True)
-    parser.add_argument("--step-seconds", type=float, required=True)
-    parser.add_argument("--alone", action="store_true")
-    given = parser.parse_args()
+    given = arguments()
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     rank, ranks = distributed.get_rank(), distributed.get_world_size()

@@ -7,13 +7,12 @@ same four processes without a session. Both units run side by side, so that a bu
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.exchange_rig import ExchangeRig, Workload, durations
+from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
 
 LIMIT = 1.03
@@ -40,11 +39,7 @@ def ratio(directory: Path, size: Size) -> float:
         rig.start_syncer()
         rig.start_ranks("with", size.ranks)
         rig.start_ranks("without", size.ranks, alone=True)
-        rig.wait_for_steps(["with", "without"], size.warm_up_steps)
-        start = time.monotonic()
-        time.sleep(size.window)
-        end = time.monotonic()
-        return median(durations(rig.step_ends("with"), start, end)) / median(durations(rig.step_ends("without"), start, end))
+        return rig.with_over_without(size.warm_up_steps, size.window)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

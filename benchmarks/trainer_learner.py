@@ -8,7 +8,6 @@ size is about that of the model. `--alone`: the same Trainer without a session.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +18,8 @@ import torch
 from diloco.torch.hf import attach
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from benchmarks.fixed_step_learner import arguments
 
 CONTEXT, VOCABULARY, SAMPLES = 64, 1024, 4096
 
@@ -55,22 +56,17 @@ def llama(mebibytes: int) -> LlamaForCausalLM:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("times", type=Path)
-    parser.add_argument("--mebibytes", type=int, required=True)
-    parser.add_argument("--step-seconds", type=float, required=True)
-    parser.add_argument("--alone", action="store_true")
-    given = parser.parse_args()
+    given = arguments()
     torch.set_num_threads(1)
     model = llama(given.mebibytes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
+        settings = TrainingArguments(
             output_dir=folder, per_device_train_batch_size=2, use_cpu=True, save_strategy="no", logging_strategy="no", report_to=[],
             disable_tqdm=True, num_train_epochs=1000,
         )  # fmt: skip
-        trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(), optimizers=(optimizer, constant))
+        trainer = Trainer(model=model, args=settings, train_dataset=Tokens(), optimizers=(optimizer, constant))
         if given.alone:
             trainer.add_callback(Clock(given.times, given.step_seconds))
             trainer.train()

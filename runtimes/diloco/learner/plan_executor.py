@@ -14,7 +14,7 @@ from diloco.algorithm.fragments import Fragment
 from diloco.learner.inbox import InboxEvent, Received
 from diloco.learner.store import ParameterStore, Ready
 from diloco.learner.syncer_link import SyncerLink
-from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, Work
+from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState
 from diloco.learner.work import LeasedWork
 from diloco.protocol.diloco_pb2 import Chunk, Progress
 
@@ -57,7 +57,7 @@ class PlanExecutor:
 
     def carry_out(self, plan: UnitPlan, state: UnitState) -> None:
         """`state`: once the plan is carried out. What the plan says of a refusal is left to the caller."""
-        self._take_work(plan.work)
+        self._work.follow(plan.work)
         for read in plan.reads:
             self._read(read, state)
         for adoption in plan.adoptions:
@@ -70,15 +70,6 @@ class PlanExecutor:
             self.finish()
         if plan.repeat_progress:
             self._link.progress(state.generation, progress_of(state))
-
-    def _take_work(self, work: Work) -> None:
-        if work.restart:
-            self._work.forget()
-        if work.asked is not None:
-            self._work.asked = work.asked
-        for start, end in work.leases:
-            self._work.granted(start, end)
-        self._work.quorum = work.quorum
 
     def _read(self, read: Read, state: UnitState) -> None:
         self._link.push(state.generation, self._header(read, state), self._store.stage(self._names[read.fragment]))

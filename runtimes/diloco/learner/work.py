@@ -11,6 +11,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.learner.unit_plan import Work
 from diloco.wording import plural
 
 AHEAD_BATCHES = 32
@@ -52,6 +53,16 @@ class LeasedWork:
         self._ranges.append((start, end))
         self.remaining += end - start
         self.asked = max(0, self.asked - (end - start))
+
+    def follow(self, work: Work) -> None:
+        """Do what a plan says of the samples that may be trained."""
+        if work.restart:
+            self.forget()
+        if work.asked is not None:
+            self.asked = work.asked
+        for start, end in work.leases:
+            self.granted(start, end)
+        self.quorum = work.quorum
 
     def take(self, count: int) -> NDArray[np.int64] | None:
         """The next `count` numbers, int64 [count]; None if fewer are leased, or the unit rests."""

@@ -37,6 +37,10 @@ TELL_TIMEOUT = 0.3
 """How long a process that ends waits until the others have been told, seconds."""
 JUDGE_TIMEOUT = 4.0
 """How long a program that raised waits for the leader's word, seconds; it comes within one unless the machine is busy."""
+COUNTERS_TIMEOUT = 2.0
+"""How long a unit that drains waits for the counters of its last pushes, seconds."""
+LEAVING_TIMEOUT = 15.0
+"""How long the leader of a unit that drains waits until the others have sent their last pushes and left, seconds."""
 _MOST_REASON = 2000
 """Characters of an exception's text that the other ranks get."""
 

@@ -13,8 +13,9 @@ from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.leave import leave
 from diloco.ranks import messages, ranks_pb2
+from diloco.ranks.channel import COUNTERS_TIMEOUT
 from diloco.ranks.follower import Follower
-from diloco.ranks.member import COUNTERS_TIMEOUT, RankMember, RankParts
+from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import LAST, Version
 from diloco.ranks.ranks_pb2 import ToLeader
 

@@ -17,22 +17,20 @@ from numpy.typing import NDArray
 
 from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
-from diloco.learner.unit_plan import UnitPlan, UnitState, Work, most_at_once, new_unit, plan_boundary
+from diloco.learner.unit_plan import UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
 from diloco.ranks import messages, ranks_pb2
+from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
 from diloco.ranks.counts import Reached
 from diloco.ranks.leader import Leader
-from diloco.ranks.member import COUNTERS_TIMEOUT, RankMember, RankParts
+from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import Order, Version
 from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges, to_ranges
 from diloco.ranks.schedule import Schedule, ahead
 
 _log = logging.getLogger(__name__)
-
-LEAVING_TIMEOUT = 15.0
-"""How long the leader of a unit that drains waits until the other ranks have sent their last pushes, seconds."""
 
 
 class LeaderMember(RankMember[Leader]):
@@ -97,7 +95,7 @@ class LeaderMember(RankMember[Leader]):
         said = self._schedule.boundary(events, self._shelf.waiting(self._schedule.ordered))
         if generation not in (0, self._schedule.state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
-        self._take_work(said.work)
+        self._work.follow(said.work)
         for drop in said.dropped:
             if drop.rank == 0:
                 self._drop(drop.fragment, drop.version)
@@ -126,15 +124,6 @@ class LeaderMember(RankMember[Leader]):
         wanted = self._work.wanted(samples, self._step_seconds / self._per_step)
         if wanted and not self._parts.link.want(self._generation, wanted):
             self._work.asked = asked
-
-    def _take_work(self, work: Work) -> None:
-        if work.restart:
-            self._work.forget()
-        if work.asked is not None:
-            self._work.asked = work.asked
-        for start, end in work.leases:
-            self._work.granted(start, end)
-        self._work.quorum = work.quorum
 
     def _deal(self, steps_ahead: int) -> None:
         """Deal out batches for the next steps, so that no rank has to wait for them."""

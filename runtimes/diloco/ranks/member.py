@@ -33,9 +33,6 @@ from diloco.ranks.samples import Ranges, own
 
 _log = logging.getLogger(__name__)
 
-COUNTERS_TIMEOUT = 2.0
-"""How long a unit that drains waits for the counters of its last pushes, seconds."""
-
 
 @dataclass(frozen=True, slots=True)
 class DataRank:
