@@ -35,6 +35,7 @@ from diloco_operator.reconcile import (
     reconcile,
     reservations,
 )
+from diloco_operator.reconcile.observe.provisioning import project_request
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 from diloco_operator.report import Report, UnitPhase
 
@@ -66,6 +67,10 @@ class Stage:
         self.pods: dict[str, dict[str, Any]] = {}
         self.children: dict[str, dict[str, Any]] = {}
         self.host_lists: dict[str, dict[str, Any]] = {}
+        self.templates: dict[str, dict[str, Any]] = {}
+        """PodTemplates."""
+        self.requests: dict[str, dict[str, Any]] = {}
+        """ProvisioningRequests."""
         self.secrets: dict[str, dict[str, Any]] = {}
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
@@ -96,9 +101,17 @@ class Stage:
     def _children(self) -> Children:
         found = {name: project_certificates(obj) for name, obj in self.secrets.items()}
         authority = found.pop(f"{self.job['metadata']['name']}-ca", None)
-        others = {_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}
-        lists = {name: project_child(obj) for name, obj in self.host_lists.items()}
-        return Children(**others, authority=authority, certificates=found, host_lists=lists)
+        single = {_CHILDREN[kind]: project_child(obj) for kind, obj in self.children.items()}
+        return Children(
+            config_map=single.get("config_map"),
+            service=single.get("service"),
+            volume_claim=single.get("volume_claim"),
+            authority=authority,
+            certificates=found,
+            host_lists={name: project_child(obj) for name, obj in self.host_lists.items()},
+            pod_templates={name: project_child(obj) for name, obj in self.templates.items()},
+            requests={name: project_request(obj) for name, obj in self.requests.items()},
+        )
 
     def reconcile_only(self) -> Plan:
         """One reconcile, nothing carried out."""
@@ -192,6 +205,9 @@ class Stage:
             self.children.setdefault(create.resource.kind, obj)
             return
         obj["metadata"]["creationTimestamp"] = datetime.datetime.fromtimestamp(self.now, datetime.UTC).isoformat()
+        if create.resource.kind in ("PodTemplate", "ProvisioningRequest"):
+            (self.templates if create.resource.kind == "PodTemplate" else self.requests).setdefault(obj["metadata"]["name"], obj)
+            return
         obj["status"] = {"phase": "Pending"}
         self.pods.setdefault(obj["metadata"]["name"], obj)
 
@@ -213,6 +229,9 @@ class Stage:
     def _delete(self, delete: Delete) -> None:
         if delete.resource.kind == "Secret":
             assert self.secrets.pop(delete.name)["metadata"]["uid"] == delete.uid
+        elif delete.resource.kind in ("PodTemplate", "ProvisioningRequest"):
+            held = self.templates if delete.resource.kind == "PodTemplate" else self.requests
+            assert held.pop(delete.name)["metadata"]["uid"] == delete.uid
         elif delete.resource.kind == "DiLoCoJob":
             self.job_gone = True
         elif delete.name in self.host_lists:

@@ -31,6 +31,8 @@ NAMESPACED: Rules = {
     ("", "services"): f"{ALL} create",
     ("", "persistentvolumeclaims"): f"{ALL} create patch",
     ("", "events"): "create patch",
+    ("", "podtemplates"): f"{ALL} create delete",
+    ("autoscaling.x-k8s.io", "provisioningrequests"): f"{ALL} create delete",
 }
 CLUSTER: Rules = {
     ("", "nodes"): "list watch",

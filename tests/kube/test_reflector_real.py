@@ -213,7 +213,7 @@ async def test_optional_reflector_without_the_right_is_empty_and_fills_as_soon_a
     plane.kubectl("create", "clusterrole", "config-reader", "--verb=list,watch", "--resource=configmaps")
     kubeconfig = plane.kubeconfig_for(plane.token(_NAMESPACE, "reader"), "reader")
     async with _following(kubeconfig, WatchTimeouts(backoff=_QUICK), without="nothing is known") as followed:
-        assert (followed.reflector.refused, followed.data) == (True, {})
+        assert (bool(followed.reflector.missing), followed.data) == (True, {})
         plane.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=config-reader", f"--serviceaccount={_NAMESPACE}:reader")
         await _converged(followed, client)
-        assert (followed.reflector.refused, followed.data["there"]) == (False, "1")
+        assert (followed.reflector.missing, followed.data["there"]) == ("", "1")

@@ -37,6 +37,9 @@ EVENTS = Resource("", "v1", "Event", "events")
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
+POD_TEMPLATES = Resource("", "v1", "PodTemplate", "podtemplates")
+PROVISIONING_REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "ProvisioningRequest", "provisioningrequests")
+
 MANAGER = f"{GROUP}/operator"
 """Default of spec.managedBy; the operator does not touch a job with another value."""
 

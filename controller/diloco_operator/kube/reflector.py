@@ -9,7 +9,7 @@ Handlers see (old, new) and only enqueue keys. Decisions are made from the cache
 One object can harm only itself: one that its projection or a handler cannot take is left out of the cache, as if it were not there, and
 named by `MalformedObjects`. A later good version is taken as a new object.
 
-See docs/decisions/0030-controller-loop.md. See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0133-hostile-objects.md. See docs/decisions/0173-provisioning-requests.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.kube.client import ApiError, Client, EventType, Forbidden, Gone, Obj, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.client import ApiError, Client, EventType, Forbidden, Gone, NotFound, Obj, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
@@ -139,7 +139,8 @@ class Reflector[T]:
     that cannot be used; `problem` says what is wrong with one that can be used in part.
 
     `without`: what the program does without these objects, in words. Such a reflector is optional: while the server forbids it to read
-    them, its cache is empty, and it asks again from time to time.
+    them, or does not know the resource, its cache is empty, and it asks again from time to time. So it follows a custom resource as soon
+    as its CustomResourceDefinition is there.
     """
 
     def __init__(
@@ -169,8 +170,8 @@ class Reflector[T]:
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._without = without
-        self.refused = False
-        """The server forbids an optional reflector to read the objects."""
+        self.missing = ""
+        """Why an optional reflector cannot read the objects: it is forbidden, or the server does not know them; "": it can."""
         self._project = project
         self._timeouts = timeouts or WatchTimeouts()
         self._malformed = malformed if malformed is not None else MalformedObjects()
@@ -195,7 +196,7 @@ class Reflector[T]:
         self._handlers.append(handler)
 
     def on_rights_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler` when `forbidden` begins or ends to say something."""
+        """Call `handler` when `forbidden` or `missing` begins or ends to say something."""
         self._rights_handlers.append(handler)
 
     @property
@@ -205,12 +206,12 @@ class Reflector[T]:
 
     @property
     def synced(self) -> bool:
-        """Whether the first list is complete, or was refused to an optional reflector. From then on the cache may be a little old, but
+        """Whether the first list is complete, or an optional reflector cannot have one. From then on the cache may be a little old, but
         never wrong."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Returns when the first list is complete, or was refused to an optional reflector."""
+        """Returns when the first list is complete, or when an optional reflector cannot have one."""
         await self._synced.wait()
 
     async def wait_answered(self) -> None:
@@ -245,7 +246,9 @@ class Reflector[T]:
             except Forbidden as error:
                 self._refuse(error)
             except ApiError as error:
-                if error.code == 429:  # the server is too busy: a list would cost it more than a watch
+                if isinstance(error, NotFound) and self._without:
+                    self._refuse(error)
+                elif error.code == 429:  # the server is too busy: a list would cost it more than a watch
                     log.warning("%s: %s", self.what, error)
                 else:  # the server answered and will not continue from this version
                     log.warning("%s, listing again: %s", self.what, error)
@@ -261,24 +264,36 @@ class Reflector[T]:
         which = f" with {self._label_selector}" if self._field_selector else ""
         return f"watching {self.resource.plural}{where}{which}"
 
-    def _refuse(self, error: Forbidden) -> None:
-        """The server forbids to read the objects: of an optional reflector the cache becomes empty, of another it stays as it was."""
+    def _refuse(self, error: Forbidden | NotFound) -> None:
+        """The server forbids to read the objects, or does not know the resource: of an optional reflector the cache becomes empty, of
+        another it stays as it was."""
         self._refused_list, self._version = self._version is None, None
         if self._without:
-            if not self.refused:
-                log.warning("%s: %s. Without this right %s", self.what, error, self._without)
-            self.refused = True
-            self._hear()
-            for held in self.cache:
-                self._end(held.key, held)
-            for key in list(self._named):
-                self._mended(key)
-            self._synced.set()
+            self._miss(error)
         elif not self.forbidden:
             log.error("%s is forbidden: %s; this is tried again", self.what, error.message)
             self.forbidden = error.message
             self._rights_changed()
         self._answered.set()
+
+    def _miss(self, error: Forbidden | NotFound) -> None:
+        """An optional reflector cannot read the objects."""
+        before, unknown = self.missing, isinstance(error, NotFound)
+        self.missing = f"the API server has no {self.resource.plural} in {self.resource.api_version}" if unknown else error.message
+        self._hear()
+        for held in self.cache:
+            if self._namespace in ("", held.namespace):
+                self._end(held.key, held)
+        for key in list(self._named):
+            self._mended(key)
+        self._synced.set()
+        if self.missing == before:
+            return
+        if unknown:  # no fault: most clusters lack some of them
+            log.info("%s: %s. Without them %s", self.what, self.missing, self._without)
+        else:
+            log.warning("%s: %s. Without this right %s", self.what, error, self._without)
+        self._rights_changed()
 
     def _allow(self) -> None:
         log.info("%s is allowed now", self.what)
@@ -333,11 +348,12 @@ class Reflector[T]:
         for held in listed.values():
             self._take_in(held)
         self._version = page.resource_version
-        if self.refused:
-            log.info("%s: allowed now", self.what)
-        self.refused = False
+        was_missing, self.missing = bool(self.missing), ""
         self._synced.set()
         self._answered.set()
+        if was_missing:
+            log.info("%s: it can be read now", self.what)
+            self._rights_changed()
         if self.forbidden and self._refused_list:
             self._allow()
 

@@ -1,28 +1,33 @@
 """What the operator knows of the cluster: one reflector for each resource that a reconcile reads.
 
-See docs/decisions/0134-rights-on-secrets.md.
+See docs/decisions/0134-rights-on-secrets.md. See docs/decisions/0173-provisioning-requests.md.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.certificates.authority import Authority
-from diloco_operator.certificates.view import CertificateSecret, project_certificates, project_foreign
+from diloco_operator.certificates.view import project_certificates, project_foreign
 from diloco_operator.fleet import NodeView, PodUse, project_node
-from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Client, Obj, Resource
-from diloco_operator.kube.fields import controller_uid, fields, moment, needed_string, string, whole_number
+from diloco_operator.kube.fields import controller_uid, fields, string
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.reflector import Cache, CachedObject, Handler, Indexer, Projection, Reflector
-from diloco_operator.reconcile import Child, Children, Job, PodView, parse_job, project_child, project_pod
-from diloco_operator.reconcile.observe.status_check import check_status
+from diloco_operator.operator.projections import (
+    CachedJob,
+    JobObject,
+    JobSecret,
+    job_label,
+    project_object,
+    project_priority,
+    project_use,
+)
+from diloco_operator.reconcile import Child, Children, Job, PodView, project_pod
+from diloco_operator.reconcile.observe.provisioning import project_request
 from diloco_operator.timeouts import WatchTimeouts
 
 type JobKey = tuple[str, str]
@@ -36,32 +41,7 @@ _WITHOUT_OTHER_PODS = (
     "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."
 )
 
-
-@dataclass(frozen=True, slots=True)
-class JobObject:
-    """A ConfigMap, Service or volume claim that carries a job's label."""
-
-    job: str
-    """Name of the job, by the label."""
-    child: Child
-
-
-@dataclass(frozen=True, slots=True)
-class JobSecret:
-    """A Secret that carries a job's label."""
-
-    job: str
-    """Name of the job, by the label."""
-    certificates: CertificateSecret
-    read: bool
-    """False: no known job owned it when it came, so nothing of its content was looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class PriorityClass:
-    value: int
-    default: bool
-    """It applies to pods that name no class."""
+_WITHOUT_REQUESTS = "pools whose provisioning.mode is ProvisioningRequest get no nodes, and their units say so."
 
 
 class _Followed[T]:
@@ -74,27 +54,6 @@ class _Followed[T]:
     def on_change(self, handler: Handler[T]) -> None:
         for reflector in self.reflectors:
             reflector.on_change(handler)
-
-
-@dataclass(frozen=True, slots=True)
-class CachedJob:
-    """A job between two reconciles. Its status is kept as JSON: as objects it would take five times the memory, 1.7 KB for each unit."""
-
-    bare: Job
-    """The job without its status."""
-    status: bytes
-    problem: str = ""
-    """What of the status is malformed, and left out."""
-
-    @staticmethod
-    def of(obj: Obj, previous: CachedJob | None) -> CachedJob:
-        job = parse_job(obj, previous.bare if previous is not None else None)
-        status, problem = check_status(obj.get("status"))
-        return CachedJob(replace(job, status={}), status, problem)
-
-    def whole(self) -> Job:
-        """The job with its status; a copy for the caller."""
-        return replace(self.bare, status=json.loads(self.status))
 
 
 class Caches:
@@ -120,6 +79,7 @@ class Caches:
             ours: bool = True,
             indexers: Mapping[str, Indexer[T]] | None = None,
             problem: Callable[[T], str] = lambda _: "",
+            without: str = "",
         ) -> _Followed[T]:
             cache: Cache[T] = Cache(indexers)
             where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces else ("",)
@@ -135,6 +95,7 @@ class Caches:
                     timeouts=timeouts,
                     malformed=self.malformed,
                     problem=problem,
+                    without=without,
                 )
                 for namespace in where
             ]
@@ -143,18 +104,33 @@ class Caches:
         self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False, problem=lambda job: job.problem)
         self._pods = reflect(names.PODS, lambda obj, _: project_pod(obj), indexers={_BY_JOB: _job_of_pod}, problem=lambda pod: pod.problem)
         self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj), ours=False)
-        self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: _project_priority(obj), ours=False)
+        self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: project_priority(obj), ours=False)
         self._objects = {
-            resource: reflect(resource, _project_object, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
+            resource: reflect(resource, project_object, indexers={_BY_JOB: _job_of_object})
             for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
+        self._objects[names.POD_TEMPLATES] = reflect(
+            names.POD_TEMPLATES, project_object, indexers={_BY_JOB: _job_of_object}, without=_WITHOUT_REQUESTS
+        )
+        self._requests = reflect(
+            names.PROVISIONING_REQUESTS,
+            lambda obj, _: project_request(obj),
+            indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)},
+            problem=lambda request: request.problem,
+            without=_WITHOUT_REQUESTS,
+        )
+        self._grantors: Mapping[Resource, _Followed[Any]] = {
+            names.POD_TEMPLATES: self._objects[names.POD_TEMPLATES],
+            names.PROVISIONING_REQUESTS: self._requests,
+        }
+        """What grantors of nodes need, followed only where it can be read."""
         self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
         self._jobs.on_change(self._read_secrets_of_new_job)
         self._other_pods = tuple(
             Reflector(
                 client,
                 names.PODS,
-                _project_use,
+                project_use,
                 rng=rng,
                 label_selector=label,
                 field_selector=selected,
@@ -170,6 +146,7 @@ class Caches:
             self._nodes,
             self._priorities,
             self._secrets,
+            self._requests,
             *self._objects.values(),
         )
         self._forbidden: list[Reflector[Any]] = []
@@ -185,7 +162,7 @@ class Caches:
     @property
     def sees_other_pods(self) -> bool:
         """Whether the operator sees what pods use that are not of its jobs."""
-        return bool(self._other_pods) and not any(reflector.refused for reflector in self._other_pods)
+        return bool(self._other_pods) and not any(reflector.missing for reflector in self._other_pods)
 
     @property
     def synced(self) -> bool:
@@ -217,6 +194,15 @@ class Caches:
         """The same for the jobs of one namespace: without these rights nothing can be decided there."""
         return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]
 
+    def without(self, namespace: str) -> dict[Resource, str]:
+        """What grantors of nodes need and that cannot be read in the namespace, and why."""
+        return {
+            resource: reflector.missing
+            for resource, followed in self._grantors.items()
+            for reflector in followed.reflectors
+            if reflector.missing and reflector.namespace in ("", namespace)
+        }
+
     def _note_rights(self) -> None:
         self._forbidden = [reflector for reflector in self.reflectors if reflector.forbidden]
 
@@ -236,6 +222,7 @@ class Caches:
         self._jobs.on_change(lambda old, new: handler(_either(old, new).key))
         self._pods.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
         self._secrets.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
+        self._requests.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
         for followed in self._objects.values():
             followed.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
 
@@ -317,6 +304,8 @@ class Caches:
             authority=secrets.pop(names.authority_secret_name(key[1]), None),
             certificates=secrets,
             host_lists={name: child for name, child in config_maps.items() if child.unit},
+            pod_templates={held.name: held.value.child for held in self._objects[names.POD_TEMPLATES].cache.by_index(_BY_JOB, key)},
+            requests={held.name: held.value for held in self._requests.cache.by_index(_BY_JOB, key)},
         )
 
     def priority(self, name: str) -> int:
@@ -343,7 +332,7 @@ class Caches:
 
     def _project_secret(self, obj: Obj, _previous: JobSecret | None) -> JobSecret:
         """The content of a Secret is read only if its owner is the job that its label names."""
-        label, meta = _label_job(obj), fields(obj, "metadata")
+        label, meta = job_label(obj), fields(obj, "metadata")
         job = self.jobs.get(string(meta, "namespace", "metadata"), label)
         ours = job is not None and job.uid == controller_uid(meta)
         return JobSecret(label, project_certificates(obj) if ours else project_foreign(obj), ours)
@@ -368,6 +357,10 @@ def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> Cach
     return held
 
 
+def _job_of_object(held: CachedObject[JobObject]) -> Iterable[JobKey]:
+    return ((held.namespace, held.value.job),)
+
+
 def _job_of_pod(held: CachedObject[PodView]) -> Iterable[JobKey]:
     return ((held.namespace, held.value.job),)
 
@@ -382,32 +375,6 @@ def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:
         yield names.LABEL_JOB, ",".join([_USING, *(f"metadata.namespace!={each}" for each in dict.fromkeys(namespaces))])
 
 
-def _project_use(obj: Obj, previous: PodUse | None) -> PodUse:
-    """A pod that is bound to a node and has not ended."""
-    meta, spec = fields(obj, "metadata"), fields(obj, "spec")
-    node, requests = needed_string(spec, "nodeName", "spec"), resources_of(spec)
-    if previous is not None and previous.node == node and previous.requests == requests:
-        return previous
-    namespace, name = needed_string(meta, "namespace", "metadata"), needed_string(meta, "name", "metadata")
-    labels = fields(meta, "labels", "metadata")
-    if names.LABEL_JOB not in labels or labels.get(names.LABEL_COMPONENT) != names.COMPONENT_LEARNER:
-        return PodUse(sys.intern(namespace), name, sys.intern(node), requests)
-    learner = (moment(meta, "creationTimestamp", "metadata") or 0.0, string(meta, "uid", "metadata"))
-    return PodUse(sys.intern(namespace), name, sys.intern(node), requests, learner)
-
-
-def _project_priority(obj: Obj) -> PriorityClass:
-    return PriorityClass(whole_number(obj, "value"), obj.get("globalDefault") is True)
-
-
-def _project_object(obj: Obj, _previous: JobObject | None) -> JobObject:
-    return JobObject(_label_job(obj), project_child(obj))
-
-
 def _forbidden(reflector: Reflector[Any]) -> str:
     where = f"namespace {reflector.namespace}" if reflector.namespace else "the cluster"
     return f"the operator may not read {reflector.resource.plural} in {where}: {reflector.forbidden}"
-
-
-def _label_job(obj: Obj) -> str:
-    return needed_string(fields(fields(obj, "metadata"), "labels", "metadata"), names.LABEL_JOB, "metadata.labels")

@@ -30,11 +30,12 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.kube.expectations import Expectations
-from diloco_operator.operator.caches import CachedJob, Caches, JobKey
+from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.ignored_pods import IgnoredPods
+from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
 from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
@@ -286,6 +287,7 @@ class Reconciler:
             children=self._caches.children(key),
             rejected_writes=self._rejected_writes.of(key),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
+            without=self._caches.without(key[0]),
             priority=self._priority(job),
             revoked=allotted.revoked,
             listening_since=self._listening.get(key, self._now()),

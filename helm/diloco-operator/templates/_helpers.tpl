@@ -80,6 +80,12 @@ app.kubernetes.io/part-of: diloco-operator
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+- apiGroups: [""]
+  resources: [podtemplates]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [autoscaling.x-k8s.io]
+  resources: [provisioningrequests]
+  verbs: [get, list, watch, create, delete]
 {{- end }}
 
 {{/* Namespaces that the operator watches, as a JSON list; empty: all. */}}

@@ -252,6 +252,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
             selectable={**about, "reason": ("reason",), "type": ("type",), "reportingComponent": ("reportingComponent",)},
             validate=_event_causes,
         ),
+        Kind(core("PodTemplate", "podtemplates"), _PLAIN),
         Kind(core("ServiceAccount", "serviceaccounts"), _PLAIN),
         Kind(Resource("coordination.k8s.io", "v1", "Lease", "leases"), _PLAIN, unconditional_update=False),
         Kind(Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False), _PLAIN),

@@ -23,7 +23,7 @@ from diloco_operator.certificates.view import CertificateSecret
 from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
-from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.client import Cause, Obj, Resource
 from diloco_operator.kube.fields import (
     Fields,
     MalformedField,
@@ -41,6 +41,7 @@ from diloco_operator.kube.fields import (
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
+from diloco_operator.reconcile.observe.provisioning import RequestView
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
 from diloco_operator.reconcile.observe.template import template_problems
@@ -357,7 +358,7 @@ def _loopback(text: str) -> str:
 # --- the other objects of a job ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A ConfigMap, Service or PersistentVolumeClaim of the job."""
+    """A ConfigMap, Service, PersistentVolumeClaim or PodTemplate of the job."""
 
     name: str
     uid: str
@@ -415,6 +416,10 @@ class Children:
     """By name: every other Secret with the job's label."""
     host_lists: Mapping[str, Child] = field(default_factory=dict)
     """By name: every ConfigMap with the labels of the job and of a unit."""
+    pod_templates: Mapping[str, Child] = field(default_factory=dict)
+    """By name: every PodTemplate with the job's label."""
+    requests: Mapping[str, RequestView] = field(default_factory=dict)
+    """By name: every ProvisioningRequest with the job's label."""
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
@@ -434,6 +439,8 @@ class ObservedState:
     """Objects of the job whose last creation or change the API server rejected."""
     missing_rights: tuple[str, ...] = ()
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
+    without: Mapping[Resource, str] = field(default_factory=dict)
+    """Resources that a grantor of nodes needs and that cannot be read in the job's namespace, and why."""
     priority: int = 0
     """The value of the job's PriorityClass."""
     revoked: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import pytest
 from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookmark, deleted, modified
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
-from diloco_operator.kube.client import ApiError, Forbidden, Gone, Obj, ObjList, Unavailable
+from diloco_operator.kube.client import ApiError, Forbidden, Gone, NotFound, Obj, ObjList, Unavailable
 from diloco_operator.kube.fields import needed_string
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.reflector import Cache, CachedObject, Reflector, as_it_is
@@ -16,13 +16,14 @@ from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
 FORBIDDEN = Forbidden(403, "Forbidden", 'pods is forbidden: User "operator" cannot list resource "pods"')
+UNKNOWN = NotFound(404, "NotFound", "the server could not find the requested resource")
 AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 
 
 class Followed:
     """A running reflector, and the calls of its handlers: (old phase, new phase) by name."""
 
-    def __init__(self, api: ScriptedApi, timeouts: WatchTimeouts | None = None, draw: float = 0.0) -> None:
+    def __init__(self, api: ScriptedApi, timeouts: WatchTimeouts | None = None, draw: float = 0.0, without: str = "") -> None:
         self.api = api
         self.changes: list[tuple[str, str | None, str | None]] = []
         self.reflector: Reflector[str] = Reflector(
@@ -32,7 +33,11 @@ class Followed:
             rng=lambda: draw,
             indexers={"phase": lambda held: (held.value,)},
             timeouts=timeouts,
+            without=without,
         )
+        self.rights: list[str] = []
+        """What was missing after each change of rights."""
+        self.reflector.on_rights_change(lambda: self.rights.append(self.reflector.missing))
         self.reflector.on_change(self.note)
 
     def note(self, old: CachedObject[str] | None, new: CachedObject[str] | None) -> None:
@@ -349,3 +354,40 @@ def test_timeouts_in_the_wrong_order_are_an_error() -> None:
 def test_without_a_projection_the_object_is_held_as_it_is() -> None:
     obj: Obj = an_object("a", 1)
     assert as_it_is(obj, None) is obj
+
+
+def test_optional_resource_that_the_server_does_not_know_is_followed_once_its_definition_comes() -> None:
+    api = ScriptedApi(lists=[UNKNOWN, UNKNOWN, *pages("a")])
+    seen: list[tuple[bool, str]] = []
+
+    def followed() -> Followed:
+        it = Followed(api, without="nobody is told")
+        it.reflector.on_rights_change(lambda: seen.append((it.reflector.synced, it.reflector.missing)))
+        return it
+
+    follow(followed, lambda it: it.names == ["a"])
+    assert seen == [(True, "the API server has no pods in v1"), (True, "")]  # said once, although it was asked twice
+
+
+def test_optional_resource_whose_definition_goes_is_empty_and_comes_again() -> None:
+    api = ScriptedApi(lists=[*pages("a", "b"), UNKNOWN, *pages("b", version=30)], watches=[[UNKNOWN]])
+    it: list[Followed] = []
+
+    def followed() -> Followed:
+        it.append(Followed(api, without="nobody is told"))
+        return it[0]
+
+    follow(followed, lambda it: it.rights[1:] == [""])
+    assert it[0].changes[2:] == [("a", "Pending", None), ("b", "Pending", None), ("b", None, "Pending")]
+
+
+def test_resource_that_is_needed_and_unknown_is_never_taken_for_empty() -> None:
+    api = ScriptedApi(lists=[UNKNOWN, UNKNOWN, UNKNOWN, *pages("a")])
+    synced: list[bool] = []
+
+    def check(it: Followed) -> bool:
+        synced.append(it.reflector.synced)
+        return it.names == ["a"]
+
+    follow(lambda: Followed(api), check)
+    assert synced.index(True) == len(synced) - 1

@@ -1,0 +1,61 @@
+"""Kinds that not every cluster has: an operator follows them where they are, and works on where they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from builders.operator_run import running
+from builders.provisioning import a_condition, a_request, provisioning_crd
+from builders.virtual_time import until
+from diloco_operator.api import names
+from diloco_operator.operator import caches as operator_caches
+from diloco_operator.reconcile.observe.provisioning import RequestState
+
+from .test_missing_rights import TwoTeams, play
+
+UNKNOWN = "the API server has no provisioningrequests in autoscaling.x-k8s.io/v1"
+
+
+def _states(caches: operator_caches.Caches, namespace: str) -> dict[str, RequestState]:
+    return {name: request.state for name, request in caches.children((namespace, "lm")).requests.items()}
+
+
+def test_cluster_without_provisioning_requests_trains_and_follows_them_once_they_are_installed(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: TwoTeams) -> None:
+        await cluster.apply("team-a")
+        async with running(cluster.operator):
+            await cluster.works("team-a")
+            caches = cluster.operator.caches
+            assert caches.without("team-a") == {names.PROVISIONING_REQUESTS: UNKNOWN}
+            assert caches.missing_rights == []
+            await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
+            obj = a_request(a_condition("Provisioned"))
+            obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key in ("name", "labels")} | {"namespace": "team-a"}
+            await cluster.api.create(names.PROVISIONING_REQUESTS, {"metadata": obj["metadata"], "spec": obj["spec"]})
+            await until(lambda: _states(caches, "team-a") == {"lm-v6e-0-a1": RequestState.WAITING}, within=120)
+            assert caches.without("team-a") == {}
+            assert _states(caches, "team-b") == {}
+
+    with caplog.at_level(logging.INFO):
+        play(scenario)
+    said = [record for record in caplog.records if UNKNOWN in record.message]
+    assert [record.levelname for record in said] == ["INFO", "INFO"]  # once for each of the two namespaces, and it is no fault
+
+
+def test_right_on_requests_that_is_missing_in_one_namespace_is_named_there_and_stops_nothing() -> None:
+    async def scenario(cluster: TwoTeams) -> None:
+        await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
+        cluster.forbidden.add(("list", "provisioningrequests", "team-b"))
+        await cluster.apply("team-b")
+        async with running(cluster.operator):
+            await cluster.works("team-b")
+            caches = cluster.operator.caches
+            assert caches.without("team-a") == {}
+            assert "cannot list" in caches.without("team-b")[names.PROVISIONING_REQUESTS]
+            cluster.forbidden.clear()
+            await asyncio.sleep(60)
+            assert caches.without("team-b") == {}
+
+    play(scenario)
