@@ -239,6 +239,11 @@ class EventReason(enum.StrEnum):
         Severity.WARNING,
         "Attempts failed on one host; no unit of the job starts there for a while. Check the node.",
     )
+    POOL_CHANGED = (
+        "PoolChanged",
+        Severity.NORMAL,
+        "Units of a pool begin to wait for a slice, wait for another reason, or wait no more; the message says why and what would help.",
+    )
     UNITS_CHANGED = "UnitsChanged", Severity.NORMAL, "More units changed at once than there are Events for."
     NAME_TAKEN = "NameTaken", Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
     MALFORMED_OBJECT = (

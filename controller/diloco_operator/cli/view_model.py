@@ -10,7 +10,7 @@ from typing import Any
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
-from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, PoolReason, Severity, TrainingReason
+from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, PoolReason, Severity, TrainingReason
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.kube.client import Obj
 
@@ -203,11 +203,11 @@ def event_line(event: Obj) -> Line:
     return Line("event", about.get("name", ""), text, event.get("type") == "Warning")
 
 
-_SAID = re.compile(r"^\w+: (?:[a-z0-9-]+-\d+: |\w+=(?:True|False|Unknown)\b)")
+_SAID = re.compile(rf"^(?:{EventReason.POOL_CHANGED}: |\w+: (?:[a-z0-9-]+-\d+: |\w+=(?:True|False|Unknown)\b))")
 
 
 def repeats_status(event: Line) -> bool:
-    """Whether the event is about one unit or one condition, whose change of status is a line already."""
+    """Whether the event is about one unit, pool or condition, whose change of status is a line already."""
     return bool(_SAID.match(event.text))
 
 

@@ -19,6 +19,7 @@ from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.locality import locality_of
+from diloco_operator.fleet.nearby import nearby, oddity
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.resources import Resources, amount_of, least, left
 from diloco_operator.fleet.slice_index import NONE, Entry, Key, SliceIndex
@@ -33,6 +34,7 @@ from diloco_operator.fleet.slices import (
     SliceCounts,
     SliceKind,
     SliceState,
+    UsedHosts,
 )
 from diloco_operator.fleet.use import PodUse, shortage
 
@@ -72,6 +74,8 @@ class Inventory:
         self._indexes: dict[SliceKind, SliceIndex] = {}
         self._locations: dict[str, Entry] = {}
         """Node -> the entry of its slice."""
+        self._odd: dict[str, None] = {}
+        """Nodes with accelerators that are of no kind."""
         self._uses: dict[str, tuple[PodUse, ...]] = {}
         """Node -> the other pods on it. Nodes that the fleet does not have (yet) may be among them."""
         self._reserved_by: dict[str, set[str]] = {}
@@ -96,6 +100,7 @@ class Inventory:
         found._indexes = {kind: index.copy() for kind, index in self._indexes.items()}
         found._locations = {node: found._indexes[entry.kind].entries[entry.key] for node, entry in self._locations.items()}
         found._pools = {pool: found._indexes[entry.kind].entries[entry.key] for pool, entry in self._pools.items()}
+        found._odd = dict(self._odd)
         found._uses = dict(self._uses)
         found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
         found._reservations = dict(self._reservations)
@@ -140,7 +145,10 @@ class Inventory:
                 self._leave(old)
             self._nodes[node.name] = node
             if kind is not None:
+                self._odd.pop(node.name, None)
                 self._join(node, kind)
+            else:
+                self._odd[node.name] = None
         self._note_health(node)
         return True
 
@@ -187,6 +195,7 @@ class Inventory:
 
     def _leave(self, node: NodeView) -> None:
         del self._nodes[node.name]
+        self._odd.pop(node.name, None)
         entry = self._locations.pop(node.name, None)
         if entry is None:
             return
@@ -462,9 +471,12 @@ class Inventory:
         return next((why for node in nodes if (why := shortage(node, self._uses.get(node.name, ()), needs))), "")
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
+        counts = self._accelerator_counts if self.divides(shape) else self._slice_counts
+        odd = oddity(self._nodes[next(iter(self._odd))]) if self._odd else ("", "")
+        return replace(counts(shape, job, own), nearby=nearby(shape, self._indexes), odd=" ".join(odd).strip(), odd_count=len(self._odd))
+
+    def _slice_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
         indexes = {kind: self._indexes[kind] for kind in self.kinds(shape)}
-        if self.divides(shape):
-            return self._accelerator_counts(shape, job, own)
         other = kinds_with_other_devices(shape, self._indexes)
         keeps = {location for node in own if (location := self.location(node)) is not None and location[0] in indexes}
         held: Counter[str] = Counter()
@@ -485,6 +497,7 @@ class Inventory:
                 if len(why) < REASONS:
                     why.append(entry.why_not)
         used = [index.entries[key] for index in indexes.values() for key in index.used]
+        first = min(used, key=lambda entry: entry.key) if used else None
         return SliceCounts(
             total=sum(len(index.entries) for index in indexes.values()),
             own=len(keeps),
@@ -495,8 +508,9 @@ class Inventory:
             other_devices=tuple(sorted({name for kind in other for name, _ in kind.devices})),
             other_devices_count=sum(len(self._indexes[kind].entries) for kind in other),
             used=len(used),
-            used_by=self._first_user(min(used, key=lambda entry: entry.key)) if used else "",
+            used_by=self._first_user(first) if first is not None else "",
             used_by_count=sum(sum(entry.used.values()) for entry in used),
+            used_hosts=self._used_hosts(first) if first is not None and slice_hosts(first.kind) > 1 else None,
         )
 
     def divides(self, shape: Shape) -> bool:
@@ -553,10 +567,15 @@ class Inventory:
         others = (each for host in self._slice(entry).hosts for each in self._reserved_by.get(host.node, ()) if each != job)
         return min(others, default="")
 
-    def _first_user(self, entry: Entry) -> str:
-        """The first of the pods that use the accelerators of this slice."""
+    def _first_user(self, entry: Entry, node: str = "") -> str:
+        """The first of the pods that use the accelerators of this slice, or of one node of it."""
         resource = CATALOGUE[entry.kind.accelerator].resource
-        return min(str(use) for use in self._uses[min(entry.used)] if _takes(use, resource))
+        return min(str(use) for use in self._uses[node or min(entry.used)] if _takes(use, resource))
+
+    def _used_hosts(self, entry: Entry) -> UsedHosts:
+        nodes = heapq.nsmallest(REASONS, entry.used, key=natural_sort_key)
+        users = tuple((node, self._first_user(entry, node)) for node in nodes)
+        return UsedHosts(entry.key[1], slice_hosts(entry.kind), len(entry.used), users)
 
     def states(self) -> dict[tuple[SliceKind, SliceState], int]:
         """Slices of each kind by state."""

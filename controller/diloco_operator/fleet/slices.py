@@ -157,6 +157,27 @@ class Holder:
     priority: int = 0
 
 
+class NearbySlices(NamedTuple):
+    """Slices of the accelerator of a shape, but of another topology or size."""
+
+    kind: SliceKind
+    total: int
+    free: int
+    """Of TPUs; 0 for others."""
+
+
+class UsedHosts(NamedTuple):
+    """What other pods use of one slice of several hosts."""
+
+    slice: str
+    hosts: int
+    """Of the slice."""
+    used: int
+    """Of these."""
+    users: tuple[tuple[str, str], ...]
+    """Node, and namespace/name of the first pod on it; at most `inventory.REASONS` of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class SliceCounts:
     """Why there are not more free slices of a shape, on behalf of one job. `own`, `ending`, the slices of `holders`, `unusable_count` and
@@ -184,10 +205,18 @@ class SliceCounts:
     """namespace/name of the first of these pods."""
     used_by_count: int = 0
     """These pods."""
+    used_hosts: UsedHosts | None = None
+    """Of the first of the slices that other pods use; None: none, or its slices have one host each."""
     hosts: int = 0
     """All figures count accelerators, on so many hosts, because units share them; 0: they count slices."""
     scattered: tuple[tuple[str, int], ...] = ()
     """Hosts on which some accelerators are free, and fewer than a unit needs; those with most first."""
+    nearby: tuple[NearbySlices, ...] = ()
+    """What there is of the same accelerator and does not fit the shape."""
+    odd: str = ""
+    """Of one node with accelerators that no unit of any shape can use: which, and why."""
+    odd_count: int = 0
+    """These nodes."""
 
     @property
     def held(self) -> int:

@@ -1,4 +1,4 @@
-"""What is worth an Event: units that were lost, returned or were given up, and conditions that changed. Pure."""
+"""What is worth an Event: units that were lost, returned or were given up, pools that wait, and conditions that changed. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, TRUE, UNKNOWN, EventReason, Severity
+from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, SHORT_OF_SLICES, TRUE, UNKNOWN, EventReason, Severity
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
@@ -55,6 +55,22 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
         back = f", {new.recover_seconds:.1f} s after it was lost" if recovered else ""
         return Event.of(EventReason.UNIT_CONTRIBUTES, f"{new.name}: attempt {new.attempt} contributes{back}")
     return None
+
+
+def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """Of `status.pools`: one for each pool that began to wait for slices, waits for another reason, or waits no more. A message that
+    changes alone is no news, nor is a pool that is full."""
+    old = {pool["name"]: pool.get("reason", "") for pool in before}
+    found = []
+    for pool in after:
+        was, reason = old.get(pool["name"], ""), pool["reason"]
+        if reason == was:
+            continue
+        if reason in SHORT_OF_SLICES:
+            found.append(Event.of(EventReason.POOL_CHANGED, _said(reason, pool["message"])))
+        elif was in SHORT_OF_SLICES:
+            found.append(Event.of(EventReason.POOL_CHANGED, f"pool {pool['name']}: no unit of it waits for a slice any more"))
+    return found
 
 
 def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event]:

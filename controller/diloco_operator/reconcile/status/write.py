@@ -16,7 +16,7 @@ from diloco_operator.reconcile.observe.object_size import status_budget
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
 from diloco_operator.reconcile.status.bounds import bounded
-from diloco_operator.reconcile.status.events import condition_events, host_events, unit_events
+from diloco_operator.reconcile.status.events import condition_events, host_events, pool_events, unit_events
 
 _CAUSES = frozenset({ConditionType.ACCEPTED, ConditionType.PLACED})
 """Conditions that come before what units do."""
@@ -58,7 +58,12 @@ def write_units(
     """The same with the Events of the units."""
 
     def of_units() -> list[Event]:
-        return [*unit_events(context.before, records), *host_events(read_hosts(context.observed.job.status), context.hosts)]
+        before = context.observed.job.status
+        return [
+            *pool_events(before.get("pools") or (), status.get("pools") or ()),
+            *unit_events(context.before, records),
+            *host_events(read_hosts(before), context.hosts),
+        ]
 
     return write_status(context.observed, status, context.now, may_wait=may_wait, of_units=of_units)
 

@@ -153,6 +153,7 @@ def test_events_about_units_and_conditions_are_said_once() -> None:
 
     assert repeats_status(event("UnitStarted", "v5p-0: attempt 1 starts"))
     assert repeats_status(event("QuorumContributing", "Training=True: 1 of 4"))
+    assert repeats_status(event("PoolChanged", "NoFreeSlice: pool v5p needs 1 more slice"))
     assert not repeats_status(event("SnapshotFailed", "the volume is full"))
 
 

@@ -51,10 +51,8 @@ def test_unit_waits_and_says_so_when_enough_hosts_are_free_but_not_in_one_zone()
     assert placement.assigned == ()
     (pool,) = placement.pools
     assert pool.reason == "NoFreeSlice"
-    assert pool.message == (
-        "pool u needs 1 more slice of nvidia-h100-80gb, 4 hosts with 8 accelerators; the fleet has 7: 7 free, but a unit needs 4 in one "
-        "zone (zone z2: 3, zone z1: 2, zone z3: 1; 1 more with fewer), or set locality of the pool to Any"
-    )
+    assert pool.why == ("the fleet has 7: 7 free, but a unit needs 4 in one zone (zone z2: 3, zone z1: 2, zone z3: 1; 1 more with fewer)")
+    assert pool.message.endswith(". What would help: set locality of the pool to Any, if the program stands a slower network; more nodes")
 
 
 def test_pool_with_any_locality_takes_hosts_of_two_zones_but_prefers_one() -> None:
@@ -65,7 +63,7 @@ def test_pool_with_any_locality_takes_hosts_of_two_zones_but_prefers_one() -> No
 
 def test_any_locality_says_how_many_hosts_are_missing() -> None:
     (pool,) = ask(an_inventory(a_host("a", "z1")), a_pool(1, 2, Locality.ANY)).pools
-    assert pool.message.endswith("the fleet has 1: 1 free, but a unit needs 2")
+    assert pool.why.endswith("the fleet has 1: 1 free, but a unit needs 2")
 
 
 def test_nearest_block_with_room_is_preferred_and_a_zone_is_enough() -> None:
@@ -81,9 +79,9 @@ def test_block_is_a_must_where_the_pool_says_so() -> None:
     fleet = an_inventory(a_host("a", "z", "b1"), a_host("b", "z", "b2"), a_host("c", "z"), a_host("d", "z"))
     (pool,) = (placement := ask(fleet, a_pool(1, 2, Locality.BLOCK))).pools
     assert placement.assigned == ()
-    assert pool.message.endswith(
+    assert pool.why.endswith(
         "the fleet has 4: 2 free, but not fitting: the pool asks for labels of a network block; 2 free, but a unit needs 2 in one network "
-        "block (block b1 of zone z: 1, block b2 of zone z: 1), or set locality of the pool to Any"
+        "block (block b1 of zone z: 1, block b2 of zone z: 1)"
     )
     assert nodes_of(
         ask(an_inventory(a_host("a", "z", "b1"), a_host("b", "z", "b2"), a_host("c", "z", "b2")), a_pool(1, 2, Locality.BLOCK))

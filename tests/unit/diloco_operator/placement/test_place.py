@@ -164,9 +164,10 @@ def test_every_slice_that_was_passed_over_has_its_reason() -> None:
     fleet.set_reservations("ns/other", {"theirs"})
     (pool,) = ask(fleet, a_pool("a", 3, on=("mine",), capacity="OnDemand")).pools
     assert (pool.placed, pool.reason) == (1, "NoFreeSlice")
-    assert pool.message == (
-        "pool a needs 2 more slices of tpu-v5p 2x2x1; the fleet has 4: 1 of this job; 1 held by job ns/other; 1 unusable: node "
-        "broken is NotReady; 1 free, but not fitting: the pool asks for capacity OnDemand"
+    assert pool.lacks == "pool a needs 2 more slices of tpu-v5p 2x2x1"
+    assert pool.why == (
+        "the fleet has 4: 1 of this job; 1 held by job ns/other; 1 unusable: node "
+        "broken is NotReady; 1 free, but not fitting: the pool asks for capacity OnDemand (spot is Spot)"
     )
 
 
@@ -175,20 +176,20 @@ def test_slice_that_another_job_holds_or_this_one_keeps_counts_once_though_it_is
     fleet.set_reservations("ns/job", {"mine", "left"})
     fleet.set_reservations("ns/other/uid-1", {"theirs"})
     (pool,) = ask(fleet, a_pool("a", 2, on=("mine",))).pools
-    assert pool.message.endswith("the fleet has 3: 1 of this job; 1 held by job ns/other; 1 unusable: node left is NotReady")
+    assert pool.why.endswith("the fleet has 3: 1 of this job; 1 held by job ns/other; 1 unusable: node left is NotReady")
 
 
 def test_slice_that_pods_of_the_job_have_not_left_is_no_other_jobs() -> None:
     fleet = an_inventory(a_tpu_node("left"))
     fleet.set_reservations("ns/job", {"left"})
     (pool,) = ask(fleet, a_pool("a", 1)).pools
-    assert pool.message.endswith("the fleet has 1: 1 that pods of this job have not left yet")
+    assert pool.why.endswith("the fleet has 1: 1 that pods of this job have not left yet")
 
 
 def test_free_slices_that_do_not_fit_say_which_demand_they_do_not_meet() -> None:
     fleet = an_inventory(a_tpu_node("east", labels={"zone": "east", "rack": "1"}), a_tpu_node("west", labels={"zone": "west", "rack": "1"}))
     (pool,) = ask(fleet, a_pool("a", 2, node_selector={"zone": "east", "rack": "1"})).pools
-    assert pool.message.endswith("1 of this job; 1 free, but not fitting: the pool asks for label zone=east")
+    assert pool.why.endswith("1 of this job; 1 free, but not fitting: the pool asks for label zone=east (west has zone=west)")
 
 
 def test_taints_that_bar_free_slices_are_named_with_their_nodes() -> None:
@@ -196,7 +197,7 @@ def test_taints_that_bar_free_slices_are_named_with_their_nodes() -> None:
     broken = {"key": "broken", "effect": "NoExecute"}
     nodes = [a_tpu_node(f"tpu-{index}", taints=[owned, broken] if index else [owned]) for index in range(3)]
     (pool,) = ask(an_inventory(*nodes), a_pool("a", 1)).pools
-    assert pool.message.endswith(
+    assert pool.why.endswith(
         "the fleet has 3: 3 free, but tainted, and the pool's template does not tolerate it: team=vision:NoSchedule on tpu-0 and 2 more, "
         "broken:NoExecute on tpu-1 and 1 more"
     )
@@ -205,13 +206,14 @@ def test_taints_that_bar_free_slices_are_named_with_their_nodes() -> None:
 def test_many_taints_are_named_in_part() -> None:
     nodes = [a_tpu_node(f"tpu-{index}", taints=[{"key": f"k{index}", "effect": "NoSchedule"}]) for index in range(5)]
     (pool,) = ask(an_inventory(*nodes), a_pool("a", 1)).pools
-    assert pool.message.endswith("k0:NoSchedule on tpu-0, k1:NoSchedule on tpu-1, k2:NoSchedule on tpu-2 and 2 more taints")
+    assert pool.why.endswith("k0:NoSchedule on tpu-0, k1:NoSchedule on tpu-1, k2:NoSchedule on tpu-2 and 2 more taints")
 
 
 def test_unit_that_waits_points_to_the_message_of_its_pool() -> None:
     placement = ask(tpus(1), a_pool("a", 3))
     assert {unit.message for unit in placement.unplaced} == {"waits for a slice; the message of pool a says why"}
-    assert placement.pools[0].message == f"{placement.pools[0].lacks}; {placement.pools[0].why}"
+    pool = placement.pools[0]
+    assert pool.message == f"{pool.lacks}; {pool.why}. What would help: more nodes"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_fleet_without_such_hardware_is_named_as_the_reason() -> None:
     (pool,) = ask(tpus(2), a_pool("b", 1, H100)).pools
     assert (pool.reason, pool.message) == (
         "NoMatchingNodes",
-        "pool b needs 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators; the fleet has no such nodes",
+        f"pool b needs 1 more slice of {H100}; the fleet has no such nodes. What would help: more nodes",
     )
 
 
@@ -242,10 +244,7 @@ def test_hosts_that_only_their_devices_keep_from_a_pool_are_named() -> None:
     npus = (a_node(f"npu-{index}", devices={"example.com/npu": "4"}) for index in range(2))
     (pool,) = ask(an_inventory(*npus), a_pool("c", 1, Shape("cpu"))).pools
     assert pool.reason == "NoMatchingNodes"
-    assert pool.message == (
-        "pool c needs 1 more slice of cpu, 1 host; the fleet has no such nodes; 2 hosts have other devices than the template "
-        "requests: example.com/npu"
-    )
+    assert pool.why == "the fleet has no such nodes; 2 hosts have other devices than the template requests: example.com/npu"
 
 
 def test_pool_and_job_at_their_maximum_give_that_as_the_reason() -> None:

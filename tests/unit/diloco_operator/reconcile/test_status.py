@@ -341,6 +341,31 @@ def test_events_report_what_happened_to_units() -> None:
     assert "v5p-0: attempt 1 ended: exit 1" in crash.message
 
 
+def test_pool_that_waits_is_reported_once_per_reason_and_again_when_it_waits_no_more() -> None:
+    def told() -> list[str]:
+        return [e.message for e in stage.step().events if e.reason == "PoolChanged"]
+
+    stage = Stage(a_job().with_learners(1, 3).with_pool(max=3))
+    assert told() == [
+        "NoMatchingNodes: pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has no such nodes. What would help: more nodes"
+    ]
+    assert told() == []
+    stage.set_node(a_tpu_node("tpu-0"))
+    first = told()
+    assert len(first) == 1
+    assert first[0].startswith("NoFreeSlice: pool v5p needs 2 more slices")
+    stage.set_node(a_tpu_node("tpu-1"))  # the message changes, the reason does not
+    assert told() == []
+    stage.set_node(a_tpu_node("tpu-2"))
+    assert told() == ["pool v5p: no unit of it waits for a slice any more"]
+    assert told() == []
+
+
+def test_pool_that_is_full_or_switched_off_is_no_news() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1).with_gpu_pool(max=0), a_tpu_node("tpu-0"))
+    assert [event for _ in range(3) for event in stage.step().events if event.reason == "PoolChanged"] == []
+
+
 def test_message_of_many_missing_units_stays_short() -> None:
     stage = Stage(a_job().with_learners(64, 64).with_pool(max=64), a_tpu_node("tpu-0"))
     stage.settle()
