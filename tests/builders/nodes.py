@@ -28,15 +28,22 @@ def a_node(
     taints: Sequence[Obj] = (),
     cordoned: bool = False,
     resources: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    created: str = "",
 ) -> Obj:
-    """A node that is not `ready` reports that itself (`heard`), or its readiness is unknown. `resources`: what it has besides devices."""
+    """A node that is not `ready` reports that itself (`heard`), or its readiness is unknown. `resources`: what it has besides devices.
+    `created`: metadata.creationTimestamp."""
     status = "True" if ready else "False" if heard else "Unknown"
     condition = {"type": "Ready", "status": status, "lastTransitionTime": ready_since}
     has = {**(resources or {}), **(devices or {})}
     spec: Obj = {"taints": list(taints)} if taints else {}
     if cordoned:
         spec["unschedulable"] = True
-    meta = {"uid": f"uid-{name}", "labels": {names.NODE_HOSTNAME: name, **(labels or {})}}
+    meta: Obj = {"uid": f"uid-{name}", "labels": {names.NODE_HOSTNAME: name, **(labels or {})}}
+    if annotations:
+        meta["annotations"] = dict(annotations)
+    if created:
+        meta["creationTimestamp"] = created
     return _node(name, meta, spec, {"capacity": has, "allocatable": dict(has), "conditions": [condition]})
 
 
@@ -100,5 +107,5 @@ def signals() -> DisruptionSignals:
 def an_inventory(*nodes: Obj) -> Inventory:
     inventory = Inventory(signals())
     for node in nodes:
-        inventory.update_node(project_node(node))
+        inventory.update_node(project_node(node, OperatorConfig().end_annotations))
     return inventory

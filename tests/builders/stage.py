@@ -63,7 +63,7 @@ class Stage:
         self.nodes = {node["metadata"]["name"]: node for node in (*nodes, a_node("cpu-0"))}
         self.inventory = Inventory(signals())
         for node in self.nodes.values():
-            self.inventory.update_node(project_node(node))
+            self.inventory.update_node(project_node(node, self.config.end_annotations))
         self.pods: dict[str, dict[str, Any]] = {}
         self.children: dict[str, dict[str, Any]] = {}
         self.host_lists: dict[str, dict[str, Any]] = {}
@@ -180,7 +180,7 @@ class Stage:
         self.rejected_writes = {}
         self.inventory = Inventory(signals())
         for node in self.nodes.values():
-            self.inventory.update_node(project_node(node))
+            self.inventory.update_node(project_node(node, self.config.end_annotations))
         observed = self.observed()
         self.inventory.set_reservations(observed.job.key, *reservations(observed.job, observed.pods, self.inventory))
 
@@ -254,7 +254,7 @@ class Stage:
 
     def set_node(self, node: dict[str, Any]) -> None:
         self.nodes[node["metadata"]["name"]] = node
-        self.inventory.update_node(project_node(node))
+        self.inventory.update_node(project_node(node, self.config.end_annotations))
 
     def lose_node(self, name: str) -> None:
         """The Node object goes, and with it, as the garbage collector sees to it, its pods."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from diloco_operator.fleet.lifetime import LifetimeSignals, end_of_life
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.kube.timestamps import format_timestamp
 
@@ -42,6 +43,7 @@ class DisruptionSignals:
     """Seconds before the start at which units leave the node."""
     maintenance_over: float = 0.0
     """Seconds after the start at which the label is ignored: the maintenance is over or was called off, and the label was left behind."""
+    lifetime: LifetimeSignals = LifetimeSignals()  # noqa: RUF009 -- immutable
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,10 @@ def maintenance(node: NodeView, signals: DisruptionSignals) -> tuple[float, floa
 
 def next_transition(node: NodeView, signals: DisruptionSignals, now: float) -> float | None:
     """When the answer of `disruption` for this node next changes by the passing of time alone; None: never."""
-    span = maintenance(node, signals)
-    return next((moment for moment in span if moment > now), None) if span is not None else None
+    moments = list(maintenance(node, signals) or ())
+    if (end := end_of_life(node, signals.lifetime)) is not None:
+        moments.append(end - signals.lifetime.lead)
+    return min((moment for moment in moments if moment > now), default=None)
 
 
 def lost_from(node: NodeView, signals: DisruptionSignals, counts: NotReadyCounts) -> float:
@@ -116,6 +120,9 @@ def disruption(node: NodeView, signals: DisruptionSignals, now: float) -> str:
     span = maintenance(node, signals)
     if span is not None and span[0] <= now < span[1]:
         return f"maintenance of node {node.name} begins at {format_timestamp(span[0] + signals.maintenance_lead)}"
+    end = end_of_life(node, signals.lifetime)
+    if end is not None and now >= end - signals.lifetime.lead:
+        return f"node {node.name} ends at {format_timestamp(end)}"
     return ""
 
 

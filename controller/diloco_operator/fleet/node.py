@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.fleet.devices import Devices, offered_devices
 from diloco_operator.fleet.resources import Resources, allocatable
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.fields import Fields, fields, moment, needed_string, objects, string, strings, text
+from diloco_operator.kube.fields import Fields, MalformedField, fields, moment, needed_string, objects, string, strings, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,16 @@ class NodeView:
     allocatable: Resources
     """What its pods together may request."""
     deleting: bool = False
+    created: float | None = None
+    """Seconds since the epoch."""
+    announced_end: float | None = None
+    """The earliest time in one of its annotations that announce its end; seconds since the epoch."""
     host: Host = field(default=Host(""))
 
 
-def project_node(obj: Obj) -> NodeView:
-    """From the raw Node object. A node without a Ready condition is not ready. Raises `MalformedField`."""
+def project_node(obj: Obj, ends: Sequence[str] = ()) -> NodeView:
+    """From the raw Node object. A node without a Ready condition is not ready. `ends`: the annotations whose value is the time when the
+    node ends; one that is no time announces nothing. Raises `MalformedField`."""
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     name = sys.intern(needed_string(meta, "name", "metadata"))
     conditions = objects(status, "conditions", "status")
@@ -91,8 +96,20 @@ def project_node(obj: Obj) -> NodeView:
         devices=devices,
         allocatable=allocatable(status, devices),
         deleting=bool(meta.get("deletionTimestamp")),
+        created=moment(meta, "creationTimestamp", "metadata"),
+        announced_end=_announced_end(fields(meta, "annotations", "metadata"), ends),
         host=Host(name),
     )
+
+
+def _announced_end(annotations: Fields, keys: Sequence[str]) -> float | None:
+    found = []
+    for key in keys:
+        try:
+            found.append(moment(annotations, key, "metadata.annotations"))
+        except MalformedField:
+            continue  # whoever writes it, the node itself is good
+    return min((end for end in found if end is not None), default=None)
 
 
 def _taint(raw: Fields) -> Taint:

@@ -58,7 +58,7 @@ class _Followed[T]:
 
 class Caches:
     """All reflectors of an operator. `namespaces`: only jobs of these and their objects; empty: of all. Nodes are those of the cluster,
-    and so are pods that are not of jobs, unless `other_pods` is False."""
+    and so are pods that are not of jobs, unless `other_pods` is False. `end_annotations`: see `project_node`."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Caches:
         namespaces: Sequence[str] = (),
         other_pods: bool = True,
         timeouts: WatchTimeouts | None = None,
+        end_annotations: Sequence[str] = (),
     ) -> None:
         self.malformed = MalformedObjects()
         """Objects that are left out of the caches."""
@@ -103,7 +104,7 @@ class Caches:
 
         self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False, problem=lambda job: job.problem)
         self._pods = reflect(names.PODS, lambda obj, _: project_pod(obj), indexers={_BY_JOB: _job_of_pod}, problem=lambda pod: pod.problem)
-        self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj), ours=False)
+        self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj, end_annotations), ours=False)
         self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: project_priority(obj), ours=False)
         self._objects = {
             resource: reflect(resource, project_object, indexers={_BY_JOB: _job_of_object})

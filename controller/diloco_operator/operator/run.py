@@ -117,7 +117,12 @@ class Operator:
         self._metrics = metrics
         self.counters = Counters()
         self.caches = Caches(
-            client, rng=rng, namespaces=self._run.namespaces, other_pods=self._run.watch_other_pods, timeouts=self._run.watches
+            client,
+            rng=rng,
+            namespaces=self._run.namespaces,
+            other_pods=self._run.watch_other_pods,
+            timeouts=self._run.watches,
+            end_annotations=config.end_annotations,
         )
         self.inventory = Inventory(config.disruption_signals)
         self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, rng, observer=metrics.queue if metrics else None)

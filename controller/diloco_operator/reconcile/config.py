@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diloco_operator.fleet.health import DisruptionSignals
+from diloco_operator.fleet.lifetime import LifetimeSignals
 
 DISRUPTION_TAINTS = (
     "cloud.google.com/impending-node-termination",
     "node.kubernetes.io/out-of-service",
     "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
     "aws-node-termination-handler/spot-itn",
 )
 """Taint keys that announce or record the loss of a node: its units leave at once, and this counts as a disruption, not as a failure. The
@@ -21,6 +23,16 @@ DISRUPTION_LABELS = (("cloud.google.com/active-node-maintenance", "ONGOING"),)
 
 MAINTENANCE_LABELS = ("cloud.google.com/scheduled-maintenance-time",)
 """Node labels whose value is the time when maintenance begins, in seconds since the epoch."""
+
+END_ANNOTATIONS = ("node.gke.io/machine-termination-datetime",)
+"""Node annotations whose value is the time when the node ends, such as 2026-11-20T21:00:00Z: units leave it ahead of that, as they do
+ahead of maintenance. GKE writes this one for every machine with a limited run time, flex-start among them."""
+
+LIFETIME_LABELS = ("cloud.google.com/gke-max-run-duration-seconds",)
+"""Node labels whose value is how long the node may live, in seconds from its creation."""
+
+FLEX_START_LABELS = (("cloud.google.com/gke-flex-start", "true"), ("cloud.google.com/gke-provisioning", "flex-start"))
+"""Labels (key, value) of nodes that live `flexStartLifetime` at most, if none of the above says when they end."""
 
 UNREACHABLE_TAINTS = ("node.kubernetes.io/out-of-service",)
 """Taint keys of a node whose kubelet will not answer any more, so that it cannot confirm the end of a pod."""
@@ -87,9 +99,16 @@ class OperatorConfig:
     """Units leave a node this long before its announced maintenance, and none starts there from then on."""
     maintenance_over: float = 21600.0
     """An announcement of maintenance that stays on the node is ignored from this long after its time."""
+    end_lead: float = 300.0
+    """Units leave a node this long before its known end, and none starts there from then on."""
+    flex_start_lifetime: float = 7 * 86400.0
+    """Longest life of a flex-start node that does not say when it ends."""
     disruption_taints: tuple[str, ...] = DISRUPTION_TAINTS
     disruption_labels: tuple[tuple[str, str], ...] = DISRUPTION_LABELS
     maintenance_labels: tuple[str, ...] = MAINTENANCE_LABELS
+    end_annotations: tuple[str, ...] = END_ANNOTATIONS
+    lifetime_labels: tuple[str, ...] = LIFETIME_LABELS
+    flex_start_labels: tuple[tuple[str, str], ...] = FLEX_START_LABELS
     dead_taints: tuple[str, ...] = UNREACHABLE_TAINTS
 
     def __post_init__(self) -> None:
@@ -113,4 +132,5 @@ class OperatorConfig:
             self.maintenance_labels,
             self.maintenance_lead,
             self.maintenance_over,
+            LifetimeSignals(self.lifetime_labels, self.flex_start_labels, self.flex_start_lifetime, self.end_lead),
         )
