@@ -236,6 +236,16 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.stallTimeout",
         "must be at least 1s",
     ),
+    "provisioning time-out of nothing": (
+        with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "Autoscaler", "timeout": "1ms"}),
+        "spec.pools[0].provisioning.timeout",
+        "timeout must be at least 1s",
+    ),
+    "nodes for what is left over": (
+        with_field(with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "Autoscaler"}), "spec.pools[0].capacity", "Scavenged"),
+        "spec.pools[0].provisioning.mode",
+        "provisioning.mode must be Existing where capacity is Scavenged",
+    ),
     "more failures than a status holds": (
         with_field(a_manifest(max=64), "spec.learners.restart.limit", 157),
         "spec.learners.restart.limit",

@@ -92,8 +92,9 @@ def is_unschedulable(
     pod["status"]["conditions"] = [condition]
 
 
-def is_bound(pod: Obj, at: float) -> None:
-    pod["spec"]["nodeName"] = pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")
+def is_bound(pod: Obj, at: float, node: str = "") -> None:
+    """To the node that it is pinned to, unless `node` says where."""
+    pod["spec"]["nodeName"] = node or pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": format_timestamp(at)}]
 
 
@@ -118,7 +119,7 @@ def init_container(pod: Obj, state: Obj, name: str = "fetch") -> None:
 
 def starts(pod: Obj, now: float) -> None:
     pod["status"] = running_status(pod, format_timestamp(now))
-    pod["spec"]["nodeName"] = pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0")
+    pod["spec"].setdefault("nodeName", pod["metadata"]["annotations"].get("diloco.dev/node", "cpu-0"))
 
 
 def exits(pod: Obj, code: int, now: float, *, reason: str = "", message: str = "") -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from builders.jobs import JobBuilder
 from builders.nodes import a_node, signals
-from builders.pods import exits, is_deleted, phase, starts
+from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
@@ -267,6 +267,11 @@ class Stage:
         for pod in self.pods.values():
             if phase(pod) == "Pending" and "deletionTimestamp" not in pod["metadata"]:
                 starts(pod, self.now)
+
+    def binds(self, unit: str, attempt: int, *nodes: str) -> None:
+        """kube-scheduler binds the pods of a delegated unit, the first to the first node."""
+        for host, node in enumerate(nodes):
+            is_bound(self.pod(unit, attempt, host), self.now, node)
 
     def kubelets_finish_deletions(self, code: int = 143) -> None:
         """Every pod that was asked to go has gone."""

@@ -172,6 +172,27 @@ class Locality(enum.StrEnum):
     ANY = "Any"
 
 
+class ProvisioningMode(enum.StrEnum):
+    """Who brings the nodes of a pool's units."""
+
+    EXISTING = "Existing"
+    AUTOSCALER = "Autoscaler"
+
+
+class Provisioning(_Api):
+    """How units of a pool get nodes that do not exist yet."""
+
+    mode: ProvisioningMode = Field(
+        ProvisioningMode.EXISTING,
+        description="Existing: units run on nodes that are there. Autoscaler: units for which no slice is free get pods that name no node, "
+        "so that an autoscaler (cluster autoscaler, Karpenter, node auto-provisioning) brings nodes for them.",
+    )
+    timeout: Duration = Field(
+        900.0,
+        description="How long a unit waits for its nodes. Then it is withdrawn for a while, and the next pool is asked. Not for Existing.",
+    )
+
+
 class TemplateMetadata(_Api):
     """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""
 
@@ -237,6 +258,9 @@ class Pool(_Api):
         description="How near to each other the hosts of one unit must be. Zone: in one zone (topology.kubernetes.io/zone). Block: also in "
         "one network block, the widest that the nodes' labels name. Any: anywhere. Of the places that have room, the nearest common "
         "network block is preferred. Hosts of a TPU slice are always together.",
+    )
+    provisioning: Provisioning = Field(
+        default_factory=Provisioning, description="Who brings nodes for units for which no slice is free. Default: nobody."
     )
     template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
 

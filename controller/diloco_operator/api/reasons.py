@@ -62,6 +62,12 @@ class PlacedReason(ConditionReason):
     ALL_PLACED = "AllPlaced", TRUE, Severity.NORMAL, "Every desired unit has hardware."
     MINIMUM_PLACED = "MinimumPlaced", TRUE, Severity.NORMAL, "At least `learners.min` units have hardware; others wait."
     INSUFFICIENT_CAPACITY = "InsufficientCapacity", FALSE, Severity.NORMAL, "Too few slices are free; `status.pools` says which and why."
+    WAITING_FOR_NODES = (
+        "WaitingForNodes",
+        FALSE,
+        Severity.NORMAL,
+        "Too few slices are free, and nodes were asked for (`pools[].provisioning`); `status.pools` says from whom and since when.",
+    )
     PODS_REFUSED = (
         "PodsRefused",
         FALSE,
@@ -224,13 +230,17 @@ class EventReason(enum.StrEnum):
         return member
 
     UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts; the message says where."
+    NODES_REQUESTED = "NodesRequested", Severity.NORMAL, "No slice is free for a unit: nodes were asked for; the message says from whom."
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
     UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again."
     UNIT_GAVE_SLICE_UP = (
         "UnitGaveSliceUp",
         Severity.WARNING,
-        "No scheduler bound a unit's pods in time, or another operator's learner had its node; it tries again. This is no failure.",
+        (
+            "No scheduler bound a unit's pods in time, no nodes came for them, or another operator's learner had its node; it tries again. "
+            "This is no failure."
+        ),
     )
     UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause."
     UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
@@ -276,6 +286,17 @@ class UnitReason(enum.StrEnum):
         "Pending: the API server rejected its pods (policy, quota, an invalid template); the message says what to do.",
     )
     SCHEDULING = "Scheduling", "Starting: its pods exist, and a scheduler has not bound all of them yet."
+    WAITING_FOR_NODES = (
+        "WaitingForNodes",
+        "Starting: nodes were asked for, and its pods wait for them; the message says who was asked, and when.",
+    )
+    NOT_PROVISIONED = (
+        "NotProvisioned",
+        (
+            "Pending: no nodes came for its pods within `pools[].provisioning.timeout`; it asks again after a pause, and other pools are "
+            "asked meanwhile. This is no failure."
+        ),
+    )
     UNSCHEDULABLE = (
         "Unschedulable",
         "Pending: no scheduler bound its pods within `learners.timeouts.schedule`; it gave its slice up, which is no failure.",
@@ -347,9 +368,10 @@ class PoolReason(enum.StrEnum):
     NO_FREE_SLICE = "NoFreeSlice", "Every slice that fits the pool is in use or not ready."
     NO_MATCHING_NODES = "NoMatchingNodes", "No node of this accelerator and shape exists."
     JOB_AT_MAXIMUM = "JobAtMaximum", "The job already has `learners.max` units."
+    WAITING_FOR_NODES = "WaitingForNodes", "No slice is free, and nodes were asked for (`pools[].provisioning`)."
 
 
-SHORT_OF_SLICES = frozenset({PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NODES})
+SHORT_OF_SLICES = frozenset({PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NODES, PoolReason.WAITING_FOR_NODES})
 """Of a pool that would have more units if the fleet had more slices."""
 
 

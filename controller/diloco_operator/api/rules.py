@@ -172,6 +172,12 @@ _POOL = [
     *_accelerators_per_host_rules(),
     *_processes_per_host_rules(),
     ValidationRule(
+        "!has(self.capacity) || self.capacity != 'Scavenged' || self.provisioning.mode == 'Existing'",
+        "provisioning.mode must be Existing where capacity is Scavenged: such a pool takes what no other job wants, and no node is made "
+        "for that; set another capacity",
+        ".provisioning.mode",
+    ),
+    ValidationRule(
         "self.accelerator == oldSelf.accelerator",
         "accelerator of a pool is immutable; add a pool with another name for other hardware and remove this one",
         ".accelerator",
@@ -329,6 +335,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".spec.containers",
         )
     ],
+    "spec.pools[].provisioning.timeout": [_at_least_a_second("timeout")],
     "spec.training": [
         ValidationRule(
             "self.fragments == oldSelf.fragments",

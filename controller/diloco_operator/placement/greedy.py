@@ -66,7 +66,7 @@ class _PoolPlacement:
 
     @property
     def room_for_new(self) -> int:
-        return self.room - self.request.reserved
+        return self.room - self.request.reserved - self.request.asked
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _JobPlacement:
         for pool in self.pools:
             self._keep(pool, pool.request.min)
         for pool in self.pools:
-            self._add(pool, pool.request.min - pool.request.reserved - len(pool.placed))
+            self._add(pool, pool.request.min - pool.request.reserved - pool.request.asked - len(pool.placed))
 
     def keep_running(self) -> None:
         """Units that run stay, round robin over the pools, as long as the maxima of the job and the pool allow."""

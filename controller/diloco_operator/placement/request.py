@@ -58,6 +58,9 @@ class PoolRequest:
     """What the pod of each host requests."""
     switched_off: bool = False
     """The job wants no units of it."""
+    asked: int = 0
+    """Units that are not in the request, because nodes were asked for them, which have not come yet. They count as `reserved` ones do, but
+    the job may place others instead of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ See docs/decisions/0137-host-names-of-a-unit.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.fleet.node import Host
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
+from diloco_operator.reconcile.children.places import PodPlace, delegated_places, gang_label, pinned_places
 from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.state import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
@@ -26,18 +29,32 @@ class LearnerPods:
         self._bases: dict[str, PodTemplateBase] = {}
 
     def of_attempt(self, record: UnitStatusRecord, hosts: Sequence[Host]) -> list[Create]:
-        """All pods of the record's attempt, and before them the list of their hosts; none is created before its certificate is written."""
+        """All pods of the record's attempt, each pinned to its host, and before them the list of their hosts; none is created before its
+        certificate is written."""
+        return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts))
+
+    def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
+        """The same of an attempt for which this grantor brings the nodes."""
+        context, pool = self._context, self._context.pools[record.pool]
+        gang = gang_label(context.observed.job.uid, record.name, record.attempt)
+        avoid = context.hosts.avoided
+        places = delegated_places(self._affinity(record.pool), pool, context.shapes[record.pool], grantor, gang, avoid)
+        return self._attempt(record, places)
+
+    def _affinity(self, pool: str) -> Mapping[str, Any]:
+        return self._base(pool).spec.get("affinity") or {}
+
+    def _attempt(self, record: UnitStatusRecord, places: Sequence[PodPlace]) -> list[Create]:
         job = self._context.observed.job
         secret = names.learner_secret_name(job.name, record.pool, record.name)
         pods = learner_pods(
             self._base(record.pool),
             unit=record.name,
             attempt=record.attempt,
-            slice_name=record.slice,
-            hosts=hosts,
+            places=places,
             template_hash=record.template_hash,
         )
-        return [*self.host_list(record, len(hosts)), *(Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods)]
+        return [*self.host_list(record, len(places)), *(Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods)]
 
     def host_list(self, record: UnitStatusRecord, hosts: int) -> list[Create]:
         """The list of the hosts of the record's attempt, if its pods need one and it is not there."""
@@ -62,10 +79,17 @@ def missing_pods(
         shape = context.shapes.get(record.pool)
         if record.state is not UnitState.STARTING or shape is None or not context.up_to_date(record):
             continue
-        there = {pod.name for pod in context.learners[name] if pod.attempt == record.attempt}
-        hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
-        if len(hosts) == shape.hosts and len(there) < len(hosts):
-            creates += [create for create in pods.of_attempt(record, hosts) if create.obj["metadata"]["name"] not in there]
+        mine = [pod for pod in context.learners[name] if pod.attempt == record.attempt]
+        if len(mine) >= shape.hosts:
+            continue
+        there = {pod.name for pod in mine}
+        grantor = next((pod.grantor for pod in mine if pod.grantor is not None), None)
+        if grantor is not None:
+            made = pods.of_delegated(record, grantor)
+        else:
+            hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
+            made = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []
+        creates += [create for create in made if create.obj["metadata"]["name"] not in there]
     return creates
 
 

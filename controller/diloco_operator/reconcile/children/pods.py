@@ -17,13 +17,11 @@ from diloco import contract
 
 from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.job import PodTemplate, Pool, Spec
-from diloco_operator.fleet.affinity import REQUIRED
-from diloco_operator.fleet.node import Host
-from diloco_operator.fleet.slices import GROUP_SEPARATOR
+from diloco_operator.api.job import PodTemplate, Pool, ProvisioningMode, Spec
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.children.metadata import owner_reference
 from diloco_operator.reconcile.children.peers import Peers
+from diloco_operator.reconcile.children.places import PodPlace, gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.observe.state import Job
@@ -39,9 +37,6 @@ _IDENTITY = (
     contract.ENV_HOST,
 )
 """Variables that identify the host of the unit that a pod is."""
-KEEP_SYNCER = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of the syncer: nothing is lost when it moves, but every learner waits for it, so no autoscaler should move it to save
-a node. A drain by a person may."""
 _AVOIDED_LABELS = (*ACCELERATOR_LABELS, names.NODE_SPOT)
 """Labels of nodes that the syncer leaves to learners if it can, or that may be taken away at any time."""
 
@@ -96,13 +91,11 @@ def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConf
     )
 
 
-def learner_pods(
-    template_base: PodTemplateBase, *, unit: str, attempt: int, slice_name: str, hosts: Sequence[Host], template_hash: str
-) -> list[Obj]:
-    """One pod for every host of one attempt, in the order of the hosts."""
+def learner_pods(template_base: PodTemplateBase, *, unit: str, attempt: int, places: Sequence[PodPlace], template_hash: str) -> list[Obj]:
+    """One pod for every host of one attempt, in the order of the places."""
     job, pool = template_base.job, template_base.pool
     metadata = pool.template.metadata
-    peers = Peers(job, pool, unit, attempt, len(hosts))
+    peers = Peers(job, pool, unit, attempt, len(places))
     certificate = (names.learner_secret_name(job.name, pool.name, unit), names.learner_secret_key(unit, attempt))
     volumes = [*_volumes(job, *certificate), *template_base.volumes]
     labels = {
@@ -112,13 +105,14 @@ def learner_pods(
         names.LABEL_UNIT: unit,
         names.LABEL_POOL: pool.name,
         names.LABEL_ATTEMPT: str(attempt),
+        **({names.LABEL_GANG: gang_label(job.uid, unit, attempt)} if len(places) > 1 else {}),
     }
-    annotations = {**metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
-    everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
+    keep = names.KEEP_PODS if pool.provisioning.mode is not ProvisioningMode.EXISTING else {}
+    annotations = {**keep, **metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job))
     shared_env = peers.environment()
     made = []
-    for index, (peer, host) in enumerate(zip(peers.names, hosts, strict=True)):
+    for index, (peer, place) in enumerate(zip(peers.names, places, strict=True)):
         name = names.learner_pod_name(job.name, unit, attempt, index)
         before, after = template_base.env
         identity = [_value(variable, value) for variable, value in zip(_IDENTITY, (*shared, str(index)), strict=True)]
@@ -129,27 +123,12 @@ def learner_pods(
         spec = {
             **template_base.spec,
             "hostname": peer,
-            "affinity": pinned(template_base.spec.get("affinity") or {}, host.node),
+            "affinity": place.affinity,
             "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
-        placed = {names.ANNOTATION_NODE: host.node}
-        if everywhere or index < names.HOSTS_WITH_SLICE:
-            placed[names.ANNOTATION_SLICE] = slice_name
-        made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, **placed}, spec))
+        made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, **place.annotations}, spec))
     return made
-
-
-def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
-    """The template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
-    may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
-    only = {"key": "metadata.name", "operator": "In", "values": [node]}
-    nodes = affinity.get("nodeAffinity") or {}
-    required = nodes.get(REQUIRED) or {}
-    # The terms are alternatives, so each of them must name the node; one without any expression matches nothing and stays out.
-    terms = [term for term in required.get("nodeSelectorTerms") or () if term.get("matchExpressions") or term.get("matchFields")]
-    alternatives = [{**term, "matchFields": [*(term.get("matchFields") or ()), only]} for term in terms] or [{"matchFields": [only]}]
-    return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {**required, "nodeSelectorTerms": alternatives}}}
 
 
 def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
@@ -199,7 +178,8 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         ],
     }
     labels = {**template.metadata.labels, names.LABEL_JOB: job.name, names.LABEL_COMPONENT: names.COMPONENT_SYNCER}
-    annotations = {**KEEP_SYNCER, **template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    # Nothing is lost when the syncer moves, but every learner waits for it. A drain by a person may move it.
+    annotations = {**names.KEEP_PODS, **template.metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     return _pod(job, name, labels, annotations, pod_spec)
 
 

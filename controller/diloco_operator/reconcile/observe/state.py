@@ -39,6 +39,7 @@ from diloco_operator.kube.fields import (
     whole_number,
 )
 from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
 from diloco_operator.reconcile.observe.provisioning import RequestView
@@ -204,8 +205,10 @@ class PodView:
     host: int
     slice: str
     template_hash: str
+    grantor: Grantor | None
+    """Who brings a node for it; None: it is pinned to its node."""
     node: str
-    """Where it runs, or must run: spec.nodeName, before that the host it is pinned to."""
+    """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
     uses: Resources | None
     """What it takes of its node; None: it is not bound to one, or has ended."""
     phase: str
@@ -277,6 +280,7 @@ def project_pod(obj: Obj) -> PodView:
         host=host,
         slice=intern(string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT)),
         template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
+        grantor=Grantor.of_pod(string(annotations, names.ANNOTATION_GRANTOR, in_annotations)),
         node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
         uses=resources_of(spec) if node and phase not in ENDED else None,
         phase=phase,

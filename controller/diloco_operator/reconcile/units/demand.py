@@ -76,7 +76,8 @@ def _pool_demand(
     lasting: int,
 ) -> PoolDemand:
     units: list[HeldUnit] = []
-    wanted = moving = 0
+    # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
+    wanted, moving = pool.asked, 0
     for unit in pool.units:
         record = records.get(unit.name)
         if record is not None and record.slice and record.state in _LOSS:

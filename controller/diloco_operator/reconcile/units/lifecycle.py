@@ -16,16 +16,18 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
+from diloco_operator.reconcile.units.delegation import is_waiting, read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
-from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, Timeout, all_bound, all_run, starting, timed_out
+from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, NoPlace, Timeout, all_bound, all_run, bound_at, starting, timed_out
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.report import UnitPhase, UnitReport
+from diloco_operator.timeouts import RECONCILE
 
 _PAUSE_TOLERANCE = 5.0
 """Seconds."""
@@ -119,7 +121,8 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
     slices = _slices(current)
-    if adopted and not slices:
+    delegated = any(pod.grantor is not None for pod in current)
+    if adopted and not slices and not delegated:
         return UnitObservation(_without_slice(context, record), adopted)
     if len(slices) == 1 and record.slice and slices != {record.slice}:  # the pods are pinned, so their slice is the right one
         name = next(iter(slices))
@@ -130,7 +133,13 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         return UnitObservation(_drained(context, record, current), adopted)
     if len(slices) > 1:
         return UnitObservation(_on_two_slices(context, record, slices), adopted)
-    return _observe_attempt(context, record, current, adopted=adopted)
+    if not is_waiting(record):
+        return _observe_attempt(context, record, current, adopted=adopted)
+    binding = read_binding(context, record, current)
+    if binding.problem is not None:
+        return UnitObservation(give_slice_up(context, record, binding.problem), adopted)
+    observation = _observe_attempt(context, record._replace(slice=binding.slice), current, adopted=adopted)
+    return observation._replace(deadlines=[*observation.deadlines, *([binding.recheck_at] if binding.recheck_at is not None else [])])
 
 
 def _adopt(
@@ -177,7 +186,7 @@ def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: 
 
 def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
     """How the running attempt goes on, or how it ended."""
-    health = {pod.node: context.node_health(pod.node) for pod in current}
+    health = {pod.node: _node_health(context, record, pod) for pod in current}
     deadlines = [each.recheck_at for each in health.values() if each.recheck_at is not None]
     end = gang_end(
         current,
@@ -200,6 +209,8 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     due = cause_due(end, current, context.now)
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
+    if is_waiting(record) and (why := _never_whole(end, current)):  # with a pause, or it would be asked for without end
+        return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", why)), adopted, deadlines)
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
         draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=context.now)
@@ -208,6 +219,25 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     return UnitObservation(
         after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures
     )
+
+
+def _never_whole(end: End, current: Sequence[PodView]) -> str:
+    """Why a delegated unit ended that never had all its nodes; "" if this end is that of any other unit."""
+    if end.kind is EndKind.NEVER_RAN:
+        return "its pods were deleted, but not by the operator, before they had nodes"
+    if end.kind is EndKind.FAILURE and not all_bound(current):
+        return f"nodes came for some of its pods only, and these did not wait for the others: {end.message}"
+    return ""
+
+
+def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> NodeHealth:
+    """A new node may have come to the scheduler before it came to us."""
+    bound = bound_at(pod, context.now)
+    if is_waiting(record) and bound is not None and context.observed.fleet.node(pod.node) is None:
+        due = bound + RECONCILE.node_seen
+        if context.now < due:
+            return NodeHealth("", due)
+    return context.node_health(pod.node)
 
 
 def _account_older(

@@ -15,9 +15,11 @@ from diloco_operator.placement.matching import SliceRequirements, slice_requirem
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors import grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.requirements import hardware_request
@@ -80,9 +82,10 @@ def scale(
 ) -> Scaling:
     """Place, start and release units. `blocked`: "" or why no pod may be created yet. `avoid`: nodes that units use only if there are no
     others -> since when."""
-    request = _job_request(context, records, avoid)
+    every = _job_request(context, records, avoid)
+    request = _for_placement(every)
     placement = _place(context, request, solver, avoid)
-    scaling = Scaling(dict(records), placement=placement, avoid=avoid)
+    scaling = Scaling(dict(records), avoid=avoid)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
     completed = sum(r.state is UnitState.COMPLETED for r in records.values())
@@ -94,6 +97,8 @@ def scale(
     for left in placement.unplaced:
         if left.unit in records:
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
+    _delegate(context, scaling, every, placement, pods, blocked)
+    scaling.placement = replace(placement, pools=tuple(with_waiting(context, placement.pools, scaling.records)))
     if any(left.reason is UnitReason.NO_CAPACITY for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     unwanted = {left.unit for left in placement.unplaced if left.reason is not UnitReason.NO_CAPACITY}
@@ -117,7 +122,7 @@ def _place(context: ReconcileContext, request: JobRequest, solver: Solver, avoid
 def request_on_record(context: ReconcileContext) -> AllotmentRequest:
     """What the job has and wants by its status."""
     records = {name: record for name, record in context.before.items() if record.pool in context.pools}
-    return allotment_request(context, _job_request(context, records), records)
+    return allotment_request(context, _for_placement(_job_request(context, records)), records)
 
 
 # --- the request -----------------------------------------------------------------------------------------------------------
@@ -138,6 +143,15 @@ def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusReco
         reserved=taken,
         priority=context.observed.priority,
         pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new, avoid) for pool in pools),
+    )
+
+
+def _for_placement(request: JobRequest) -> JobRequest:
+    """The request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives each
+    slice there that becomes free to the pods that wait."""
+    return replace(
+        request,
+        pools=tuple(replace(pool, units=tuple(u for u in pool.units if u.slice)) if pool.asked else pool for pool in request.pools),
     )
 
 
@@ -164,7 +178,8 @@ def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 def _pool_request(
     context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
 ) -> PoolRequest:
-    candidates = sorted((r for r in mine if r.state in _KEEP_ORDER), key=lambda r: (_KEEP_ORDER[r.state], r.number))
+    waiting = sum(map(is_waiting, mine))
+    candidates = sorted((r for r in mine if r.state in _KEEP_ORDER and not is_waiting(r)), key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - occupancy.failed)
     request = replace(
         hardware_request(context, pool),
@@ -173,6 +188,7 @@ def _pool_request(
         reserved=occupancy.taken,
         given_up=occupancy.failed,
         switched_off=pool.learners.max == 0,
+        asked=waiting,
     )
     requirements = slice_requirements(request)
     spare = SpareSlices(context.observed.fleet, requirements._replace(avoided=requirements.avoided.union(avoid)))
@@ -180,7 +196,7 @@ def _pool_request(
     if occupancy.grows and not context.finishing:
         used = {record.number for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
-        new = max(0, min(most - occupancy.taken, context.spec.learners.max) - len(units))
+        new = max(0, min(most - occupancy.taken - waiting, context.spec.learners.max) - len(units))
         units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
     return replace(request, units=tuple(units))
 
@@ -258,6 +274,38 @@ def _assign(
     return started
 
 
+def _delegate(
+    context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: str
+) -> None:
+    """Ask for nodes for units for which no slice is free, and withdraw what waits and is not needed any more."""
+    decided = delegate(context, request, placement, scaling.records)
+    scaling.deadlines += decided.deadlines
+    for unit in decided.withdrawn:
+        text = "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
+        scaling.records[unit] = _set(scaling.records[unit], UnitState.DRAINING, UnitReason.SCALED_DOWN, text, context.now)
+    for pool, unit in decided.asked:
+        known = scaling.records.get(unit)
+        if known is None and not _room(scaling.records):
+            continue
+        record = known or UnitStatusRecord(unit, pool, since=context.now)
+        scaling.records[unit] = _ask(context, scaling, pods, record._replace(slice=""), blocked)
+
+
+def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
+    if blocked:
+        return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
+    if (rejection := context.rejection((UNIT, record.name))) is not None:
+        scaling.rejected += 1
+        scaling.deadlines.append(rejection.retry_at)
+        return _set(record, UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
+    grantor = grantor_of(context.pools[record.pool])
+    assert grantor is not None, "only units of pools with a grantor are asked for"
+    started = _started(context, record)
+    started = started._replace(reason=UnitReason.WAITING_FOR_NODES, message=asked_message(grantor, context.now), since=context.now)
+    scaling.creates += pods.of_delegated(started, grantor)
+    return started
+
+
 def _with_cause(record: UnitStatusRecord, waits: str) -> str:
     """Why a unit waits. The cause of the last attempt's end comes first: it is what a reader needs most."""
     if record.message.endswith(waits):
@@ -290,7 +338,8 @@ def _set(record: UnitStatusRecord, state: UnitState, reason: str, message: str, 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:
     """Status shows the units that the minima ask for even if they never had hardware, each with its reason."""
     learners = context.spec.learners
-    short = learners.min - scaling.placed - sum(r.state in _WAITING and not r.slice for r in scaling.records.values())
+    waits = sum((r.state in _WAITING and not r.slice) or is_waiting(r) for r in scaling.records.values())
+    short = learners.min - scaling.placed - waits
     assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
     for left in placement.unplaced:
         if left.unit in scaling.records or not _room(scaling.records):

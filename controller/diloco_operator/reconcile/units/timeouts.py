@@ -19,7 +19,9 @@ from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.fields import clip
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -70,6 +72,7 @@ class Timeout(NamedTuple):
 class StartStep(enum.Enum):
     """What a pod that does not run yet waits for."""
 
+    NODES = UnitReason.WAITING_FOR_NODES
     SCHEDULING = UnitReason.SCHEDULING
     STARTING = UnitReason.STARTING_CONTAINERS
     PULLING = UnitReason.PULLING_IMAGES
@@ -110,6 +113,13 @@ def all_bound(pods: Sequence[PodView]) -> bool:
     return bool(pods) and all(pod.startup is None or pod.startup.bound_at is not None for pod in pods)
 
 
+def bound_at(pod: PodView, now: float) -> float | None:
+    """When a scheduler bound the pod; None: it is not bound. Of one that runs only its start is known, by the clock of its node."""
+    if pod.startup is not None:
+        return pod.startup.bound_at
+    return max(pod.created, min(pod.running_since or 0.0, now))
+
+
 def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, str]:
     """Reason and message of an attempt whose pods do not all run yet: what the first of them waits for."""
     since = record.since if record.since is not None else context.now
@@ -126,8 +136,10 @@ def _has_run(pod: PodView) -> bool:
 
 # --- until its pods run -----------------------------------------------------------------------------------------------
 def _start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: float) -> Timeout:
-    """By the pod whose time is up first."""
-    timed = [(wait.due, wait) for wait in _waits(context, pods, since) if wait.due is not None]
+    """By the pod whose time is up first. As long as nodes are missing, nothing else of the unit can be late."""
+    waits = _waits(context, pods, since)
+    nodes = [wait for wait in waits if wait.step is StartStep.NODES]
+    timed = [(wait.due, wait) for wait in nodes or waits if wait.due is not None]
     if not timed:
         return Timeout()
     due, wait = min(timed, key=lambda each: each[0])
@@ -141,6 +153,8 @@ def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> 
 
 
 def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    if startup.bound_at is None and pod.grantor is not None:
+        return _provision(context, pod, startup, pod.grantor, since)
     if startup.bound_at is None:
         return _schedule(context, pod, startup, since)
     bound = _between(since, startup.bound_at, context.now, context.now)
@@ -171,6 +185,19 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
             "(learners.timeouts.schedule and start); check that kube-scheduler runs, and schedulerName in the pool's template"
         )
     return _Wait(pod, StartStep.SCHEDULING, words, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, message))
+
+
+def _provision(context: ReconcileContext, pod: PodView, startup: PodStartup, grantor: Grantor, since: float) -> _Wait:
+    """Its node may not exist yet."""
+    began = _between(since, pod.created, context.now, context.now)
+    says = _clip(pod.unschedulable)
+    words = f"asked {grantor.asked} for nodes at {format_timestamp(began)}" + (f"; the scheduler says: {says}" if says else "")
+    pool = context.pools.get(pod.pool)
+    if pool is None:
+        return _Wait(pod, StartStep.NODES, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
+    limit = f"{format_duration(pool.provisioning.timeout)} (provisioning.timeout of pool {pool.name})"
+    message = f"no node came for {pod.name} within {limit}: {words}"
+    return _Wait(pod, StartStep.NODES, words, began + pool.provisioning.timeout, NoPlace(UnitReason.NOT_PROVISIONED, "", message))
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:

@@ -12,6 +12,7 @@ from diloco_operator.cli.validate import check
 from diloco_operator.fleet import Host
 from diloco_operator.kube.memory.pods import pod_causes
 from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.reconcile.children.places import pinned_places
 from diloco_operator.reconcile.children.pods import learner_pods, learner_template_base
 from diloco_operator.reconcile.observe.template import template_problems
 
@@ -27,7 +28,7 @@ def pods_of(path: Path) -> list[dict[str, Any]]:
     for pool in spec.pools:
         hosts = [Host(f"host-{index}") for index in range(pool.shape.hosts)]
         base = learner_template_base(job, spec, pool, OperatorConfig())
-        made += learner_pods(base, unit=f"{pool.name}-0", attempt=1, slice_name="s", hosts=hosts, template_hash="")
+        made += learner_pods(base, unit=f"{pool.name}-0", attempt=1, places=pinned_places({}, "s", hosts), template_hash="")
     return made
 
 

@@ -19,6 +19,7 @@ from diloco_operator.fleet import Host
 from diloco_operator.local.environment import Sources, declared_environment
 from diloco_operator.reconcile import OperatorConfig, project_pod
 from diloco_operator.reconcile.children.peers import Peers
+from diloco_operator.reconcile.children.places import pinned_places
 from diloco_operator.reconcile.children.pods import learner_pods, learner_template_base
 
 
@@ -316,7 +317,7 @@ def test_slice_of_two_thousand_hosts_fits_into_environment_variables(job_name: s
     assert job.spec is not None
     hosts = [Host(f"host-{index}") for index in range(2304)]
     base = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
-    pods = learner_pods(base, unit=f"{pool}-0", attempt=1000, slice_name="np-0", hosts=hosts, template_hash="")
+    pods = learner_pods(base, unit=f"{pool}-0", attempt=1000, places=pinned_places({}, "np-0", hosts), template_hash="")
     made = Peers(job, job.spec.pools[0], f"{pool}-0", 1000, len(hosts)).host_list()
     assert made is not None
     found = made["data"]["TPU_WORKER_HOSTNAMES"].split(",")

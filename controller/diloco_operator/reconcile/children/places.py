@@ -1,0 +1,122 @@
+"""Where the pods of an attempt may run: each on its node, or, of a delegated unit, on any that fits. Pure.
+
+Pods of a delegated unit say all that the unit needs of its nodes, because an autoscaler and a scheduler know nothing else: kind and
+topology by the labels of the nodes, how near to each other they must be, and that no other unit shares them.
+
+See docs/decisions/0171-delegated-units.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.api import names
+from diloco_operator.api.job import Locality, Pool
+from diloco_operator.fleet.affinity import REQUIRED
+from diloco_operator.fleet.node import Host
+from diloco_operator.fleet.slices import GROUP_SEPARATOR, Shape
+from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.grantors import Grantor
+
+
+class PodPlace(NamedTuple):
+    """What of a pod depends on where it may run."""
+
+    affinity: Obj
+    annotations: Mapping[str, str]
+
+
+def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[Host]) -> list[PodPlace]:
+    """Each pod on its host, in the order of the hosts. `affinity`: of the template."""
+    everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
+    found = []
+    for index, host in enumerate(hosts):
+        annotations = {names.ANNOTATION_NODE: host.node}
+        if everywhere or index < names.HOSTS_WITH_SLICE:
+            annotations[names.ANNOTATION_SLICE] = slice_name
+        found.append(PodPlace(pinned(affinity, host.node), annotations))
+    return found
+
+
+def delegated_places(
+    affinity: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str]
+) -> list[PodPlace]:
+    """The same place for all pods of an attempt. `gang`: see `gang_label`; `avoid`: host names on which no pod may start."""
+    place = PodPlace(_delegated(affinity, pool, shape, gang, avoid), {names.ANNOTATION_GRANTOR: grantor.value})
+    return [place] * shape.hosts
+
+
+def gang_label(job_uid: str, unit: str, attempt: int) -> str:
+    """Value of `names.LABEL_GANG`."""
+    return hashlib.sha256(f"{job_uid}/{unit}/{attempt}".encode()).hexdigest()[:20]
+
+
+def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
+    """The template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
+    may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
+    only = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return _with_terms(affinity, [{"matchFields": [only]}])
+
+
+def _with_terms(affinity: Mapping[str, Any], more: Sequence[Obj]) -> Obj:
+    """The affinity, of which each alternative must also meet one of the terms `more`, which are alternatives as well."""
+    nodes = affinity.get("nodeAffinity") or {}
+    required = nodes.get(REQUIRED) or {}
+    # A term without any expression matches nothing and stays out.
+    terms = [term for term in required.get("nodeSelectorTerms") or () if term.get("matchExpressions") or term.get("matchFields")]
+    joined = [_joined(term, other) for term, other in itertools.product(terms, more)] if terms else list(more)
+    return {**affinity, "nodeAffinity": {**nodes, REQUIRED: {**required, "nodeSelectorTerms": joined}}}
+
+
+def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
+    lists = {key: [*(term.get(key) or ()), *(other.get(key) or ())] for key in ("matchExpressions", "matchFields")}
+    return {**term, **{key: found for key, found in lists.items() if found}}
+
+
+# --- delegated units ---------------------------------------------------------------------------------------------------
+def _delegated(affinity: Mapping[str, Any], pool: Pool, shape: Shape, gang: str, avoid: Collection[str]) -> Obj:
+    without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
+    terms = [{"matchExpressions": [*expressions, *without]} for expressions in _hardware(shape) or [[]] if expressions or without]
+    found = _with_terms(affinity, terms) if terms else dict(affinity)
+    together, apart = _neighbours(pool, shape, gang)
+    for key, more in (("podAffinity", together), ("podAntiAffinity", apart)):
+        if more:
+            rules = found.get(key) or {}
+            found[key] = {**rules, REQUIRED: [*(rules.get(REQUIRED) or ()), *more]}
+    return found
+
+
+def _hardware(shape: Shape) -> list[list[Obj]]:
+    """Alternatives: the labels of the kind in each dialect that nodes may speak."""
+    found = []
+    for labels in CATALOGUE[shape.accelerator].labels:
+        wanted = {labels.key: list(labels.values)}
+        if labels.qualifier:
+            wanted[labels.dialect.qualifier] = [labels.qualifier]
+        if shape.topology and labels.dialect.topology:
+            wanted[labels.dialect.topology] = [shape.topology]
+        if shape.topology and labels.dialect.count:
+            wanted[labels.dialect.count] = [str(shape.chips_per_host)]
+        found.append([{"key": key, "operator": "In", "values": values} for key, values in wanted.items()])
+    return found
+
+
+def _neighbours(pool: Pool, shape: Shape, gang: str) -> tuple[list[Obj], list[Obj]]:
+    """Near which pods the pods of this unit must run, and near which they must not."""
+    own = {"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}}
+    together: list[Obj] = []
+    apart: list[Obj] = []
+    if shape.topology and shape.hosts > 1:  # a node pool is one slice, and the unit takes all of it
+        others = [{"key": names.LABEL_GANG, "operator": "Exists"}, {"key": names.LABEL_GANG, "operator": "NotIn", "values": [gang]}]
+        together.append({**own, "topologyKey": names.NODE_POOL})
+        apart.append({"labelSelector": {"matchExpressions": others}, "namespaceSelector": {}, "topologyKey": names.NODE_POOL})
+    elif shape.hosts > 1 and pool.locality is not Locality.ANY:
+        together.append({**own, "topologyKey": names.NODE_ZONE})
+    if not shape.topology and not shape.divides:  # its hosts are its own
+        learners = {"matchLabels": {names.LABEL_COMPONENT: names.COMPONENT_LEARNER}}
+        apart.append({"labelSelector": learners, "namespaceSelector": {}, "topologyKey": names.NODE_HOSTNAME})
+    return together, apart

@@ -1,0 +1,224 @@
+"""Delegated units: for which units nodes are asked for, which of them are withdrawn, and the slice that a unit got. Pure.
+
+The pods of a delegated unit name no node. A grantor (`reconcile.grantors`) brings nodes, kube-scheduler binds the pods, and the operator
+learns the slice from the binding. Until then the unit has a running attempt and no slice: it waits.
+
+See docs/decisions/0171-delegated-units.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from diloco.wording import plural
+
+from diloco_operator.api.durations import format_duration
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import PoolReason, UnitReason
+from diloco_operator.fleet.slice_kinds import kinds_for
+from diloco_operator.fleet.slices import Shape, Slice, group_name
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.placement import JobRequest, Placement, PoolOutcome, PoolRequest
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors import Grantor, grantor_of
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.requirements import pool_requirements
+from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
+
+_GROWS = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
+
+
+def is_waiting(record: UnitStatusRecord) -> bool:
+    """Whether the unit's pods exist, and its slice is not known yet."""
+    return record.running and not record.slice and record.state in _GROWS
+
+
+def is_cooling(record: UnitStatusRecord, now: float) -> bool:
+    """Whether no nodes came for the unit in time, and it pauses."""
+    return record.reason == UnitReason.NOT_PROVISIONED and record.not_before is not None and now < record.not_before
+
+
+# --- the slice of a unit ------------------------------------------------------------------------------------------------
+class Binding(NamedTuple):
+    """What the nodes of an attempt's pods say. All empty: not all pods are bound, or not all nodes are known yet."""
+
+    slice: str = ""
+    problem: NoPlace | None = None
+    """Why the unit cannot have these nodes."""
+    recheck_at: float | None = None
+
+
+def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Binding:
+    """Of the running attempt of a delegated unit, with `pods` its own. An autoscaler may bring nodes one by one, and a node gets its labels
+    and devices bit by bit, so that for a while they may look like anything."""
+    shape = context.shapes.get(record.pool)
+    if shape is None or len(pods) < shape.hosts or not all_bound(pods) or not context.up_to_date(record):
+        return Binding()
+    in_order = sorted(pods, key=lambda pod: pod.host)
+    slices = [context.observed.fleet.resolve(shape, pod.node) for pod in in_order]
+    known = [found[0] for found in slices if found]
+    if len(known) == len(pods):
+        nodes = [pod.node for pod in in_order]
+        if (name := _one_slice(context, record, shape, nodes, known)) is not None:
+            return Binding(name)
+        if len({slice_.name for slice_ in known}) > 1 and shape.topology and all(len(each.hosts) >= shape.hosts for each in known):
+            where = " and ".join(sorted({slice_.name for slice_ in known}))
+            return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", f"its pods were bound to two slices, {where}"))
+    timeout = context.pools[record.pool].provisioning.timeout
+    due = max(bound_at(pod, context.now) or 0.0 for pod in pods) + timeout
+    if context.now < due:
+        return Binding(recheck_at=due)
+    limit = f"{format_duration(timeout)} (provisioning.timeout of pool {record.pool})"
+    where = ", ".join(sorted({pod.node for pod in pods})[:3])
+    return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", f"its nodes ({where}) did not become a slice of {shape} within {limit}"))
+
+
+def _one_slice(
+    context: ReconcileContext, record: UnitStatusRecord, shape: Shape, nodes: Sequence[str], found: Sequence[Slice]
+) -> str | None:
+    """The name of the slice, or of the group of hosts, that these nodes are; None: they are none of this shape."""
+    if len(kinds_for(shape, kinds := {slice_.kind for slice_ in found})) != len(kinds):
+        return None
+    if shape.topology:
+        first = found[0]
+        return first.name if {host.node for host in first.hosts} == set(nodes) else None
+    if len(set(nodes)) < len(nodes) or not pool_requirements(context, context.pools[record.pool]).near_enough(found):
+        return None
+    return group_name(found)
+
+
+# --- which units are asked for ---------------------------------------------------------------------------------------------
+class Delegation(NamedTuple):
+    asked: Sequence[tuple[str, str]] = ()
+    """(pool, unit) for which nodes are asked now."""
+    withdrawn: Sequence[str] = ()
+    """Units that wait and are not needed any more."""
+    deadlines: Sequence[float] = ()
+    """When further units may be asked for."""
+
+
+def delegate(context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]) -> Delegation:
+    """`request`: all units that may run, those for which placement had no free slice among them; `records`: the units after placement.
+
+    What waits is kept as long as the job has room for it. New units are asked for in the order of the pools: those of the pools' minima,
+    those of the job's minimum, and the others once every unit of the minima has its nodes."""
+    return _Asking(context, request, placement, records).decide()
+
+
+class _Asking:
+    def __init__(
+        self, context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]
+    ) -> None:
+        self._context = context
+        self._job = request
+        self._records = records
+        self._assigned = {assigned.unit for assigned in placement.assigned}
+        placed = Counter(assigned.pool for assigned in placement.assigned)
+        self._pools = [pool for pool in request.pools if context.pools[pool.name].learners.max > 0]
+        self._settled = {pool.name: placed[pool.name] + pool.reserved for pool in request.pools}
+        """Pool -> units that have hardware, or had it until a moment ago."""
+        self._total = len(placement.assigned) + request.reserved
+        self._waits: Counter[str] = Counter()
+        self._asked: list[tuple[str, str]] = []
+        self._deadlines: list[float] = []
+
+    def decide(self) -> Delegation:
+        withdrawn = self._keep()
+        if self._context.finishing:
+            return Delegation((), withdrawn)
+        candidates = {pool.name: self._candidates(pool) for pool in self._pools}
+        for pool in self._pools:
+            self._ask(pool, candidates[pool.name], pool.min - self._settled[pool.name] - self._waits[pool.name])
+        self._ask_anywhere(candidates, self._job.min)
+        minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if grantor_of(self._context.pools[pool.name]))
+        if minima and self._total >= self._job.min:
+            self._ask_anywhere(candidates, self._job.max)
+        return Delegation(tuple(self._asked), withdrawn, tuple(self._deadlines))
+
+    def _keep(self) -> list[str]:
+        """Count the units that wait and are needed, those of the pools' minima and the oldest first. Returns the others."""
+        position = {pool.name: index for index, pool in enumerate(self._pools)}
+        waiting = [record for record in self._records.values() if is_waiting(record)]
+        waiting.sort(key=lambda record: (record.since or 0.0, position.get(record.pool, len(position)), record.number))
+        short = {pool.name: pool.min - self._settled[pool.name] for pool in self._pools}
+        first: list[UnitStatusRecord] = []
+        rest: list[UnitStatusRecord] = []
+        for record in waiting:
+            needed = short.get(record.pool, 0) > 0
+            (first if needed else rest).append(record)
+            short[record.pool] = short.get(record.pool, 0) - needed
+        withdrawn = []
+        for record in (*first, *rest):
+            pool = next((pool for pool in self._pools if pool.name == record.pool), None)
+            if pool is not None and not self._context.finishing and self._room(pool) > 0 and self._grantor(pool) is not None:
+                self._waits[record.pool] += 1
+            else:
+                withdrawn.append(record.name)
+        return withdrawn
+
+    def _grantor(self, pool: PoolRequest) -> Grantor | None:
+        return grantor_of(self._context.pools[pool.name])
+
+    def _room(self, pool: PoolRequest) -> int:
+        in_job = self._job.max - self._total - self._waits.total()
+        return min(in_job, pool.max - self._settled[pool.name] - self._waits[pool.name])
+
+    def _candidates(self, pool: PoolRequest) -> list[str]:
+        """Units without hardware that may start now; the next one stands last."""
+        if self._grantor(pool) is None:
+            return []
+        mine = [record for record in self._records.values() if record.pool == pool.name]
+        pauses = [record.not_before for record in mine if is_cooling(record, self._context.now) and record.not_before is not None]
+        if pauses:  # what did not come for one unit would not come for the next one either
+            self._deadlines.append(max(pauses))
+            return []
+        found = []
+        for unit in pool.units:
+            record = self._records.get(unit.name)
+            if unit.name in self._assigned or (record is not None and record.running):
+                continue
+            if record is not None and record.not_before is not None and self._context.now < record.not_before:
+                self._deadlines.append(record.not_before)
+                continue
+            found.append(unit.name)
+        return found[::-1]
+
+    def _ask_anywhere(self, candidates: Mapping[str, list[str]], target: int) -> None:
+        for pool in self._pools:
+            self._ask(pool, candidates[pool.name], target - self._total - self._waits.total())
+
+    def _ask(self, pool: PoolRequest, candidates: list[str], count: int) -> None:
+        for _ in range(min(count, self._room(pool), len(candidates))):
+            self._asked.append((pool.name, candidates.pop()))
+            self._waits[pool.name] += 1
+
+
+# --- in words ----------------------------------------------------------------------------------------------------------
+def asked_message(grantor: Grantor, at: float) -> str:
+    """Of a unit for which nodes were asked for."""
+    return f"asked {grantor.asked} for nodes at {format_timestamp(at)}"
+
+
+def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:
+    """Why pools do not have more units, with what was asked for."""
+    found = []
+    for outcome in outcomes:
+        pool = context.pools[outcome.pool]
+        grantor = grantor_of(pool)
+        mine = [record for record in records.values() if record.pool == pool.name]
+        waiting = sum(map(is_waiting, mine))
+        pauses = [record.not_before for record in mine if is_cooling(record, context.now) and record.not_before is not None]
+        if grantor is not None and waiting:
+            lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
+            why = f"nodes for {'it' if waiting == 1 else 'them'} were asked of {grantor.asked}"
+            outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, PoolReason.WAITING_FOR_NODES, f"{lacks}; {why}", lacks, why)
+        elif grantor is not None and pauses and outcome.why:
+            more = f"; {grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
+            outcome = PoolOutcome(
+                outcome.job, pool.name, outcome.placed, outcome.reason, outcome.message + more, outcome.lacks, outcome.why + more
+            )
+        found.append(outcome)
+    return found

@@ -1,0 +1,363 @@
+"""Units for which an autoscaler brings nodes: their pods name no node, and the operator learns the slice from the binding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders.jobs import a_job, gpu_pool, template, tpu_pool
+from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
+from builders.pods import is_unschedulable, starts
+from builders.stage import Stage
+from diloco_operator.api import names
+from diloco_operator.kube.timestamps import format_timestamp
+
+AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
+WORDS = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+def a_growing_pool(name: str = "h100", **fields: Any) -> dict[str, Any]:
+    return gpu_pool(name, **{"provisioning": AUTOSCALER, **fields})
+
+
+def a_stage(*pools: dict[str, Any], nodes: Any = (), min: int = 1, max: int = 1) -> Stage:
+    """The syncer runs, and everything that can be asked for was."""
+    stage = Stage(a_job().with_learners(min, max).with_pools(*(pools or (a_growing_pool(),))), *nodes)
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    return stage
+
+
+def affinity(stage: Stage, unit: str, attempt: int = 1) -> dict[str, Any]:
+    found: dict[str, Any] = stage.pod(unit, attempt)["spec"]["affinity"]
+    return found
+
+
+def node_terms(stage: Stage, unit: str) -> list[dict[str, list[str]]]:
+    required = affinity(stage, unit)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [{each["key"]: each["values"] for each in term["matchExpressions"]} for term in required["nodeSelectorTerms"]]
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+def test_unit_without_a_free_slice_gets_pods_that_name_no_node_and_say_who_was_asked() -> None:
+    stage = a_stage()
+    pod, unit = stage.pod("h100-0", 1), stage.unit("h100-0")
+    assert pod["metadata"]["annotations"]["diloco.dev/grantor"] == "Autoscaler"
+    assert names.ANNOTATION_NODE not in pod["metadata"]["annotations"]
+    assert {"cloud.google.com/gke-accelerator": ["nvidia-h100-80gb"]} in node_terms(stage, "h100-0")
+    assert pod["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "8"}
+    assert (unit["state"], unit["reason"], unit["slice"]) == ("Starting", "WaitingForNodes", "")
+    assert unit["message"] == f"bytes-lm-h100-0-a1-0: asked the autoscaler for nodes at {format_timestamp(stage.now)}"
+    assert stage.condition("Placed")["reason"] == "WaitingForNodes"
+    assert stage.status["pools"][0]["reason"] == "WaitingForNodes"
+    lacks = "pool h100 needs 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators"
+    assert stage.status["pools"][0]["message"] == f"{lacks}; nodes for it were asked of the autoscaler"
+    assert "NodesRequested" in [event.reason for plan in stage.plans for event in plan.events]
+
+
+def test_each_alternative_of_the_template_must_also_be_of_the_kind() -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}
+    stage = a_stage(a_growing_pool(template=template(affinity={"nodeAffinity": required})))
+    terms = node_terms(stage, "h100-0")
+    plain = node_terms(a_stage(), "h100-0")
+    assert terms == [{"zone": [zone], **term} for zone in ("a", "b") for term in plain]
+
+
+def test_autoscalers_leave_the_pods_of_such_a_pool_alone_unless_the_template_says_otherwise() -> None:
+    stage = a_stage()
+    assert names.KEEP_PODS.items() <= stage.pod("h100-0", 1)["metadata"]["annotations"].items()
+    own = {**template(), "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "false"}}}
+    stage = a_stage(a_growing_pool(template=own))
+    assert stage.pod("h100-0", 1)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
+
+
+def test_free_slices_are_used_before_nodes_are_asked_for() -> None:
+    stage = a_stage(nodes=[a_gpu_node("gpu-0")], min=2, max=2)
+    assert stage.unit("h100-0")["slice"] == "gpu-0"
+    assert stage.pod("h100-0", 1)["metadata"]["annotations"][names.ANNOTATION_NODE] == "gpu-0"
+    assert stage.unit("h100-1")["reason"] == "WaitingForNodes"
+
+
+def test_pool_of_existing_nodes_asks_nobody() -> None:
+    stage = a_stage(gpu_pool())
+    assert stage.learner_pods() == []
+    assert stage.condition("Placed")["reason"] == "InsufficientCapacity"
+
+
+def test_units_beyond_the_minimum_are_asked_for_once_the_minimum_has_its_nodes() -> None:
+    stage = a_stage(min=1, max=3)
+    assert stage.states() == {"h100-0": "Starting"}
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "new-0"
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0", "bytes-lm-h100-1-a1-0", "bytes-lm-h100-2-a1-0"]
+
+
+def test_minimum_of_a_pool_is_asked_for_before_that_of_the_job() -> None:
+    first, second = a_growing_pool("one"), a_growing_pool("two", min=1)
+    stage = a_stage(first, second, min=2, max=2)
+    assert stage.states() == {"one-0": "Starting", "two-0": "Starting"}
+
+
+def test_pods_of_a_tpu_slice_ask_for_one_node_pool_of_their_own() -> None:
+    stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
+    gang = stage.pod("v5p-0", 1)["metadata"]["labels"][names.LABEL_GANG]
+    assert stage.pod("v5p-0", 1, 1)["metadata"]["labels"][names.LABEL_GANG] == gang
+    assert node_terms(stage, "v5p-0") == [
+        {
+            "cloud.google.com/gke-tpu-accelerator": ["tpu-v5p-slice"],
+            "cloud.google.com/gke-tpu-topology": ["2x2x2"],
+            "cloud.google.com/gke-accelerator-count": ["4"],
+        }
+    ]
+    together = affinity(stage, "v5p-0")["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    apart = affinity(stage, "v5p-0")["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert together == [{"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}, "topologyKey": names.NODE_POOL}]
+    assert [rule["topologyKey"] for rule in apart] == [names.NODE_POOL]
+    assert apart[0]["labelSelector"]["matchExpressions"][1] == {"key": names.LABEL_GANG, "operator": "NotIn", "values": [gang]}
+
+
+def test_hosts_of_a_group_ask_for_hosts_of_their_own_in_one_zone() -> None:
+    stage = a_stage(a_growing_pool(hosts=2))
+    together = affinity(stage, "h100-0")["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    apart = affinity(stage, "h100-0")["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [rule["topologyKey"] for rule in together] == [names.NODE_ZONE]
+    assert [(rule["topologyKey"], rule["namespaceSelector"]) for rule in apart] == [(names.NODE_HOSTNAME, {})]
+
+
+# --- the binding ------------------------------------------------------------------------------------------------------
+def test_unit_trains_on_the_slice_that_its_pods_were_bound_to() -> None:
+    stage = a_stage()
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "new-0"
+    assert stage.condition("Placed")["status"] == "True"
+    assert stage.plans[-1].reservations.nodes == {"new-0"}
+    assert "h100-0: attempt 1 got new-0" in [event.message for plan in stage.plans for event in plan.events]
+    stage.kubelets_start()
+    stage.all_contribute()
+    stage.settle()
+    assert stage.states() == {"h100-0": "Training"}
+
+
+def test_pods_of_a_tpu_slice_may_be_bound_to_its_hosts_in_any_order() -> None:
+    stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
+    for node in a_tpu_slice("np-1", 2):
+        stage.set_node(node)
+    stage.binds("v5p-0", 1, "np-1-1", "np-1-0")
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "np-1"
+    assert stage.plans[-1].reservations.nodes == {"np-1-0", "np-1-1"}
+
+
+def test_group_is_called_by_its_hosts_in_the_order_of_the_pods() -> None:
+    stage = a_stage(a_growing_pool(hosts=2))
+    for node in ("new-0", "new-1"):
+        stage.set_node(a_gpu_node(node))
+    stage.binds("h100-0", 1, "new-1", "new-0")
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "new-1+new-0"
+    stage.restart_operator()
+    stage.settle()
+    assert stage.states() == {"h100-0": "Starting"}
+
+
+def test_pods_on_two_slices_never_ran_and_are_asked_for_again() -> None:
+    stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
+    for node in (*a_tpu_slice("np-1", 2), *a_tpu_slice("np-2", 2)):
+        stage.set_node(node)
+    stage.binds("v5p-0", 1, "np-1-0", "np-2-0")
+    stage.settle()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["reason"], unit["failures"]) == ("Pending", "NotProvisioned", [])
+    assert "its pods were bound to two slices, np-1 and np-2" in unit["message"]
+    stage.kubelets_finish_deletions()
+    stage.advance(10)
+    stage.settle()
+    assert stage.unit("v5p-0")["attempt"] == 2
+
+
+def test_node_that_the_operator_has_not_seen_yet_is_waited_for() -> None:
+    stage = a_stage()
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    assert (stage.unit("h100-0")["state"], stage.unit("h100-0")["slice"]) == ("Starting", "")
+    stage.set_node(a_gpu_node("new-0"))
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "new-0"
+
+
+def test_node_that_vanished_after_the_binding_is_a_disruption() -> None:
+    stage = a_stage()
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    stage.advance(30)
+    stage.settle()
+    unit = stage.unit("h100-0")
+    assert (unit["reason"], unit["failures"]) == ("WaitingForNodes", [])
+    assert (unit["attempt"], unit["restarts"]) == (2, 1)
+
+
+def test_slice_of_which_hosts_are_missing_is_waited_for_until_the_time_out() -> None:
+    stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
+    first, second = a_tpu_slice("np-1", 2)
+    stage.set_node(first)
+    stage.binds("v5p-0", 1, "np-1-0", "np-1-1")
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == ""
+    stage.set_node(second)
+    stage.settle()
+    assert stage.unit("v5p-0")["slice"] == "np-1"
+
+
+def test_half_a_unit_is_withdrawn_when_its_time_is_up() -> None:
+    stage = a_stage(a_growing_pool(hosts=2))
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    stage.advance(600)
+    plan = stage.step()
+    assert {delete.name for delete in plan.deletes} == {"bytes-lm-h100-0-a1-0", "bytes-lm-h100-0-a1-1"}
+    assert stage.unit("h100-0")["reason"] == "NotProvisioned"
+
+
+def test_half_a_unit_that_does_not_wait_for_the_other_half_has_not_failed() -> None:
+    stage = a_stage(a_growing_pool(hosts=2))
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    starts(stage.pod("h100-0", 1, 0), stage.now)
+    stage.settle()
+    stage.learner_exits("h100-0", 1, 1)
+    stage.settle()
+    unit = stage.unit("h100-0")
+    assert (unit["reason"], unit["failures"], unit["restarts"]) == ("NotProvisioned", [], 0)
+
+
+def test_operator_that_dies_after_some_of_the_pods_makes_the_others() -> None:
+    job = a_job().with_learners(1, 1).with_pools(a_growing_pool(hosts=2))
+    whole = Stage(job)
+    whole.settle()
+    starts(whole.syncer, whole.now)
+    writes = 0
+    while True:
+        stage = Stage(job)
+        stage.settle()
+        starts(stage.syncer, stage.now)
+        stage.step(crash_after=writes)
+        stage.restart_operator()
+        stage.settle()
+        assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0", "bytes-lm-h100-0-a1-1"]
+        assert stage.unit("h100-0")["reason"] == "WaitingForNodes"
+        if writes > 8:
+            break
+        writes += 1
+
+
+# --- what does not come, or is not needed ----------------------------------------------------------------------------
+def test_next_pool_is_asked_when_no_node_comes_in_time() -> None:
+    stage = a_stage(a_growing_pool("one"), a_growing_pool("two"))
+    is_unschedulable(stage.pod("one-0", 1), WORDS)
+    stage.settle()
+    assert stage.unit("one-0")["message"].endswith(f"; the scheduler says: {WORDS}")
+    stage.advance(600)
+    stage.settle()
+    one = stage.unit("one-0")
+    assert (one["state"], one["reason"], one["failures"], one["restarts"]) == ("Pending", "NotProvisioned", [], 0)
+    assert "no node came for bytes-lm-one-0-a1-0 within 10m (provisioning.timeout of pool one)" in one["message"]
+    assert WORDS in one["message"]
+    assert stage.learner_pods() == ["bytes-lm-two-0-a1-0"]
+    stage.advance(30)
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-two-0-a1-0"]  # what waits there is enough
+
+
+def test_pool_for_which_nothing_came_is_asked_again_after_a_pause_that_doubles() -> None:
+    stage = a_stage()
+    pauses = []
+    for attempt in (1, 2, 3):
+        assert stage.learner_pods() == [f"bytes-lm-h100-0-a{attempt}-0"]
+        stage.advance(600)
+        stage.settle()
+        assert stage.learner_pods() == []
+        assert "is asked again at" in stage.status["pools"][0]["message"]
+        begun = stage.now
+        while not stage.learner_pods():
+            stage.advance(1)
+            stage.settle()
+        pauses.append(stage.now - begun)
+    assert pauses[0] < pauses[1] < pauses[2]
+
+
+def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
+    stage = a_stage(a_growing_pool(), tpu_pool(topology="2x2x1"))
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
+    stage.set_node(a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+    unit = stage.unit("h100-0")
+    assert (unit["state"], unit["reason"], unit["restarts"]) == ("Pending", "ScaledDown", 0)
+
+
+def test_scale_down_withdraws_the_newest_of_those_that_wait() -> None:
+    stage = a_stage(min=3, max=3)
+    assert len(stage.learner_pods()) == 3
+    stage.scale(min=1, max=1)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
+
+
+def test_suspend_withdraws_all_that_waits() -> None:
+    stage = a_stage(min=2, max=2)
+    stage.edit(suspend=True)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == []
+    assert stage.condition("Suspended")["status"] == "True"
+
+
+def test_pods_that_a_stranger_deletes_are_asked_for_again_after_a_pause() -> None:
+    stage = a_stage()
+    del stage.pods["bytes-lm-h100-0-a1-0"]
+    stage.settle()
+    assert stage.unit("h100-0")["reason"] == "NotProvisioned"
+    assert stage.learner_pods() == []
+    stage.advance(10)
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0"]
+
+
+def test_unit_that_fails_starts_again_on_its_slice() -> None:
+    stage = a_stage()
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    stage.kubelets_start()
+    stage.all_contribute()
+    stage.settle()
+    stage.learner_exits("h100-0", 1, 1)
+    stage.settle()
+    stage.advance(1)
+    stage.settle()
+    assert stage.pod("h100-0", 2)["metadata"]["annotations"][names.ANNOTATION_NODE] == "new-0"
+
+
+def test_unit_whose_node_was_taken_away_asks_for_another() -> None:
+    stage = a_stage()
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    stage.kubelets_start()
+    stage.all_contribute()
+    stage.settle()
+    stage.lose_node("new-0")
+    stage.settle()
+    unit = stage.unit("h100-0")
+    assert (unit["attempt"], unit["reason"], unit["failures"]) == (2, "WaitingForNodes", [])
