@@ -106,6 +106,29 @@ def test_status_and_units_tell_what_the_operator_reported(team: Team) -> None:
     assert row.split()[:2] == ["v5p-0", "Training"]
 
 
+def test_explain_tells_what_a_pool_lacks_and_less_to_a_user_with_rights_in_the_namespace_only(team: Team) -> None:
+    message = "pool v5p needs 1 more slice of tpu-v5p 2x2x2; the fleet has no such nodes. What would help: more nodes"
+    pools = [{"name": "v5p", "placed": 1, "contributing": 1, "reason": "NoMatchingNodes", "message": message}]
+    status = {"state": "Training", "reason": "QuorumContributing", "pools": pools}
+    path = f"/apis/diloco.dev/v1alpha1/namespaces/{team.namespace}/dilocojobs/bytes-lm/status"
+    team.plane.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+    shown = team.diloco("explain", "bytes-lm")
+    assert "  why not more    NoMatchingNodes: pool v5p needs 1 more slice of tpu-v5p 2x2x2; the fleet has no such nodes\n" in shown
+    assert "  what would help - more nodes\n  nodes now       none of tpu-v5p 2x2x2" in shown
+    assert json.loads(team.diloco("explain", "bytes-lm", "-o", "json"))["pools"][0]["help"] == ["more nodes"]
+    assert 'no DiLoCoJob "none"' in team.fails("explain", "none")
+
+    rights = ("--verb=get,list", "--resource=dilocojobs.diloco.dev,events")
+    team.plane.kubectl("create", "role", "reads-jobs", *rights, "-n", team.namespace)
+    team.plane.kubectl(
+        "create", "rolebinding", "ana", "--role=reads-jobs", f"--serviceaccount={team.namespace}:default", "-n", team.namespace
+    )
+    token = team.plane.kubectl("create", "token", "default", "-n", team.namespace).stdout.strip()
+    hers = CliRunner(env={"KUBECONFIG": str(team.plane.kubeconfig_for(token, f"ana-{team.namespace}"))})
+    shown = hers.invoke(kubectl.main, ["explain", "bytes-lm", "-n", team.namespace]).stdout
+    assert "  what would help - more nodes\n\nNote: you may not list the nodes of the cluster" in shown
+
+
 def test_logs_come_from_every_host_of_the_unit(team: Team) -> None:
     shown = team.diloco("logs", "bytes-lm", "v5p-0", "--tail", "1")
     assert shown == "[host 0] step 2 of host 0\n[host 1] step 2 of host 1\n"

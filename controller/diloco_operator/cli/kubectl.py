@@ -34,6 +34,7 @@ _TIMEOUT = click.option(
 
 
 _IMPORTED_WHEN_NEEDED = {
+    "explain": "diloco_operator.cli.explain",
     "export": "diloco_operator.cli.kubectl_export",
     "validate": "diloco_operator.cli.validate",
     "crd": "diloco_operator.cli.crd",

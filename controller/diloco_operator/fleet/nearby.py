@@ -1,4 +1,7 @@
-"""What the fleet has instead of the hardware that a pool needs: near misses, for explanations. Pure."""
+"""What the fleet has instead of the hardware that a pool needs: near misses, for explanations. Pure.
+
+See docs/decisions/0176-explain.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Why free slices are of no use to a pool, and what would help: taints, labels, hosts that are avoided, too little room. Pure."""
+"""Why free slices are of no use to a pool, and what would help: taints, labels, hosts that are avoided, too little room. Pure.
+
+See docs/decisions/0176-explain.md.
+"""
 
 from __future__ import annotations
 

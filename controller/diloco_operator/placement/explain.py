@@ -1,4 +1,7 @@
-"""Why a pool does not have more units, in human-readable words: every slice that was passed over gets its reason. Pure."""
+"""Why a pool does not have more units, in human-readable words: every slice that was passed over gets its reason. Pure.
+
+See docs/decisions/0176-explain.md.
+"""
 
 from __future__ import annotations
 

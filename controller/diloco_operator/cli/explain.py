@@ -1,0 +1,119 @@
+"""`kubectl diloco explain`: why a job does not have more, and what would help, on one page.
+
+See docs/decisions/0176-explain.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import click
+
+from diloco_operator.api.job import InvalidJob, load
+from diloco_operator.api.names import EVENTS, KIND, NODES
+from diloco_operator.api.reasons import SHORT_OF_SLICES
+from diloco_operator.cli.cluster import Target, on_cluster, target_options
+from diloco_operator.cli.explanation import Explanation, PoolFacts, explanation
+from diloco_operator.cli.explanation_text import explanation_text
+from diloco_operator.cli.jobs import find_job
+from diloco_operator.cli.view_model import JobView
+from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.fleet.slice_kinds import shape_of
+from diloco_operator.kube.client import Client, Forbidden, Gone, Obj, Resource
+from diloco_operator.kube.fields import MalformedField
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.reconcile import OperatorConfig
+
+_PAGE = 500
+"""Objects of one answer of the API server."""
+_MOST_EVENTS = 2000
+"""Events that are read of one job; the API server keeps them for an hour."""
+
+
+@click.command(short_help="Explain why a job does not have more units.")
+@click.argument("job")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
+@target_options
+def explain(target: Target, job: str, output: str) -> None:
+    """Explain why JOB does not train with more units: each pool with what it lacks and what would help, and each unit that does not train
+    with its last failure.
+
+    It reads the job, its events and, where you may, the nodes. It changes nothing.
+    """
+
+    async def work(client: RestClient, namespace: str) -> None:
+        found = await explained(client, namespace, job, time.time)
+        if output == "json":
+            click.echo(json.dumps(dataclasses.asdict(found), indent=2))
+        else:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+            click.echo(explanation_text(found, time.time(), width))
+
+    on_cluster(target, work)
+
+
+async def explained(client: Client, namespace: str, name: str, now: Callable[[], float]) -> Explanation:
+    """What there is to say about the job. Raises `CommandError` if there is none of this name. What the user may not read is left out and
+    named in the notes."""
+    obj = await find_job(client, namespace, name)
+    view = JobView.of(obj)
+    notes: list[str] = []
+    uid = obj["metadata"]["uid"]
+    selector = f"involvedObject.kind={KIND},involvedObject.name={name},involvedObject.uid={uid}"
+    events = await _readable(client, EVENTS, namespace, notes, "events of the namespace", selector=selector, most=_MOST_EVENTS)
+    facts: dict[str, PoolFacts] = {}
+    if any(pool.reason in SHORT_OF_SLICES for pool in view.status.pools):
+        nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
+        if nodes is not None:
+            facts = pool_facts(obj, nodes, now())
+    return explanation(view, obj["spec"], events or (), facts, notes)
+
+
+async def _readable(
+    client: Client, resource: Resource, namespace: str, notes: list[str], what: str, *, selector: str = "", most: int = 0
+) -> list[Obj] | None:
+    """All objects, or the first `most`; None, and a note, if the user may not list them."""
+    found: list[Obj] = []
+    token, limit = "", _PAGE
+    try:
+        while True:
+            try:
+                page = await client.list(resource, namespace, field_selector=selector, limit=limit, continue_token=token)
+            except Gone:
+                if not limit:
+                    raise
+                found, token, limit = [], "", 0  # the pages changed too fast: all in one answer
+                continue
+            found += page.items
+            token = page.continue_token
+            if not token or (most and len(found) >= most):
+                return found
+    except Forbidden:
+        notes.append(f"you may not list the {what}, so that what they tell is not shown")
+        return None
+
+
+def pool_facts(job: Obj, nodes: Sequence[Obj], now: float) -> dict[str, PoolFacts]:
+    """What the nodes say of each pool. Nodes and pools that cannot be read count as not there: the operator's own messages name them."""
+    inventory = Inventory(OperatorConfig().disruption_signals)
+    inventory.advance(now)
+    for node in nodes:
+        try:
+            inventory.update_node(project_node(node))
+        except MalformedField:
+            continue
+    try:
+        pools = load(job).spec.pools
+    except InvalidJob:
+        return {}
+    found = {}
+    for pool in pools:
+        shape = shape_of(pool)
+        counts = inventory.counts(shape.one)
+        found[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
+    return found

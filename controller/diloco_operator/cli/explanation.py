@@ -1,0 +1,224 @@
+"""What `kubectl diloco explain` has to say about a job, from its status, its Events and the nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco.wording import plural
+
+from diloco_operator.api.job import PoolStatus, UnitState, UnitStatus
+from diloco_operator.api.reasons import SHORT_OF_SLICES, EventReason, UnitReason
+from diloco_operator.api.state import JobState
+from diloco_operator.cli.status_text import headline
+from diloco_operator.cli.view_model import JobView
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.placement.explain import HELP
+
+_FAILURES = frozenset({EventReason.UNIT_CRASHED, EventReason.UNIT_FAILED, EventReason.UNIT_LOST, EventReason.UNIT_GAVE_SLICE_UP})
+_COMBINED = "(combined from similar events) "
+_NAMED = 3
+"""Units that a sentence names one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """What the nodes of the cluster say of a pool's hardware."""
+
+    shape: str
+    total: int
+    """Slices, or accelerators where units share hosts."""
+    hosts: int
+    """0: `total` counts slices."""
+    unusable: int
+    why_unusable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolExplained:
+    name: str
+    hardware: str
+    """As the spec asks for it."""
+    placed: int
+    contributing: int
+    min: int
+    max: int | None
+    """None: the spec has no such pool any more."""
+    reason: str
+    why: str
+    help: tuple[str, ...]
+    waiting_since: float | None
+    nodes: str
+    """What the nodes say now; "": they were not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt ended."""
+
+    at: float
+    """Seconds since the epoch."""
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsExplained:
+    """Units that do not train, for the same reason since the same time."""
+
+    names: tuple[str, ...]
+    state: str
+    reason: str
+    message: str
+    since: float | None
+    not_before: float | None
+    slice: str
+    restarts: int
+    last_failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidedHost:
+    node: str
+    until: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    namespace: str
+    name: str
+    state: str
+    answer: str
+    """One sentence."""
+    pools: tuple[PoolExplained, ...]
+    units: tuple[UnitsExplained, ...]
+    hosts: tuple[AvoidedHost, ...]
+    notes: tuple[str, ...]
+    """What could not be read, and what to do about it."""
+
+
+def explanation(
+    view: JobView, spec: Mapping[str, Any], events: Iterable[Obj], facts: Mapping[str, PoolFacts], notes: Sequence[str] = ()
+) -> Explanation:
+    """`spec`: of the job, as the API server has it. `events`: about it. `facts`: by pool."""
+    asked = {pool["name"]: pool for pool in spec.get("pools") or ()}
+    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name)) for pool in view.status.pools)
+    units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
+    hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in view.status.hosts if host.avoided_until is not None)
+    state = view.state.value if view.state is not None else ""
+    return Explanation(view.namespace, view.name, state, _answer(view, pools, units), pools, units, hosts, tuple(notes))
+
+
+def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
+    if view.state is None or view.over or view.suspend or view.state is JobState.SUSPENDED:
+        return headline(view)
+    learners = view.status.learners
+    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+    parts = [f"{learners.contributing} of {plural(learners.desired, 'unit contributes', 'units contribute')}"]
+    short = [pool.name for pool in pools if pool.reason in SHORT_OF_SLICES]
+    if short:
+        parts.append(f"{'pool' if len(short) == 1 else 'pools'} {_several(short)} {'waits' if len(short) == 1 else 'wait'} for slices")
+    other = [name for group in units if group.reason not in (UnitReason.NO_CAPACITY, UnitReason.SCALED_DOWN) for name in group.names]
+    if other:
+        parts.append(f"{'unit' if len(other) == 1 else 'units'} {_several(other)} {'does' if len(other) == 1 else 'do'} not train")
+    return f"{view.state}{reason}: {'; '.join(parts if len(parts) > 1 else [*parts, 'nothing waits for hardware'])}"
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None) -> PoolExplained:
+    why, _, helps = status.message.partition(HELP)
+    learners = (spec or {}).get("learners") or {}
+    return PoolExplained(
+        name=status.name,
+        hardware=_hardware(spec or {}),
+        placed=status.placed,
+        contributing=status.contributing,
+        min=learners.get("min", 0),
+        max=learners.get("max") if spec is not None else None,
+        reason=status.reason,
+        why=why,
+        help=tuple(helps.split("; ")) if helps else (),
+        waiting_since=status.waiting_since,
+        nodes=_nodes(facts) if facts is not None and status.reason in SHORT_OF_SLICES else "",
+    )
+
+
+def _hardware(pool: Mapping[str, Any]) -> str:
+    parts = [f"{pool.get('accelerator', '')} {pool.get('topology', '')}".strip()]
+    parts += [plural(pool["hosts"], "host")] if pool.get("hosts", 1) > 1 else []
+    parts += [f"{pool['acceleratorsPerHost']} on each host"] if pool.get("acceleratorsPerHost") else []
+    parts += [str(pool["capacity"])] if pool.get("capacity") else []
+    return ", ".join(parts)
+
+
+def _nodes(facts: PoolFacts) -> str:
+    if facts.hosts:
+        count = f"{plural(facts.total, 'accelerator')} on {plural(facts.hosts, 'node')}"
+    else:
+        count = f"{plural(facts.total, 'slice')} of {facts.shape}" if facts.total else f"none of {facts.shape}"
+    if not facts.unusable:
+        return f"{count}{', all of them ready' if facts.total else ''}"
+    more = f" and {facts.unusable - len(facts.why_unusable)} more" if facts.unusable > len(facts.why_unusable) else ""
+    return f"{count}, {facts.unusable} not usable: {', '.join(facts.why_unusable)}{more}"
+
+
+def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:
+    """Those that do not train; what is the same of several is said once."""
+    groups: dict[tuple[Any, ...], list[UnitStatus]] = {}
+    for unit in units:
+        rests = unit.state is UnitState.TRAINING and not unit.reason
+        if rests or unit.state is UnitState.COMPLETED:
+            continue
+        alone = unit.name if unit.slice or unit.name in failures else ""
+        groups.setdefault((unit.pool, unit.state, unit.reason, unit.message, unit.not_before, alone), []).append(unit)
+    return [_group(found, failures) for found in groups.values()]
+
+
+def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> UnitsExplained:
+    first = units[0]
+    return UnitsExplained(
+        names=tuple(unit.name for unit in units),
+        state=first.state.value,
+        reason=first.reason,
+        message=first.message,
+        since=min((unit.since for unit in units if unit.since is not None), default=None),
+        not_before=first.not_before,
+        slice=first.slice,
+        restarts=first.restarts,
+        last_failure=failures.get(first.name),
+    )
+
+
+def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[str, Failure]:
+    """By unit: the newest that an Event tells, or, when the Events have expired, only its time and the unit's reason."""
+    found: dict[str, Failure] = {}
+    names = {unit.name for unit in units}
+    for unit in units:
+        if unit.failures:
+            found[unit.name] = Failure(unit.failures[-1], "", "")
+    for event in events:
+        reason = event.get("reason")
+        name, colon, message = str(event.get("message") or "").removeprefix(_COMBINED).partition(": ")
+        if reason not in _FAILURES or not colon or name not in names:
+            continue
+        at = _moment(event)
+        if at is not None and (name not in found or at >= int(found[name].at)):  # Events have whole seconds
+            found[name] = Failure(at, str(reason), message)
+    return found
+
+
+def _moment(event: Mapping[str, Any]) -> float | None:
+    text = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
+    if not isinstance(text, str):
+        return None
+    try:
+        return parse_timestamp(text)
+    except ValueError:
+        return None

@@ -1,0 +1,104 @@
+"""The page that `kubectl diloco explain` prints. Pure; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from diloco_operator.cli.explanation import Explanation, PoolExplained, UnitsExplained
+from diloco_operator.cli.view_text import duration
+from diloco_operator.kube.timestamps import format_timestamp
+
+_LABEL = 18
+_LEAST_WIDTH = 60
+_NAMED = 5
+
+
+def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
+    """`width`: columns of the terminal; 0: lines are not wrapped, for a file or another program."""
+    lines = _wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
+    for pool in found.pools:
+        lines += ["", *_wrapped(_pool_head(pool), "", width)]
+        lines += _rows(_pool_rows(pool, now), width)
+    for group in found.units:
+        lines += ["", *_wrapped(_units_head(group), "", width)]
+        lines += _rows(_unit_rows(found, group, now), width)
+    if found.hosts:
+        lines += ["", "hosts on which attempts failed"]
+        lines += _rows(
+            (
+                (
+                    host.node,
+                    f"{'avoided until' if host.until > now else 'was avoided until'} {format_timestamp(host.until)}: {host.message}",
+                )
+                for host in found.hosts
+            ),
+            width,
+        )
+    if found.notes:
+        lines += ["", *(line for note in found.notes for line in _wrapped(f"Note: {note}", "", width))]
+    return "\n".join(lines)
+
+
+def _pool_head(pool: PoolExplained) -> str:
+    of = f" of at most {pool.max}" if pool.max is not None else ", no longer in the spec"
+    least = f" (at least {pool.min})" if pool.min else ""
+    hardware = f" ({pool.hardware})" if pool.hardware else ""
+    return f"POOL {pool.name}{hardware}: {pool.placed} placed{of}{least}, {pool.contributing} contributing"
+
+
+def _pool_rows(pool: PoolExplained, now: float) -> Iterable[tuple[str, str]]:
+    if not pool.reason:
+        yield "why not more", "every unit that the job asks for has its hardware"
+        return
+    since = f" since {_since(pool.waiting_since, now)}" if pool.waiting_since is not None else ""
+    yield "why not more", f"{pool.reason}{since}: {pool.why}"
+    for index, remedy in enumerate(pool.help):
+        yield "" if index else "what would help", f"- {remedy}"
+    if pool.nodes:
+        yield "nodes now", pool.nodes
+
+
+def _units_head(group: UnitsExplained) -> str:
+    named = ", ".join(group.names[:_NAMED])
+    more = f" and {len(group.names) - _NAMED} more" if len(group.names) > _NAMED else ""
+    reason = f", {group.reason}" if group.reason else ""
+    where = f", on {group.slice}" if group.slice else ""
+    return f"{'UNIT' if len(group.names) == 1 else 'UNITS'} {named}{more}: {group.state}{reason}{where}"
+
+
+def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterable[tuple[str, str]]:
+    if group.message:
+        yield "why", group.message
+    if group.since is not None:
+        yield "since", _since(group.since, now)
+    if group.not_before is not None and group.not_before > now:
+        yield "next attempt", f"not before {format_timestamp(group.not_before)}, in {duration(group.not_before - now)}"
+    if group.restarts:
+        yield "restarts", f"{group.restarts} so far"
+    if (failure := group.last_failure) is not None:
+        what = ": ".join(part for part in (failure.reason, failure.message) if part and part != group.message)
+        yield "last failure", f"{_since(failure.at, now)}{': ' + what if what else ''}"
+        yield "its log", f"kubectl diloco logs {found.name} {group.names[0]} -p -n {found.namespace}"
+
+
+def _since(moment: float, now: float) -> str:
+    return f"{format_timestamp(moment)} ({duration(max(0.0, now - moment))} ago)"
+
+
+def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
+    found: list[str] = []
+    for label, text in rows:
+        found += _wrapped(text, f"  {label.ljust(_LABEL - 2)}", width)
+    return found
+
+
+def _wrapped(text: str, label: str, width: int) -> list[str]:
+    """`label` stands before the first line; the others are indented as far."""
+    whole = " ".join(text.split())
+    if not width:
+        return [f"{label}{whole}"]
+    wide = max(width, _LEAST_WIDTH)
+    return textwrap.wrap(
+        whole, wide, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False, break_on_hyphens=False
+    )
