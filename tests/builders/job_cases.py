@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     "unknown capacity": (
         a_manifest(pools=[gpu_pool(capacity="Free")]),
         "spec.pools[0].capacity",
-        '"Reserved", "OnDemand", "Spot", "Scavenged"',
+        '"Reserved", "OnDemand", "Spot", "FlexStart", "Scavenged"',
     ),
     # templates
     "no learner container": (

@@ -138,7 +138,7 @@ def test_explain_tells_what_to_write(plane: ControlPlane) -> None:
         "The kinds of hardware that a learner may run on, in order of preference.",
         "accelerator <string> -required- enum: tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e",
         "TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU.",
-        "enum: Reserved, OnDemand, Spot, Scavenged",
+        "enum: Reserved, OnDemand, Spot, FlexStart, Scavenged",
         'Pod template; its container named "learner" is the training program.',
     ):
         assert words in told, told

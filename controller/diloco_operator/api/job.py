@@ -161,6 +161,7 @@ class Capacity(enum.StrEnum):
     RESERVED = "Reserved"
     ON_DEMAND = "OnDemand"
     SPOT = "Spot"
+    FLEX_START = "FlexStart"
     SCAVENGED = "Scavenged"
 
 
@@ -250,7 +251,8 @@ class Pool(_Api):
     learners: PoolLearners = Field(description="How many units of this pool.")
     capacity: Capacity | None = Field(
         None,
-        description="How the hardware is held. Absent: any. The cloud may take Spot away. Scavenged uses any hardware and yields it to "
+        description="How the hardware is held. Absent: any. The cloud may take Spot away; FlexStart comes when there is room and ends "
+        "at a known time. Scavenged uses any hardware and yields it to "
         "units of other jobs.",
     )
     locality: Locality = Field(

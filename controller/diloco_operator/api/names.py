@@ -111,8 +111,6 @@ PROVISIONER = f"{LOCAL_PREFIX}/folders"
 
 # Node labels and resources as clouds set them.
 NODE_POOL = "cloud.google.com/gke-nodepool"
-NODE_SPOT = "cloud.google.com/gke-spot"
-NODE_RESERVATION = "cloud.google.com/reservation-name"
 KEEP_PODS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations of pods that autoscalers must not move to save a node."""
 NODE_HOSTNAME = "kubernetes.io/hostname"

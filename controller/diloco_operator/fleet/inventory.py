@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
+from diloco_operator.fleet.capacity import capacity_of
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.locality import locality_of
 from diloco_operator.fleet.nearby import nearby, oddity
@@ -27,7 +28,6 @@ from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_oth
 from diloco_operator.fleet.slices import (
     GROUP_SEPARATOR,
     NOTHING,
-    CapacityType,
     Holder,
     Shape,
     Slice,
@@ -348,7 +348,7 @@ class Inventory:
                 name=name,
                 hosts=tuple(node.host for node in nodes),
                 kind=entry.kind,
-                capacity=_capacity(nodes[0]),
+                capacity=capacity_of(nodes[0].labels),
                 node_pool=pool,
                 labels=labels,
                 taints=tuple(dict.fromkeys(taint for node in nodes for taint in _foreign_taints(node, entry.kind))),
@@ -630,12 +630,6 @@ def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:
     if len(nodes) == 1:
         return nodes[0].labels
     return dict(set(nodes[0].labels.items()).intersection(*(node.labels.items() for node in nodes[1:])))
-
-
-def _capacity(node: NodeView) -> CapacityType:
-    if node.labels.get(names.NODE_SPOT) == "true":
-        return CapacityType.SPOT
-    return CapacityType.RESERVED if node.labels.get(names.NODE_RESERVATION) else CapacityType.ON_DEMAND
 
 
 def _takes(use: PodUse, resource: str) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from diloco.wording import plural
 
 from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.fleet.capacity import CapacityType
 from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.locality import Domain
@@ -19,14 +20,6 @@ from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.use import PodUse
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
-
-
-class CapacityType(enum.StrEnum):
-    """How a node was paid for, from its labels."""
-
-    RESERVED = "Reserved"
-    ON_DEMAND = "OnDemand"
-    SPOT = "Spot"
 
 
 class SliceState(enum.StrEnum):

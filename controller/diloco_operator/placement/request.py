@@ -42,7 +42,7 @@ class PoolRequest:
     """Units that are not in the request, because they drain or have finished, and still count: towards `min`, and against the room for new
     units. No running unit has to leave for them."""
     capacity: str = ""
-    """Reserved, OnDemand or Spot; "" for any."""
+    """Reserved, OnDemand, Spot or FlexStart; "" for any."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that every host must have."""
     affinity: tuple[NodeTerm, ...] | None = None

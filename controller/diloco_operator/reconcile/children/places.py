@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.job import Locality, Pool
+from diloco_operator.api.job import Capacity, Locality, Pool
 from diloco_operator.fleet.affinity import REQUIRED
+from diloco_operator.fleet.capacity import CapacityType, expressions
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import GROUP_SEPARATOR, Shape
 from diloco_operator.kube.client import Obj
@@ -80,7 +81,9 @@ def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
 # --- delegated units ---------------------------------------------------------------------------------------------------
 def _delegated(affinity: Mapping[str, Any], pool: Pool, shape: Shape, gang: str, avoid: Collection[str]) -> Obj:
     without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
-    terms = [{"matchExpressions": [*expressions, *without]} for expressions in _hardware(shape) or [[]] if expressions or without]
+    paid = [[]] if pool.capacity in (None, Capacity.SCAVENGED) else expressions(CapacityType(pool.capacity.value))
+    wanted = ([*kind, *how, *without] for kind, how in itertools.product(_hardware(shape) or [[]], paid))
+    terms = [{"matchExpressions": each} for each in wanted if each]
     found = _with_terms(affinity, terms) if terms else dict(affinity)
     together, apart = _neighbours(pool, shape, gang)
     for key, more in (("podAffinity", together), ("podAntiAffinity", apart)):

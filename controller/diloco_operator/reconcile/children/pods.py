@@ -18,6 +18,7 @@ from diloco import contract
 from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, ProvisioningMode, Spec
+from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.children.metadata import owner_reference
 from diloco_operator.reconcile.children.peers import Peers
@@ -37,8 +38,8 @@ _IDENTITY = (
     contract.ENV_HOST,
 )
 """Variables that identify the host of the unit that a pod is."""
-_AVOIDED_LABELS = (*ACCELERATOR_LABELS, names.NODE_SPOT)
-"""Labels of nodes that the syncer leaves to learners if it can, or that may be taken away at any time."""
+_UNSTEADY = values_of(CapacityType.SPOT, CapacityType.FLEX_START)
+"""Labels, with their values, of nodes that may be taken away or that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,8 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
 
 def _steady_nodes() -> Obj:
     """Only a preference: where all nodes have accelerators, or all are spot, it runs there."""
-    expressions = [{"key": label, "operator": "DoesNotExist"} for label in _AVOIDED_LABELS]
+    expressions: list[Obj] = [{"key": label, "operator": "DoesNotExist"} for label in ACCELERATOR_LABELS]  # these are for learners
+    expressions += [{"key": label, "operator": "NotIn", "values": list(values)} for label, values in _UNSTEADY.items()]
     return {
         "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {"matchExpressions": expressions}}],

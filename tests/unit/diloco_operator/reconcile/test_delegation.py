@@ -64,6 +64,25 @@ def test_each_alternative_of_the_template_must_also_be_of_the_kind() -> None:
     assert terms == [{"zone": [zone], **term} for zone in ("a", "b") for term in plain]
 
 
+def test_nodes_are_asked_for_as_the_pool_says_they_are_paid_for() -> None:
+    any_, spot, steady, reserved = (
+        a_stage({**a_growing_pool(), **asked}) for asked in ({}, *({"capacity": each} for each in ("Spot", "OnDemand", "Reserved")))
+    )
+    for stage in (any_, spot, steady, reserved):
+        stage.settle()
+    kinds = node_terms(any_, "h100-0")
+    assert {**kinds[0], "karpenter.sh/capacity-type": ["spot"]} in node_terms(spot, "h100-0")
+    assert len(node_terms(spot, "h100-0")) == 6 * len(kinds)  # labels that say spot
+    (required,) = affinity(steady, "h100-0")["nodeAffinity"].values()
+    assert len(required["nodeSelectorTerms"]) == len(kinds)
+    for term in required["nodeSelectorTerms"]:
+        assert {"key": "karpenter.sh/capacity-type", "operator": "NotIn", "values": ["spot", "reserved"]} in term["matchExpressions"]
+        assert {"key": "cloud.google.com/reservation-name", "operator": "DoesNotExist"} in term["matchExpressions"]
+    (required,) = affinity(reserved, "h100-0")["nodeAffinity"].values()
+    exists = {"key": "cloud.google.com/reservation-name", "operator": "Exists"}
+    assert sum(exists in term["matchExpressions"] for term in required["nodeSelectorTerms"]) == len(kinds)
+
+
 def test_autoscalers_leave_the_pods_of_such_a_pool_alone_unless_the_template_says_otherwise() -> None:
     stage = a_stage()
     assert names.KEEP_PODS.items() <= stage.pod("h100-0", 1)["metadata"]["annotations"].items()

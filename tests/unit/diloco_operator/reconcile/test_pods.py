@@ -431,7 +431,17 @@ def test_syncer_requests_the_configured_resources_and_stays_on_steady_nodes() ->
     annotations = stage.syncer["metadata"]["annotations"]
     assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     (preferred,) = stage.syncer["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert {each["key"] for each in preferred["preference"]["matchExpressions"]} == {names.NODE_SPOT, *ACCELERATOR_LABELS}
+    asked = {each["key"]: (each["operator"], each.get("values")) for each in preferred["preference"]["matchExpressions"]}
+    assert {key for key, what in asked.items() if what == ("DoesNotExist", None)} == set(ACCELERATOR_LABELS)
+    assert {key: what for key, what in asked.items() if key not in ACCELERATOR_LABELS} == {
+        "cloud.google.com/gke-spot": ("NotIn", ["true"]),
+        "cloud.google.com/gke-preemptible": ("NotIn", ["true"]),
+        "cloud.google.com/gke-flex-start": ("NotIn", ["true"]),
+        "cloud.google.com/gke-provisioning": ("NotIn", ["spot", "preemptible", "flex-start"]),
+        "eks.amazonaws.com/capacityType": ("NotIn", ["SPOT"]),
+        "kubernetes.azure.com/scalesetpriority": ("NotIn", ["spot"]),
+        "karpenter.sh/capacity-type": ("NotIn", ["spot"]),
+    }
 
 
 def test_host_network_of_a_learner_still_finds_the_syncer() -> None:
