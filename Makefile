@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test e2e-nodes check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
+.PHONY: help setup demo quick test e2e-nodes e2e-growth check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -35,6 +35,9 @@ test: setup  ## run every test, as CI does
 
 e2e-nodes: setup  ## train in containers on real kubelets (root, Debian)
 	@hack/nodes/e2e.sh
+
+e2e-growth: setup  ## let a real autoscaler and the real Kueue bring nodes and quota to jobs
+	@hack/growth.sh
 
 check: setup  ## check formatting, lints, types and import rules
 	@hack/check.sh

