@@ -161,6 +161,8 @@ class ReconcileTimeouts:
     """A pod that is still there so long after its grace is stuck: its slice is not counted on for another job."""
     node_seen: float = 30.0
     """A node that the scheduler knows already must have come to the operator within so long after a pod was bound to it."""
+    grantor_words: float = 15.0
+    """Between two looks at what autoscalers say about pods that wait for nodes."""
     event_cool_down: float = 10.0
     """Between two writes of one Event. What is emitted meanwhile goes into its count."""
     crd_retry: float = 5.0

@@ -34,6 +34,7 @@ from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
+from diloco_operator.operator.grantor_words import GrantorWords
 from diloco_operator.operator.ignored_pods import IgnoredPods
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
@@ -106,6 +107,7 @@ class Reconciler:
         now: Callable[[], float],
         issuer: Issuer,
         wake: Callable[[JobKey], None],
+        words: GrantorWords,
         due: Callable[[JobKey], bool] = lambda _: False,
         decide: Decide = reconcile,
         offload: Offload | None = None,
@@ -130,6 +132,7 @@ class Reconciler:
         self._next_offload = 0.0
         """On the loop's clock. An offloaded decision slows down the writes of earlier ones, so a pause of the same length follows it."""
         self._jobs = jobs
+        self._words = words
         self._due = due
         self._wake = wake
         self._registered: dict[JobKey, str] = {}
@@ -198,6 +201,7 @@ class Reconciler:
             self._set_reservations(key, bare.key, nodes)
             return ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
+        self._words.follow(key, self._caches.pods(key))
         self._listening.setdefault(key, self._now())
         if (wait := self._expectations.expires_in(key)) is not None:
             return ReconcileResult(requeue_after=wait)
@@ -292,6 +296,7 @@ class Reconciler:
             revoked=allotted.revoked,
             listening_since=self._listening.get(key, self._now()),
             report=self._telemetry.latest(key),
+            grantor_words=self._words.of(key),
         )
 
     def _decision(self, key: JobKey, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
@@ -418,6 +423,7 @@ class Reconciler:
         self._unsure.discard(key)
         self._postponement.reset(key)
         self._write_limit.forget(key)
+        self._words.follow(key, ())
         self._telemetry.forget(key)
         self._listening.pop(key, None)
         self._ignored.note(key, {})

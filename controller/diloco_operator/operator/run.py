@@ -23,6 +23,7 @@ from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
+from diloco_operator.operator.grantor_words import GrantorWords
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
 from diloco_operator.operator.other_pods import OtherPods
@@ -130,6 +131,7 @@ class Operator:
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
         self._events = events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
+        self._words = GrantorWords(client, self._queue.add)
         self._reconciler = Reconciler(
             self.caches,
             self.inventory,
@@ -141,6 +143,7 @@ class Operator:
             now=now,
             issuer=Issuer(now, config.certificate_lifetime),
             wake=self._queue.add,
+            words=self._words,
             due=self._queue.is_queued,
             decide=decide,
             offload=offload,
@@ -172,6 +175,7 @@ class Operator:
         """
         following = [asyncio.create_task(reflector.run(), name=reflector.what) for reflector in self.caches.reflectors]
         following.append(asyncio.create_task(self._events.run(), name="events"))
+        following.append(asyncio.create_task(self._words.run(), name="grantor words"))
         syncing = asyncio.create_task(self.caches.wait_synced())
         workers: list[asyncio.Task[None]] = []
         leading: list[asyncio.Future[None]] = []

@@ -79,7 +79,7 @@ app.kubernetes.io/part-of: diloco-operator
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [""]
   resources: [podtemplates]
   verbs: [get, list, watch, create, delete]

@@ -190,8 +190,11 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
 def _provision(context: ReconcileContext, pod: PodView, startup: PodStartup, grantor: Grantor, since: float) -> _Wait:
     """Its node may not exist yet."""
     began = _between(since, pod.created, context.now, context.now)
-    says = _clip(pod.unschedulable)
-    words = f"asked {grantor.asked} for nodes at {format_timestamp(began)}" + (f"; the scheduler says: {says}" if says else "")
+    words = f"asked {grantor.asked} for nodes at {format_timestamp(began)}"
+    if said := context.observed.grantor_words.get(pod.name, ""):
+        words += f"; it says: {_clip(said)}"
+    elif pod.unschedulable:
+        words += f"; the scheduler says: {_clip(pod.unschedulable)}"
     pool = context.pools.get(pod.pool)
     if pool is None:
         return _Wait(pod, StartStep.NODES, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
