@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,15 @@ from hypothesis import settings
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
 settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("diloco")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all learners of a session, and these processes, share what JAX compiles. Processes of xdist inherit the folder."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="diloco-tests-jax-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -20,6 +20,7 @@ from diloco.contract import ENV_RELATIVE_SPEED
 
 from diloco_operator.api.names import CONFIG_MAPS, LEARNER_CONTAINER, SECRETS, VOLUME_CLAIMS
 from diloco_operator.kube.client import ApiError, Client, NotFound, Obj, Resource
+from diloco_operator.local.compilation_cache import cache_variables
 from diloco_operator.local.environment import (
     LIBRARY_THREADS,
     LOOPBACK_ONLY,
@@ -170,11 +171,12 @@ class Container:
         speed = (
             {ENV_RELATIVE_SPEED: self._node.relative_speed} if self._node.relative_speed and self._spec["name"] == LEARNER_CONTAINER else {}
         )
+        compiled = cache_variables(self._context.state_dir, self._context.environment)
         return command(
             pod,
             self._spec,
             base={**self._context.environment, "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"]},
-            defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **LOOPBACK_ONLY, **speed, **self._context.chosen_environment},
+            defaults={**LIBRARY_THREADS, **NO_ACCELERATORS, **LOOPBACK_ONLY, **compiled, **speed, **self._context.chosen_environment},
             sources=sources,
             mounts=mounts,
             resolve=self._context.addresses.resolve,

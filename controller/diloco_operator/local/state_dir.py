@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from diloco_operator.local.compilation_cache import trim_cache
+
 
 def claim_folder(state_dir: Path, namespace: str, claim: str) -> Path:
     """The folder of a volume claim: the next control plane finds what the syncer of the last one has written."""
@@ -25,7 +27,8 @@ class StateDirUnusable(RuntimeError):
 
 
 class StateDir:
-    """Layout: `volumes/` (claims; they stay after the command), `logs/`, `pods/` (of this run only), `identity`, `lock`."""
+    """Layout: `volumes/` (claims; they stay after the command), `logs/`, `compiled/` (what JAX compiled; it may be deleted), `pods/` (of
+    this run only), `identity`, `lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -67,6 +70,7 @@ class StateDir:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
+        trim_cache(self.path)
         shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
         (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
         return self

@@ -1,0 +1,55 @@
+"""What JAX compiled in one pod is there for the next."""
+
+import os
+from pathlib import Path
+
+import pytest
+from builders.local import has_phase, local_nodes
+from builders.pods import a_pod
+from diloco_operator.api.names import PODS
+from diloco_operator.local.compilation_cache import cache_folder, trim_cache
+from diloco_operator.local.state_dir import StateDir
+
+# JAX tells its listeners of each program that it finds; what it computes with one is printed to the last bit.
+PROGRAM = """
+import jax
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+print(float(jax.jit(lambda x: jax.numpy.vdot(jax.numpy.sin(x), x))(jax.numpy.arange(64.0))).hex())
+print(found.count("/jax/compilation_cache/cache_hits"), found.count("/jax/compilation_cache/cache_misses"))
+"""
+
+
+@pytest.mark.timeout(300)
+async def test_a_later_pod_compiles_nothing_again_and_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")  # that of these tests
+    async with local_nodes(tmp_path) as local:
+        for name in ("first", "second"):
+            await local.create(PODS, a_pod(name, "python", "-c", PROGRAM))
+            await local.pod(name, has_phase("Succeeded"), timeout=120)
+        first, second = (local.log(name).split() for name in ("first", "second"))
+    value, found, compiled = first
+    assert int(found) == 0 < int(compiled)
+    assert second == [value, compiled, "0"]
+
+
+@pytest.mark.parametrize("chosen", [{}, {"JAX_COMPILATION_CACHE_DIR": "/chosen"}])
+async def test_the_folder_of_the_users_shell_wins_and_a_chosen_one_wins_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str]
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/of-the-shell")
+    async with local_nodes(tmp_path, environment=chosen) as local:
+        await local.run(a_pod("pod", "sh", "-c", "echo $JAX_COMPILATION_CACHE_DIR $JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"))
+        assert local.log("pod") == f"{chosen.get('JAX_COMPILATION_CACHE_DIR', '/of-the-shell')} 0\n"
+
+
+def test_the_oldest_programs_go_when_all_are_too_large(tmp_path: Path) -> None:
+    folder = cache_folder(tmp_path)
+    folder.mkdir(parents=True)
+    for age, name in enumerate(("newest", "middle", "oldest")):
+        (folder / name).write_bytes(bytes(100))
+        os.utime(folder / name, (1_000_000 - age, 1_000_000 - age))
+    trim_cache(tmp_path, most=299)
+    assert sorted(path.name for path in folder.iterdir()) == ["middle", "newest"]
+    with StateDir(tmp_path):  # far below its limit
+        assert sorted(path.name for path in folder.iterdir()) == ["middle", "newest"]
