@@ -128,10 +128,12 @@ class Scene:
 
     async def until(self, what: str, condition: Callable[[Obj], object]) -> None:
         """Wait until the job's status fulfils `condition`."""
+        seen, status = -1, {}
         for _ in range(1000):
-            status = await self.status()
-            if condition(status):
-                return
+            if self.api.writes != seen:  # nothing changes without a write
+                seen, status = self.api.writes, await self.status()
+                if condition(status):
+                    return
             await asyncio.sleep(0.5)
         raise AssertionError(f"the job never came to: {what}; status: {status}")
 
