@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import ConfigException
-from kubernetes.aio.config.incluster_config import InClusterConfigLoader
-
 from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials, Tls
 from diloco_operator.kube.rest.kubeconfig import Kubeconfig
+from diloco_operator.kube.rest.official_client import ConfigException, Configuration, InClusterConfigLoader
 from diloco_operator.kube.rest.proxy import proxy_of
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

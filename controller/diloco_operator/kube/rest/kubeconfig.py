@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import ConfigException
-from kubernetes.aio.config.exec_provider import ExecProvider
-from kubernetes.aio.config.kube_config import ConfigNode, FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials, Tls
+from diloco_operator.kube.rest.official_client import (
+    ConfigException,
+    ConfigNode,
+    Configuration,
+    ExecProvider,
+    FileOrData,
+    KubeConfigLoader,
+    KubeConfigMerger,
+)
 from diloco_operator.kube.rest.proxy import proxy_of
 from diloco_operator.kube.timestamps import parse_timestamp
 
