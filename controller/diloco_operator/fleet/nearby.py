@@ -20,7 +20,7 @@ class Oddity(NamedTuple):
 
     node: str
     what: str
-    """`has nvidia.com/gpu.product=NVIDIA-B300`."""
+    """Begins with `has`: the label that gives it away, or the topology that its kind does not come in."""
 
 
 def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[NearbySlices, ...]:
