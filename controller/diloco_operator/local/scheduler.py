@@ -12,8 +12,9 @@ from fractions import Fraction
 from diloco_operator.api.names import NODES, PODS
 from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.local.neighbours import Neighbours
 from diloco_operator.local.pod_status import timestamp
-from diloco_operator.local.scheduling import choose, requests, used_resources
+from diloco_operator.local.scheduling import choose, labels_of, occupies_node, requests, used_resources
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +53,23 @@ class Scheduler:
         for uid in [*self._assumed]:
             if uid not in pods or pods[uid]["spec"].get("nodeName"):
                 del self._assumed[uid]
-        taken = used_resources([*(pod for uid, pod in pods.items() if uid not in self._assumed), *self._assumed.values()])
+        bound = [*(pod for uid, pod in pods.items() if uid not in self._assumed), *self._assumed.values()]
+        taken = used_resources(bound)
         nodes = [held.value for held in self._nodes.cache]
+        labels = {node["metadata"]["name"]: labels_of(node) for node in nodes}
+        neighbours = Neighbours.of((pod for pod in bound if occupies_node(pod)), labels)
         complete = True
         for uid, pod in pods.items():
             if uid in self._assumed or not _pending(pod):
                 continue
-            choice = choose(pod, nodes, taken)
+            choice = choose(pod, nodes, taken, neighbours)
             try:
                 if choice.node is None:
                     await self._explain(pod, choice.message)
                 else:
                     await self._client.bind(pod["metadata"]["namespace"], pod["metadata"]["name"], choice.node)
                     self._assumed[uid] = {**pod, "spec": {**pod["spec"], "nodeName": choice.node}}
+                    neighbours.add(pod, labels[choice.node])
                     on_node = taken.setdefault(choice.node, {})
                     for name, amount in requests(pod).items():
                         on_node[name] = on_node.get(name, Fraction(0)) + amount

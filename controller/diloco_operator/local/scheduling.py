@@ -1,8 +1,8 @@
 """Chooses a node for a pod, or says why none fits. Pure; `scheduler` acts on it.
 
-Considered are nodeSelector, required node affinity, taints and tolerations, unschedulable, readiness, and requests against allocatable
-resources. A node has none of a resource that it does not list, except of cpu, memory, ephemeral-storage and pods: simulated nodes need
-not list those.
+Considered are nodeSelector, required affinity to nodes and between pods, taints and tolerations, unschedulable, readiness, and requests
+against allocatable resources. A node has none of a resource that it does not list, except of cpu, memory, ephemeral-storage and pods:
+simulated nodes need not list those.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from diloco_operator.fleet.affinity import attracts, node_terms
 from diloco_operator.fleet.resources import pod_requests
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.quantities import quantity
+from diloco_operator.local.neighbours import Neighbours
 
 _OPTIONAL = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
@@ -63,11 +64,15 @@ def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
     return taken
 
 
-def unschedulable_reason(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> str | None:
+def labels_of(node: Obj) -> dict[str, str]:
+    """The labels of a node."""
+    return {NODE_HOSTNAME: node["metadata"]["name"], **(node["metadata"].get("labels") or {})}
+
+
+def unschedulable_reason(pod: Obj, node: Obj, taken: Mapping[str, Fraction], neighbours: Neighbours | None = None) -> str | None:
     """Why the pod cannot run on the node; None if it can."""
     spec = pod["spec"]
-    labels = node["metadata"].get("labels") or {}
-    labels = {NODE_HOSTNAME: node["metadata"]["name"], **labels}
+    labels = labels_of(node)
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not attracts(
         node_terms(spec.get("affinity")), labels, node["metadata"]["name"]
     ):
@@ -84,7 +89,7 @@ def unschedulable_reason(pod: Obj, node: Obj, taken: Mapping[str, Fraction]) -> 
     ready = {c["type"]: c["status"] for c in node.get("status", {}).get("conditions") or ()}.get("Ready")
     if ready != "True":
         return "node(s) were not ready"
-    return _insufficient_resource(requests(pod), node, taken)
+    return _insufficient_resource(requests(pod), node, taken) or (neighbours.objection(pod, labels) if neighbours else None) or None
 
 
 def _insufficient_resource(wanted: Mapping[str, Fraction], node: Obj, taken: Mapping[str, Fraction]) -> str | None:
@@ -98,14 +103,14 @@ def _insufficient_resource(wanted: Mapping[str, Fraction], node: Obj, taken: Map
     return None
 
 
-def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Fraction]]) -> Choice:
-    """The feasible node with the fewest pods, by name among equals."""
+def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Fraction]], neighbours: Neighbours | None = None) -> Choice:
+    """The feasible node with the fewest pods, by name among equals. `neighbours`: of the pods that use resources."""
     feasible: list[tuple[Fraction, str]] = []
     counts: Counter[str] = Counter()
     for node in nodes:
         name = node["metadata"]["name"]
         on_node = taken.get(name, {})
-        why = unschedulable_reason(pod, node, on_node)
+        why = unschedulable_reason(pod, node, on_node, neighbours)
         if why is None:
             feasible.append((on_node.get("pods", Fraction(0)), name))
         else:

@@ -9,8 +9,9 @@ from builders.nodes import a_fleet_gpu_node, a_fleet_node, a_fleet_tpu_node
 from builders.pods import a_pod
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.quantities import quantity
+from diloco_operator.local.neighbours import Neighbours
 from diloco_operator.local.nodes import complete
-from diloco_operator.local.scheduling import Choice, choose, requests, tolerates, used_resources
+from diloco_operator.local.scheduling import Choice, choose, labels_of, occupies_node, requests, tolerates, used_resources
 
 TPU = {"key": "google.com/tpu", "operator": "Exists"}
 
@@ -27,7 +28,9 @@ def wanting(name: str = "pod", node: str = "", **resources: Any) -> Obj:
 
 
 def placed(pod: Obj, *nodes: Obj, others: Sequence[Obj] = ()) -> Choice:
-    return choose(pod, [ready(node) for node in nodes], used_resources(others))
+    labels = {node["metadata"]["name"]: labels_of(node) for node in nodes}
+    neighbours = Neighbours.of(filter(occupies_node, others), labels)
+    return choose(pod, [ready(node) for node in nodes], used_resources(others), neighbours)
 
 
 def test_pod_goes_to_the_emptiest_feasible_node_and_by_name_among_equals() -> None:
@@ -133,3 +136,68 @@ def test_quantities(text: str, value: str) -> None:
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity(text)
+
+
+# --- affinity between pods --------------------------------------------------------------------------------------------
+ZONE = "topology.kubernetes.io/zone"
+
+
+def in_zone(name: str, zone: str) -> Obj:
+    return a_fleet_node(name, labels={ZONE: zone})
+
+
+def labelled(name: str, *, node: str = "", namespace: str = "default", affinity: Obj | None = None, **labels: str) -> Obj:
+    """A pod with these labels."""
+    return a_pod(name, node=node, metadata={"namespace": namespace, "labels": labels}, affinity=affinity or {})
+
+
+def rule(kind: str, *, key: str = ZONE, **term: Any) -> Obj:
+    """An affinity of one required term, `kind` podAffinity or podAntiAffinity."""
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": key, **term}]}}
+
+
+def of_gang(gang: str) -> Obj:
+    return {"matchLabels": {"gang": gang}}
+
+
+def of_other_gangs(gang: str) -> Obj:
+    return {"matchExpressions": [{"key": "gang", "operator": "Exists"}, {"key": "gang", "operator": "NotIn", "values": [gang]}]}
+
+
+def test_pod_goes_to_the_domain_of_those_that_it_must_be_near_to() -> None:
+    near = rule("podAffinity", labelSelector=of_gang("g"))
+    others = [labelled("first", node="b1", gang="g")]
+    assert (
+        placed(labelled("pod", affinity=near, gang="g"), in_zone("a1", "a"), in_zone("b1", "b"), in_zone("b2", "b"), others=others).node
+        == "b2"
+    )
+
+
+def test_first_of_a_gang_may_go_anywhere_that_has_the_label() -> None:
+    near = rule("podAffinity", labelSelector=of_gang("g"))
+    assert placed(labelled("pod", affinity=near, gang="g"), a_fleet_node("a"), in_zone("b1", "b")).node == "b1"
+    lonely = placed(labelled("pod", affinity=near, gang="other"), in_zone("b1", "b"))
+    assert lonely.message == "0/1 nodes are available: 1 node(s) didn't match pod affinity rules."
+
+
+def test_pod_stays_out_of_domains_of_other_gangs_in_any_namespace() -> None:
+    apart = rule("podAntiAffinity", labelSelector=of_other_gangs("g"), namespaceSelector={})
+    others = [labelled("other", node="a1", namespace="team-b", gang="h")]
+    nodes = [in_zone("a1", "a"), in_zone("a2", "a"), in_zone("b1", "b")]
+    assert placed(labelled("pod", affinity=apart, gang="g"), *nodes, others=others).node == "b1"
+    own = rule("podAntiAffinity", labelSelector=of_other_gangs("g"))
+    assert placed(labelled("pod", affinity=own, gang="g"), *nodes, others=others).node == "a2"
+
+
+def test_anti_affinity_of_a_pod_that_runs_keeps_others_away() -> None:
+    apart = rule("podAntiAffinity", labelSelector=of_other_gangs("h"))
+    others = [labelled("other", node="a1", affinity=apart, gang="h")]
+    found = placed(
+        labelled("pod", gang="g"),
+        in_zone("a2", "a"),
+        others=[*others],
+    )
+    assert found.node == "a2"  # a1 is not among the nodes: it is no neighbour
+    found = placed(labelled("pod", gang="g"), in_zone("a1", "a"), in_zone("a2", "a"), others=others)
+    assert found.message == "0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules."
+    assert placed(labelled("pod"), in_zone("a1", "a"), in_zone("a2", "a"), others=others).node == "a2"
