@@ -1,0 +1,140 @@
+"""Units for which somebody brings nodes, through the API: a scheduler binds their pods, and the running operator learns where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.jobs import a_manifest, gpu_pool, tpu_pool
+from builders.nodes import a_gpu_node, a_node, a_tpu_slice
+from builders.operator_run import an_api, an_operator, running
+from builders.virtual_time import run_virtual
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.memory import MemoryApi
+
+EPOCH = 1_763_672_400.0
+AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
+SLICES = [a_tpu_slice(f"np-{index}", 2) for index in range(3)]
+
+
+def wall_clock() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+class Scene:
+    """An API server, a scheduler and kubelets; the operator may be started and stopped."""
+
+    def __init__(self, api: MemoryApi, cluster: FakeCluster) -> None:
+        self.api, self.cluster = api, cluster
+
+    async def apply(self, job: str, *pools: Obj, units: int = 1) -> None:
+        manifest = a_manifest(job, namespace="default", min=units, max=units, pools=pools, quorum=1)
+        await self.api.create(names.DILOCO_JOBS, manifest)
+
+    async def status(self, job: str) -> Obj:
+        found: Obj = (await self.api.get(names.DILOCO_JOBS, "default", job)).get("status", {})
+        return found
+
+    async def units(self, job: str) -> dict[str, tuple[str, str]]:
+        """Unit -> (state, slice)."""
+        return {unit["name"]: (unit["state"], unit["slice"]) for unit in (await self.status(job)).get("units", ())}
+
+    async def when(self, job: str, holds: Callable[[Obj], bool]) -> Obj:
+        """The status once it holds."""
+        for _ in range(4000):
+            if holds(status := await self.status(job)):
+                return status
+            await asyncio.sleep(0.5)
+        raise AssertionError(status)
+
+    async def trains(self, job: str, units: int = 1) -> list[str]:
+        """Wait until so many units train. Returns their slices."""
+        status = await self.when(job, lambda status: [u["state"] for u in status.get("units", ())].count("Training") == units)
+        return [unit["slice"] for unit in status["units"] if unit["state"] == "Training"]
+
+    def nodes_of(self, job: str) -> set[str]:
+        """Where its learners run."""
+        pods = self.cluster.running(("default", job))
+        return {pod["spec"]["nodeName"] for pod in pods if pod["metadata"]["labels"][names.LABEL_COMPONENT] == "learner"}
+
+
+def play(scenario: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        api = await an_api(wall_clock)
+        async with FakeCluster(api, wall_clock, scheduler=True) as cluster:
+            await cluster.add([a_node("cpu-0")])
+            await scenario(Scene(api, cluster))
+
+    run_virtual(run())
+
+
+def an_operator_of(scene: Scene) -> Any:
+    return an_operator(scene.api, FakeTelemetry(scene.cluster), now=wall_clock)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_unit_of_two_hosts_gets_a_slice_of_its_own_in_whatever_order_nodes_come(seed: int) -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            for job in ("one", "two", "three"):
+                await scene.apply(job, tpu_pool(provisioning=AUTOSCALER))
+            for job in ("one", "two", "three"):
+                await scene.when(job, lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+            nodes = [node for slice_ in SLICES for node in slice_]
+            random.Random(seed).shuffle(nodes)
+            for node in nodes:
+                await scene.cluster.add([node])
+                await asyncio.sleep(random.Random(seed).random() * 20)
+            slices = [slice_ for job in ("one", "two", "three") for slice_ in await scene.trains(job)]
+            assert sorted(slices) == ["np-0", "np-1", "np-2"]
+            for job, slice_ in zip(("one", "two", "three"), slices, strict=True):
+                assert scene.nodes_of(job) == {f"{slice_}-0", f"{slice_}-1"}
+
+    play(scenario)
+
+
+def test_unit_that_waits_outlives_its_operator() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            await scene.apply("one", gpu_pool(hosts=2, max=1, provisioning=AUTOSCALER))
+            await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+        zone = {names.NODE_ZONE: "a"}
+        await scene.cluster.add([a_gpu_node("gpu-1", labels=zone), a_gpu_node("gpu-0", labels=zone)])
+        async with running(an_operator_of(scene)):
+            (slice_,) = await scene.trains("one")
+            assert set(slice_.split("+")) == {"gpu-0", "gpu-1"}
+            assert (await scene.status("one"))["units"][0]["attempt"] == 1
+
+    play(scenario)
+
+
+def test_pinned_unit_of_another_job_and_one_that_waits_never_share_a_host() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            await scene.apply("waits", gpu_pool(max=2, provisioning=AUTOSCALER), units=2)
+            await scene.apply("pinned", gpu_pool(max=1))
+            await scene.when("waits", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 2)
+            for index in range(3):
+                await scene.cluster.add([a_gpu_node(f"gpu-{index}")])
+            await scene.trains("waits", 2)
+            await scene.trains("pinned")
+            assert len(scene.nodes_of("waits") | scene.nodes_of("pinned")) == 3
+
+    play(scenario)
+
+
+def test_job_whose_pool_gets_no_nodes_trains_in_the_next_one() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            await scene.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER), gpu_pool(max=1, provisioning=AUTOSCALER))
+            await scene.when("one", lambda status: status.get("units", [{}])[0].get("reason") == "NotProvisioned")
+            await scene.cluster.add([a_gpu_node("gpu-0")])
+            assert await scene.trains("one") == ["gpu-0"]
+            assert {pod["metadata"]["name"] for pod in scene.cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
+
+    play(scenario)
