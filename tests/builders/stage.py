@@ -20,6 +20,7 @@ from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.kube.client import Resource
 from diloco_operator.kube.memory.merge import merge_patch
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
@@ -77,6 +78,7 @@ class Stage:
         self.listening_since = 0.0
         self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
         self.revoked: dict[str, str] = {}
+        self.without: dict[Resource, str] = {}
         self.job_gone = False
         self._unsure = False
         self.plans: list[Plan] = []
@@ -96,6 +98,7 @@ class Stage:
             report=self.report,
             rejected_writes=self.rejected_writes,
             revoked=self.revoked,
+            without=self.without,
         )
 
     def _children(self) -> Children:

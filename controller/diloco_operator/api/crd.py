@@ -21,7 +21,7 @@ CRD_FILE = f"{DILOCO_JOBS.group}_{DILOCO_JOBS.plural}.yaml"
 
 type Schema = dict[str, Any]
 
-_COPIED = ("format", "enum", "pattern", "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")
+_COPIED = ("format", "enum", "pattern", "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "minimum", "maximum")
 _LIST_MAP_KEYS = {"spec.pools": "name", "status.conditions": "type"}
 """status.units and status.pools are atomic: the operator alone writes them, always whole. As maps their managedFields, one entry for each
 field of each unit, would be larger than the status itself and with 1,000 units bring the object near etcd's limit of 1.5 MB."""

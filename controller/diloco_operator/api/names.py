@@ -40,6 +40,17 @@ CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinit
 POD_TEMPLATES = Resource("", "v1", "PodTemplate", "podtemplates")
 PROVISIONING_REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "ProvisioningRequest", "provisioningrequests")
 
+CONSUME_REQUEST = "autoscaling.x-k8s.io/consume-provisioning-request"
+"""Annotation of a pod: the ProvisioningRequest that brings its node."""
+REQUEST_CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
+"""Annotation of such a pod: the request's class. An autoscaler wants both."""
+QUEUED_PROVISIONING = "queued-provisioning.gke.io"
+"""The provisioning class of GKE for flex-start capacity."""
+QUEUED_TAINT = "cloud.google.com/gke-queued"
+"""Key of the taint of nodes that GKE made for such a request."""
+WARDEN_POLICIES = "cloud.google.com/apply-warden-policies"
+"""Label of a PodTemplate: with `true`, GKE changes it at its admission as it changes pods."""
+
 MANAGER = f"{GROUP}/operator"
 """Default of spec.managedBy; the operator does not touch a job with another value."""
 
@@ -142,7 +153,15 @@ def unit_index(pool: str, unit: str) -> int | None:
 
 def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
     """A DNS label, for it is a host name too. Where long names meet many attempts or hosts, the job's part is shortened."""
-    ending = f"-{unit}-a{attempt}-{host}"
+    return _with_ending(job, f"-{unit}-a{attempt}-{host}")
+
+
+def provisioning_request_name(job: str, unit: str, attempt: int) -> str:
+    """The request for the nodes of an attempt, and its PodTemplate. A DNS label: autoscalers write it into labels of nodes."""
+    return _with_ending(job, f"-{unit}-a{attempt}")
+
+
+def _with_ending(job: str, ending: str) -> str:
     if len(job) + len(ending) <= MAX_DNS_LABEL:
         return job + ending
     mark = hashlib.sha256(job.encode()).hexdigest()[:6]

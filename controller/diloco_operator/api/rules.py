@@ -335,6 +335,26 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".spec.containers",
         )
     ],
+    "spec.pools[].provisioning": [
+        ValidationRule(
+            "self.mode != 'ProvisioningRequest' || (has(self.class) && self.class != '')",
+            "provisioning.class must be set where mode is ProvisioningRequest: queued-provisioning.gke.io, "
+            "best-effort-atomic-scale-up.autoscaling.x-k8s.io, or another class of the cluster's autoscaler",
+            ".class",
+        ),
+        ValidationRule(
+            "self.mode == 'ProvisioningRequest' || ((!has(self.class) || self.class == '') && "
+            "(!has(self.parameters) || self.parameters.size() == 0))",
+            "provisioning.class and parameters are for mode ProvisioningRequest; remove them, or set the mode",
+            ".mode",
+        ),
+        ValidationRule(
+            "!has(self.class) || self.class == '' || "
+            "self.class.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
+            "provisioning.class must be a name such as queued-provisioning.gke.io: a-z, 0-9, - and .",
+            ".class",
+        ),
+    ],
     "spec.pools[].provisioning.timeout": [_at_least_a_second("timeout")],
     "spec.training": [
         ValidationRule(

@@ -13,6 +13,7 @@ from diloco_operator.plan import Delete, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
+from diloco_operator.reconcile.children.requests import outdated_requests
 from diloco_operator.reconcile.children.retention import claim_retention
 from diloco_operator.reconcile.children.syncer import start_blocked_by, syncer_changes
 from diloco_operator.reconcile.context import ReconcileContext, build_context
@@ -35,6 +36,7 @@ from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, p
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
+from diloco_operator.reconcile.units.requests import granted_pods
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
 from diloco_operator.reconcile.units.revocations import leave_revoked
@@ -101,11 +103,15 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     records = leave_revoked(context, leave_removed_pools(context, replace_outdated(context, units.records)))
     pods = LearnerPods(context)
     scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
-    begun = [*missing_pods(context, pods, scaling.records, units.adopted), *missing_host_lists(context, pods, units.records, units.adopted)]
+    begun = [
+        *missing_pods(context, pods, scaling.records, units.adopted),
+        *missing_host_lists(context, pods, units.records, units.adopted),
+        *granted_pods(context, pods, scaling.records),
+    ]
     learners = [*scaling.creates, *begun]
     to_issue = certificates_to_issue(context, learners)
     cleanup = prune_pods(context, scaling.records)
-    lists = outdated_host_lists(context, scaling.records)
+    outdated = [*outdated_host_lists(context, scaling.records), *outdated_requests(context, scaling.records)]
 
     active = contributing_units(context, scaling.records, syncer_down=bool(syncer.down))
     statements = conditions.running(
@@ -139,7 +145,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         creates=(*configuration.creates, *syncer.creates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
-        deletes=(*configuration.deletes, *certificates.deletes, *syncer.deletes, *cleanup.deletes, *lists),
+        deletes=(*configuration.deletes, *certificates.deletes, *syncer.deletes, *cleanup.deletes, *outdated),
         events=write.events,
         requeue_after=_requeue_after(context, deadlines),
         reservations=reserved_nodes(context, scaling.records),
@@ -161,7 +167,12 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     return Plan(
         patches=retention.patches,
         status=write.apply,
-        deletes=(*cleanup.deletes, *stop, *outdated_host_lists(context, scaling.records)),
+        deletes=(
+            *cleanup.deletes,
+            *stop,
+            *outdated_host_lists(context, scaling.records),
+            *outdated_requests(context, scaling.records),
+        ),
         events=write.events,
         requeue_after=_requeue_after(
             context, (*units.deadlines, *context.hosts.deadlines, *cleanup.deadlines, retention.retry_at, write.due)
@@ -199,7 +210,12 @@ def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     return Plan(
         patches=retention.patches,
         status=write.apply,
-        deletes=(*cleanup.deletes, *outdated_host_lists(context, {}), *([delete] if delete is not None else [])),
+        deletes=(
+            *cleanup.deletes,
+            *outdated_host_lists(context, {}),
+            *outdated_requests(context, {}),
+            *([delete] if delete is not None else []),
+        ),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due, retention.retry_at, write.due)),
         reservations=bound_nodes(context.observed.job, context.observed.pods),
         request=AllotmentRequest(context.observed.job.key),

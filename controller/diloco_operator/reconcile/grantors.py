@@ -6,9 +6,12 @@ See docs/decisions/0171-delegated-units.md.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Self
 
+from diloco_operator.api import names
 from diloco_operator.api.job import Pool, ProvisioningMode
+from diloco_operator.kube.client import Obj, Resource
 
 
 class Grantor(enum.StrEnum):
@@ -24,6 +27,7 @@ class Grantor(enum.StrEnum):
         return member
 
     AUTOSCALER = "Autoscaler", "the autoscaler"
+    PROVISIONING_REQUEST = "ProvisioningRequest", "the autoscaler (by ProvisioningRequest)"
 
     @classmethod
     def of_pod(cls, annotation: str) -> Grantor | None:
@@ -31,9 +35,28 @@ class Grantor(enum.StrEnum):
         return next((each for each in cls if each.value == annotation), None)
 
 
-_BY_MODE = {ProvisioningMode.AUTOSCALER: Grantor.AUTOSCALER}
+_BY_MODE = {
+    ProvisioningMode.AUTOSCALER: Grantor.AUTOSCALER,
+    ProvisioningMode.PROVISIONING_REQUEST: Grantor.PROVISIONING_REQUEST,
+}
 
 
 def grantor_of(pool: Pool) -> Grantor | None:
     """Who brings nodes for units of the pool for which no slice is free; None: nobody."""
     return _BY_MODE.get(pool.provisioning.mode)
+
+
+def cannot_ask(pool: Pool, without: Mapping[Resource, str]) -> str:
+    """Why nobody can be asked for nodes of this pool; "": somebody can, or nobody is to be. `without`: what cannot be read, and why."""
+    if grantor_of(pool) is not Grantor.PROVISIONING_REQUEST:
+        return ""
+    why = without.get(names.PROVISIONING_REQUESTS) or without.get(names.POD_TEMPLATES)
+    remedy = "install an autoscaler that has them, give the operator the right, or set provisioning.mode to Autoscaler"
+    return f"{why}; {remedy}" if why else ""
+
+
+def grantor_tolerations(pool: Pool) -> list[Obj]:
+    """Of the taints by which a grantor keeps the nodes that it made for a pool."""
+    if pool.provisioning.class_name != names.QUEUED_PROVISIONING:
+        return []
+    return [{"key": names.QUEUED_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}]

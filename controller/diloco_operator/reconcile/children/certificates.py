@@ -112,6 +112,8 @@ def _attempts(context: ReconcileContext, learners: Iterable[Create]) -> set[tupl
     """(pool, unit, attempt) of every learner pod that runs, will run, or has not ended yet."""
     found = {(pod.pool, pod.unit, pod.attempt) for pods in context.learners.values() for pod in pods if not pod.ended}
     for create in learners:
+        if create.resource != names.PODS:
+            continue
         labels: Mapping[str, str] = create.obj["metadata"]["labels"]
         found.add((labels[names.LABEL_POOL], labels[names.LABEL_UNIT], int(labels[names.LABEL_ATTEMPT])))
     return found

@@ -15,6 +15,7 @@ from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import PodPlace, delegated_places, gang_label, pinned_places
 from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
+from diloco_operator.reconcile.children.requests import consuming, request_objects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.state import Child
@@ -39,7 +40,15 @@ class LearnerPods:
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
         places = delegated_places(self._affinity(record.pool), pool, context.shapes[record.pool], grantor, gang, avoid)
+        if grantor is Grantor.PROVISIONING_REQUEST:
+            request = names.provisioning_request_name(context.observed.job.name, record.name, record.attempt)
+            places = [place.with_annotations(consuming(pool, request)) for place in places]
         return self._attempt(record, places)
+
+    def of_request(self, record: UnitStatusRecord) -> list[Create]:
+        """The request for the nodes of an attempt: its pods come when it is granted."""
+        pods = (create.obj for create in self.of_delegated(record, Grantor.PROVISIONING_REQUEST) if create.resource == names.PODS)
+        return request_objects(self._context, record, next(pods))
 
     def _affinity(self, pool: str) -> Mapping[str, Any]:
         return self._base(pool).spec.get("affinity") or {}

@@ -30,6 +30,9 @@ class PodPlace(NamedTuple):
     affinity: Obj
     annotations: Mapping[str, str]
 
+    def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
+        return self._replace(annotations={**self.annotations, **more})
+
 
 def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[Host]) -> list[PodPlace]:
     """Each pod on its host, in the order of the hosts. `affinity`: of the template."""

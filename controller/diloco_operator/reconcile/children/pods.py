@@ -25,6 +25,7 @@ from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import PodPlace, gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
+from diloco_operator.reconcile.grantors import grantor_tolerations
 from diloco_operator.reconcile.observe.state import Job
 
 _IDENTITY = (
@@ -78,7 +79,11 @@ def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConf
         "restartPolicy": "Never",
         "nodeSelector": selector,
         "securityContext": pod_security(template),
-        "tolerations": [*(template.get("tolerations") or ()), *({"key": key, "operator": "Exists"} for key in kind.taints)],
+        "tolerations": [
+            *(template.get("tolerations") or ()),
+            *({"key": key, "operator": "Exists"} for key in kind.taints),
+            *grantor_tolerations(pool),
+        ],
     }
     return PodTemplateBase(
         job=job,

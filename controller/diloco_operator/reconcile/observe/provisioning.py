@@ -11,7 +11,18 @@ from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.fields import Fields, MalformedField, controller_uid, fields, moment, needed_string, objects, string, text
+from diloco_operator.kube.fields import (
+    Fields,
+    MalformedField,
+    controller_uid,
+    fields,
+    moment,
+    needed_string,
+    objects,
+    string,
+    strings,
+    text,
+)
 
 _SHOWN = 3
 """So many conditions of types that only their writer knows are shown."""
@@ -47,6 +58,9 @@ class RequestView:
     """By the labels; another's request may have neither."""
     created: float
     deleting: bool
+    class_name: str
+    parameters: Mapping[str, str]
+    """What it asks for beside the pods, which follow from the attempt."""
     state: RequestState
     since: float
     """When it came into this state by its own account; seconds since the epoch."""
@@ -70,6 +84,7 @@ def project_request(obj: Obj) -> RequestView:
         state, since, words, problem = RequestState.NONSENSE, created, "", str(error)
     if state is RequestState.NONSENSE and not problem:
         problem = f"its conditions contradict each other: {words}"
+    spec = fields(obj, "spec")
     attempt = string(labels, names.LABEL_ATTEMPT, "metadata.labels")
     return RequestView(
         name=needed_string(meta, "name", "metadata"),
@@ -80,6 +95,8 @@ def project_request(obj: Obj) -> RequestView:
         attempt=int(attempt) if attempt.isascii() and attempt.isdecimal() and len(attempt) < 10 else -1,
         created=created,
         deleting=bool(meta.get("deletionTimestamp")),
+        class_name=string(spec, "provisioningClassName", "spec"),
+        parameters=strings(spec, "parameters", "spec"),
         state=state,
         since=since,
         words=words,

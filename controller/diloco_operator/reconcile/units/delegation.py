@@ -22,7 +22,7 @@ from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement import JobRequest, Placement, PoolOutcome, PoolRequest
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import Grantor, grantor_of
+from diloco_operator.reconcile.grantors import Grantor, cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
@@ -133,7 +133,7 @@ class _Asking:
         for pool in self._pools:
             self._ask(pool, candidates[pool.name], pool.min - self._settled[pool.name] - self._waits[pool.name])
         self._ask_anywhere(candidates, self._job.min)
-        minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if grantor_of(self._context.pools[pool.name]))
+        minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if self._grantor(pool) is not None)
         if minima and self._total >= self._job.min:
             self._ask_anywhere(candidates, self._job.max)
         return Delegation(tuple(self._asked), withdrawn, tuple(self._deadlines))
@@ -160,7 +160,8 @@ class _Asking:
         return withdrawn
 
     def _grantor(self, pool: PoolRequest) -> Grantor | None:
-        return grantor_of(self._context.pools[pool.name])
+        spec = self._context.pools[pool.name]
+        return grantor_of(spec) if not cannot_ask(spec, self._context.observed.without) else None
 
     def _room(self, pool: PoolRequest) -> int:
         in_job = self._job.max - self._total - self._waits.total()
@@ -211,7 +212,11 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
         mine = [record for record in records.values() if record.pool == pool.name]
         waiting = sum(map(is_waiting, mine))
         pauses = [record.not_before for record in mine if is_cooling(record, context.now) and record.not_before is not None]
-        if grantor is not None and waiting:
+        if outcome.why and (why := cannot_ask(pool, context.observed.without)):
+            outcome = PoolOutcome(
+                outcome.job, pool.name, outcome.placed, outcome.reason, f"{outcome.message}; {why}", outcome.lacks, f"{outcome.why}; {why}"
+            )
+        elif grantor is not None and waiting:
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             why = f"nodes for {'it' if waiting == 1 else 'them'} were asked of {grantor.asked}"
             outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, PoolReason.WAITING_FOR_NODES, f"{lacks}; {why}", lacks, why)

@@ -23,6 +23,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.delegation import is_waiting, read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
+from diloco_operator.reconcile.units.requests import read_answer
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, NoPlace, Timeout, all_bound, all_run, bound_at, starting, timed_out
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
@@ -135,6 +136,12 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         return UnitObservation(_on_two_slices(context, record, slices), adopted)
     if not is_waiting(record):
         return _observe_attempt(context, record, current, adopted=adopted)
+    answer = read_answer(context, record, current)
+    if answer is not None and answer.problem:
+        return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", answer.problem)), adopted)
+    if answer is not None:  # its pods come when its nodes do
+        record = record._replace(reason=UnitReason.WAITING_FOR_NODES, message=answer.message)
+        return UnitObservation(record, adopted, [answer.recheck_at] if answer.recheck_at is not None else [])
     binding = read_binding(context, record, current)
     if binding.problem is not None:
         return UnitObservation(give_slice_up(context, record, binding.problem), adopted)

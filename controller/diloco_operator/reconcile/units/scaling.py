@@ -15,7 +15,7 @@ from diloco_operator.placement.matching import SliceRequirements, slice_requirem
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import grantor_of
+from diloco_operator.reconcile.grantors import Grantor, grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -302,7 +302,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
     assert grantor is not None, "only units of pools with a grantor are asked for"
     started = _started(context, record)
     started = started._replace(reason=UnitReason.WAITING_FOR_NODES, message=asked_message(grantor, context.now), since=context.now)
-    scaling.creates += pods.of_delegated(started, grantor)
+    scaling.creates += pods.of_request(started) if grantor is Grantor.PROVISIONING_REQUEST else pods.of_delegated(started, grantor)
     return started
 
 
