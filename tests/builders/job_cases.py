@@ -332,6 +332,13 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "positive Kubernetes quantity",
     ),
     "suspend as text": (a_manifest(spec={"suspend": "yes"}), "spec.suspend", "must be of type boolean"),
+    "queue that is no name": (a_manifest(spec={"queueName": "Team_A"}), "spec.queueName", "kubectl get localqueues lists them"),
+    "queue with a long name": (a_manifest(spec={"queueName": "q" * 64}), "spec.queueName", "must have at most 63 characters"),
+    "two that ask for nodes": (
+        a_manifest(spec={"queueName": "team-a"}, pools=[tpu_pool(provisioning={"mode": "ProvisioningRequest", "class": "c"})]),
+        "spec.pools",
+        "Kueue makes such requests itself",
+    ),
     "empty managedBy": (a_manifest(spec={"managedBy": ""}), "spec.managedBy", "must have at least 1 characters"),
     "no spec": (with_field(a_manifest(), "spec", ...), "spec", "Required value"),
 }
@@ -373,11 +380,13 @@ ACCEPTED: dict[str, Obj] = {
     "snapshots in a folder": a_manifest(checkpoint={"uri": "file:///mnt/snapshots"}),
     "a syncer of one's own": a_manifest(spec={"syncer": {"template": template("syncer")}}),
     "labels for the syncer only": a_manifest(spec={"syncer": {"template": {"metadata": {"labels": {"team": "a"}}}}}),
+    "a job with a queue": a_manifest(spec={"queueName": "team-a"}),
     "another controller's job": a_manifest(spec={"managedBy": "example.org/other"}),
 }
 
 IMMUTABLE: dict[str, tuple[str, Any, str]] = {
     "managedBy": ("spec.managedBy", "example.org/other", "managedBy is immutable"),
+    "queueName": ("spec.queueName", "team-a", "queueName can be changed only while the job is suspended"),
     "fragments": ("spec.training.fragments", 12, "fragments is immutable"),
     "accelerator": ("spec.pools[1].accelerator", "nvidia-b200", "accelerator of a pool is immutable"),
     "storage size": ("spec.syncer.storage.size", "5Gi", "size is immutable"),
@@ -407,6 +416,7 @@ _CHANGES: dict[str, Obj] = {
     "image": {"spec.pools[0].template.spec.containers[0].image": "registry.example/train:2"},
     "pool less": {"spec.pools": [tpu_pool()]},
     "priority": {"spec.priorityClassName": "high"},
+    "queue": {"spec.queueName": "team-b", "spec.suspend": True},
     "fewer steps": {"spec.training.steps": 1200},
     "syncer template": {"spec.syncer.template": {"spec": {"nodeSelector": {"pool": "cpu"}}}},
 }

@@ -37,6 +37,7 @@ from diloco_operator.reconcile import (
     reservations,
 )
 from diloco_operator.reconcile.observe.provisioning import project_request
+from diloco_operator.reconcile.observe.quota import project_workload
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 from diloco_operator.report import Report, UnitPhase
 
@@ -72,6 +73,8 @@ class Stage:
         """PodTemplates."""
         self.requests: dict[str, dict[str, Any]] = {}
         """ProvisioningRequests."""
+        self.workloads: dict[str, dict[str, Any]] = {}
+        """Workloads of Kueue."""
         self.secrets: dict[str, dict[str, Any]] = {}
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
@@ -114,6 +117,7 @@ class Stage:
             host_lists={name: project_child(obj) for name, obj in self.host_lists.items()},
             pod_templates={name: project_child(obj) for name, obj in self.templates.items()},
             requests={name: project_request(obj) for name, obj in self.requests.items()},
+            workloads={name: project_workload(obj) for name, obj in self.workloads.items()},
         )
 
     def reconcile_only(self) -> Plan:
@@ -223,6 +227,10 @@ class Stage:
             self.children[patch.resource.kind] = merge_patch(claim, patch.body)
             self.children[patch.resource.kind]["metadata"]["resourceVersion"] = str(next(self._uids))
             return
+        if patch.resource.kind == "Pod":
+            assert self.pods[patch.name]["metadata"]["uid"] == patch.body["metadata"]["uid"]
+            self.pods[patch.name] = merge_patch(self.pods[patch.name], patch.body)
+            return
         secret = self.secrets[patch.name]
         meta = patch.body["metadata"]
         assert (secret["metadata"]["uid"], secret["metadata"].get("resourceVersion", "")) == (meta["uid"], meta["resourceVersion"])
@@ -243,7 +251,7 @@ class Stage:
             assert self.children[delete.resource.kind]["metadata"]["uid"] == delete.uid
             del self.children[delete.resource.kind]
         elif (pod := self.pods.get(delete.name)) is not None and pod["metadata"]["uid"] == delete.uid:
-            if delete.grace_seconds == 0 or phase(pod) != "Running":
+            if (delete.grace_seconds == 0 or phase(pod) != "Running") and not pod["metadata"].get("finalizers"):
                 del self.pods[delete.name]  # nothing runs that would need a signal
             elif "deletionTimestamp" not in pod["metadata"]:
                 is_deleted(pod, self.now)
@@ -277,8 +285,11 @@ class Stage:
             is_bound(self.pod(unit, attempt, host), self.now, node)
 
     def kubelets_finish_deletions(self, code: int = 143) -> None:
-        """Every pod that was asked to go has gone."""
-        self.pods = {n: p for n, p in self.pods.items() if "deletionTimestamp" not in p["metadata"]}
+        """Every pod that was asked to go has ended, and has gone, if no finalizer keeps it."""
+        for pod in self.pods.values():
+            if "deletionTimestamp" in pod["metadata"] and phase(pod) == "Running":
+                exits(pod, code, self.now)
+        self.pods = {n: p for n, p in self.pods.items() if "deletionTimestamp" not in p["metadata"] or p["metadata"].get("finalizers")}
 
     def pod(self, unit: str, attempt: int, host: int = 0) -> dict[str, Any]:
         return self.pods[f"{self.job['metadata']['name']}-{unit}-a{attempt}-{host}"]

@@ -25,7 +25,7 @@ ALL = "get list watch"
 NAMESPACED: Rules = {
     ("diloco.dev", "dilocojobs"): "list watch delete",
     ("diloco.dev", "dilocojobs/status"): "patch",
-    ("", "pods"): f"{ALL} create delete",
+    ("", "pods"): f"{ALL} create patch delete",
     ("", "configmaps"): f"{ALL} create delete",
     ("", "secrets"): f"{ALL} create patch delete",
     ("", "services"): f"{ALL} create",
@@ -33,6 +33,7 @@ NAMESPACED: Rules = {
     ("", "events"): "create patch",
     ("", "podtemplates"): f"{ALL} create delete",
     ("autoscaling.x-k8s.io", "provisioningrequests"): f"{ALL} create delete",
+    ("kueue.x-k8s.io", "workloads"): "list watch",
 }
 CLUSTER: Rules = {
     ("", "nodes"): "list watch",

@@ -334,6 +334,12 @@ class Spec(_Api):
         description="The controller that works on this job. The operator ignores a job with another value. Immutable.",
     )
     priority_class_name: str = Field("", max_length=253, description="Priority class: it orders jobs, and every pod gets it.")
+    queue_name: str = Field(
+        "",
+        max_length=63,
+        description="LocalQueue of Kueue in the job's namespace. Each unit waits for its quota there, as a pod group of its own; Kueue "
+        "chooses the flavor, and may take the quota back. Absent: units need no quota. It can be changed while the job is suspended.",
+    )
     ttl_seconds_after_finished: int | None = Field(
         None, ge=0, description="Deletes the job this many seconds after Complete or Failed. Absent: never."
     )

@@ -133,6 +133,25 @@ EXPORT_CONTAINER = "export"
 """The container in the pod of `kubectl diloco export`."""
 SYNCER_CONTAINER = "syncer"
 
+# Kueue: its objects, and what it reads from pods and writes to them.
+KUEUE = "kueue.x-k8s.io"
+WORKLOADS = Resource(KUEUE, "v1beta2", "Workload", "workloads")
+KUEUE_QUEUE = f"{KUEUE}/queue-name"
+"""Label: the LocalQueue that admits the pod."""
+KUEUE_GROUP = f"{KUEUE}/pod-group-name"
+"""Label: the pod group, and the name of its Workload."""
+KUEUE_GROUP_COUNT = f"{KUEUE}/pod-group-total-count"
+"""Annotation: pods of the group."""
+KUEUE_ROLE = f"{KUEUE}/role-hash"
+"""Annotation: the pod set of the Workload that the pod belongs to."""
+KUEUE_RETRIABLE = f"{KUEUE}/retriable-in-group"
+"""Annotation: with `false` on one of its pods a group is over once all of them have ended, and gives its quota back."""
+KUEUE_PRIORITY = f"{KUEUE}/priority-class"
+"""Label of a job and of its pods: the WorkloadPriorityClass."""
+KUEUE_GATE = f"{KUEUE}/admission"
+"""Scheduling gate that Kueue removes when it admits the group."""
+KUEUE_FINALIZER = f"{KUEUE}/managed"
+"""Finalizer of pods by which Kueue counts them, until a successor has taken their place or the group is over."""
 
 MAX_DNS_LABEL = 63
 _UNIT_DIGITS = 9
@@ -166,6 +185,23 @@ def _with_ending(job: str, ending: str) -> str:
         return job + ending
     mark = hashlib.sha256(job.encode()).hexdigest()[:6]
     return f"{job[: MAX_DNS_LABEL - len(ending) - len(mark) - 1].rstrip('-')}-{mark}{ending}"
+
+
+def pod_group_name(job: str, job_uid: str, unit: str, attempt: int) -> str:
+    """The pod group of Kueue that begins with this attempt of a unit: at most 63 characters, and another one for another job of the same
+    name, because the pods of a deleted job may be in its groups for a while."""
+    ending = f"-{unit}-a{attempt}-{_group_mark(job_uid)}"
+    return job[: MAX_DNS_LABEL - len(ending)].rstrip("-") + ending
+
+
+def is_pod_group(name: str, job: str, job_uid: str, unit: str) -> bool:
+    """Whether `pod_group_name` makes this name for some attempt of the unit: who writes pods may write any name into their labels."""
+    number = name.removesuffix(f"-{_group_mark(job_uid)}").rpartition("-a")[2]
+    return number.isascii() and number.isdecimal() and name == pod_group_name(job, job_uid, unit, int(number[:_UNIT_DIGITS]))
+
+
+def _group_mark(job_uid: str) -> str:
+    return hashlib.sha256(job_uid.encode()).hexdigest()[:6]
 
 
 _LONGEST_LIST = 120 * 1024

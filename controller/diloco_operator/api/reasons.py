@@ -68,6 +68,18 @@ class PlacedReason(ConditionReason):
         Severity.NORMAL,
         "Too few slices are free, and nodes were asked for (`pools[].provisioning`); `status.pools` says from whom and since when.",
     )
+    WAITING_FOR_QUOTA = (
+        "WaitingForQuota",
+        FALSE,
+        Severity.NORMAL,
+        "Kueue has not given enough units their quota (`queueName`); `status.units` has its words.",
+    )
+    KUEUE_MISSING = (
+        "KueueMissing",
+        FALSE,
+        Severity.WARNING,
+        "The job has a `queueName`, and the operator finds no Kueue; the message says why and what to do.",
+    )
     PODS_REFUSED = (
         "PodsRefused",
         FALSE,
@@ -290,6 +302,10 @@ class UnitReason(enum.StrEnum):
         "WaitingForNodes",
         "Starting: nodes were asked for, and its pods wait for them; the message says who was asked, and when.",
     )
+    WAITING_FOR_QUOTA = (
+        "WaitingForQuota",
+        "Starting: its pods exist, and Kueue has not given it its quota yet; the message has Kueue's words. Pending: there is no Kueue.",
+    )
     NOT_PROVISIONED = (
         "NotProvisioned",
         (
@@ -369,9 +385,12 @@ class PoolReason(enum.StrEnum):
     NO_MATCHING_NODES = "NoMatchingNodes", "No node of this accelerator and shape exists."
     JOB_AT_MAXIMUM = "JobAtMaximum", "The job already has `learners.max` units."
     WAITING_FOR_NODES = "WaitingForNodes", "No slice is free, and nodes were asked for (`pools[].provisioning`)."
+    WAITING_FOR_QUOTA = "WaitingForQuota", "Kueue has not given quota to units of the pool yet (`queueName`)."
 
 
-SHORT_OF_SLICES = frozenset({PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NODES, PoolReason.WAITING_FOR_NODES})
+SHORT_OF_SLICES = frozenset(
+    {PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NODES, PoolReason.WAITING_FOR_NODES, PoolReason.WAITING_FOR_QUOTA}
+)
 """Of a pool that would have more units if the fleet had more slices."""
 
 

@@ -206,7 +206,7 @@ def _is_true(condition: str) -> str:
 _RETRY, _OLD_RETRY = _number_or_0("self.spec", "retry"), _number_or_0("oldSelf.spec", "retry")
 _AS_BEFORE = " && ".join(
     (
-        *map(_same, ("suspend", "priorityClassName", "learners", "pools", "training")),
+        *map(_same, ("suspend", "priorityClassName", "queueName", "learners", "pools", "training")),
         # Of the syncer everything else has a rule of its own.
         "has(self.spec.syncer.template) == has(oldSelf.spec.syncer.template)",
         f"(!has(self.spec.syncer.template) || {_same('syncer.template')})",
@@ -262,6 +262,18 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".managedBy",
         ),
         ValidationRule(
+            "self.queueName == oldSelf.queueName || self.suspend || oldSelf.suspend",
+            "queueName can be changed only while the job is suspended, because its pods have their quota from the queue that they began "
+            "in; set spec.suspend to true in the same change, and to false once its pods have ended",
+            ".queueName",
+        ),
+        ValidationRule(
+            "self.queueName == '' || self.pools.all(p, p.provisioning.mode != 'ProvisioningRequest')",
+            "pools[].provisioning.mode ProvisioningRequest is not for a job with queueName: Kueue makes such requests itself, by an "
+            "admission check of its queue; leave mode out",
+            ".pools",
+        ),
+        ValidationRule(
             "self.training.quorum <= self.learners.min",
             "training.quorum must not exceed learners.min: with only learners.min learners placed, outer steps would wait for ever; lower "
             "training.quorum or raise learners.min",
@@ -278,6 +290,13 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "lower learners.min",
             ".pools",
         ),
+    ],
+    "spec.queueName": [
+        ValidationRule(
+            f"self == '' || self.matches({_text(_DNS_LABEL_1123)})",
+            "queueName must be the name of a LocalQueue of Kueue in the job's namespace: at most 63 characters of a-z, 0-9 and -; "
+            "kubectl get localqueues lists them",
+        )
     ],
     "spec.learners": [
         ValidationRule("self.min <= self.max", "learners.min must not exceed learners.max; lower min or raise max", ".min"),

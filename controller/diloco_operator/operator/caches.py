@@ -28,12 +28,14 @@ from diloco_operator.operator.projections import (
 )
 from diloco_operator.reconcile import Child, Children, Job, PodView, project_pod
 from diloco_operator.reconcile.observe.provisioning import project_request
+from diloco_operator.reconcile.observe.quota import Workload, project_workload
 from diloco_operator.timeouts import WatchTimeouts
 
 type JobKey = tuple[str, str]
 """(namespace, name)."""
 
 _BY_JOB = "job"
+_BY_GROUP = "group"
 _USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that use resources of a node."""
 _WITHOUT_OTHER_PODS = (
@@ -41,6 +43,7 @@ _WITHOUT_OTHER_PODS = (
     "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."
 )
 
+_WITHOUT_WORKLOADS = "no unit of a job with queueName starts, and the job says so."
 _WITHOUT_REQUESTS = "pools whose provisioning.mode is ProvisioningRequest get no nodes, and their units say so."
 
 
@@ -103,7 +106,12 @@ class Caches:
             return _Followed(cache, reflectors)
 
         self._jobs = reflect(names.DILOCO_JOBS, CachedJob.of, ours=False, problem=lambda job: job.problem)
-        self._pods = reflect(names.PODS, lambda obj, _: project_pod(obj), indexers={_BY_JOB: _job_of_pod}, problem=lambda pod: pod.problem)
+        self._pods = reflect(
+            names.PODS,
+            lambda obj, _: project_pod(obj),
+            indexers={_BY_JOB: _job_of_pod, _BY_GROUP: _group_of_pod},
+            problem=lambda pod: pod.problem,
+        )
         self._nodes = reflect(names.NODES, lambda obj, _: project_node(obj, end_annotations), ours=False)
         self._priorities = reflect(names.PRIORITY_CLASSES, lambda obj, _: project_priority(obj), ours=False)
         self._objects = {
@@ -120,9 +128,12 @@ class Caches:
             problem=lambda request: request.problem,
             without=_WITHOUT_REQUESTS,
         )
+        # Kueue puts no label of a job on them.
+        self._workloads = reflect(names.WORKLOADS, lambda obj, _: project_workload(obj), ours=False, without=_WITHOUT_WORKLOADS)
         self._grantors: Mapping[Resource, _Followed[Any]] = {
             names.POD_TEMPLATES: self._objects[names.POD_TEMPLATES],
             names.PROVISIONING_REQUESTS: self._requests,
+            names.WORKLOADS: self._workloads,
         }
         """What grantors of nodes need, followed only where it can be read."""
         self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
@@ -148,6 +159,7 @@ class Caches:
             self._priorities,
             self._secrets,
             self._requests,
+            self._workloads,
             *self._objects.values(),
         )
         self._forbidden: list[Reflector[Any]] = []
@@ -226,6 +238,12 @@ class Caches:
         self._requests.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
         for followed in self._objects.values():
             followed.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
+        self._workloads.on_change(lambda old, new: self._on_workload(handler, _either(old, new).key))
+
+    def _on_workload(self, handler: Callable[[JobKey], None], group: tuple[str, str]) -> None:
+        """Of the many Workloads of others none has pods with the label of a job."""
+        for key in {(pod.namespace, pod.value.job) for pod in self._pods.cache.by_index(_BY_GROUP, group)}:
+            handler(key)
 
     def on_node_change(self, handler: Callable[[NodeView | None, str], None]) -> None:
         """Call `handler` at every change of a node, with the node (None: deleted) and its name."""
@@ -307,7 +325,13 @@ class Caches:
             host_lists={name: child for name, child in config_maps.items() if child.unit},
             pod_templates={held.name: held.value.child for held in self._objects[names.POD_TEMPLATES].cache.by_index(_BY_JOB, key)},
             requests={held.name: held.value for held in self._requests.cache.by_index(_BY_JOB, key)},
+            workloads=self._workloads_of(key),
         )
+
+    def _workloads_of(self, key: JobKey) -> dict[str, Workload]:
+        groups = {pod.value.group.name for pod in self._pods.cache.by_index(_BY_JOB, key) if pod.value.group is not None}
+        held = (self._workloads.cache.get(key[0], group) for group in groups)
+        return {each.name: each.value for each in held if each is not None}
 
     def priority(self, name: str) -> int:
         """The value of a PriorityClass; "": that of the cluster's default class. 0 if the class does not exist, as for pods without one."""
@@ -327,8 +351,9 @@ class Caches:
         return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
 
     def shown(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
-        """The Secret, ConfigMap, Service or volume claim as the cache has it, or None."""
-        followed: _Followed[Any] = self._secrets if resource == names.SECRETS else self._objects[resource]
+        """The Secret, Pod, ConfigMap, Service or volume claim as the cache has it, or None."""
+        known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects}
+        followed = known[resource]
         return followed.cache.get(namespace, name)
 
     def _project_secret(self, obj: Obj, _previous: JobSecret | None) -> JobSecret:
@@ -364,6 +389,10 @@ def _job_of_object(held: CachedObject[JobObject]) -> Iterable[JobKey]:
 
 def _job_of_pod(held: CachedObject[PodView]) -> Iterable[JobKey]:
     return ((held.namespace, held.value.job),)
+
+
+def _group_of_pod(held: CachedObject[PodView]) -> Iterable[tuple[str, str]]:
+    return ((held.namespace, held.value.group.name),) if held.value.group is not None else ()
 
 
 def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:

@@ -42,6 +42,7 @@ from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, bound_nodes, first_request, reconcile, reservations
+from diloco_operator.reconcile.units.quota import orphan_releases
 from diloco_operator.telemetry import Endpoint, Telemetry
 from diloco_operator.timeouts import RECONCILE
 
@@ -192,7 +193,7 @@ class Reconciler:
         self._release_deleted_jobs(key, bare)
         if cached is None or bare is None:
             self._forget(key)
-            return ReconcileResult()
+            return await self._release_quota(key)
         if bare.managed_by != names.MANAGER:
             self._forget(key)
             nodes = bound_nodes(bare, self._caches.pods(key))
@@ -221,6 +222,16 @@ class Reconciler:
             )
         result = self._conclude(key, job, plan, executed)
         return replace(result, decision_seconds=decision_seconds, pause=self._pause(key, subject, executed))
+
+    async def _release_quota(self, key: JobKey) -> ReconcileResult:
+        """Pods of a job that is gone go with it, but Kueue holds them, and their quota, until it learns that no others will follow."""
+        patches = orphan_releases(self._caches.pods(key))
+        if not patches:
+            return ReconcileResult()
+        executed = await self._executor.execute(Subject(*key, ""), Plan(patches=tuple(patches)))
+        for failure in executed.failures:
+            log.warning("job %s/%s is gone: %s", *key, failure)
+        return ReconcileResult(failed=not executed.ok)
 
     def _is_big(self, key: JobKey) -> bool:
         return self._caches.pod_count(key) >= _MANY_PODS

@@ -9,7 +9,7 @@ from datetime import datetime
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.placement import Solver, place
-from diloco_operator.plan import Delete, Plan
+from diloco_operator.plan import Delete, Patch, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
@@ -17,6 +17,7 @@ from diloco_operator.reconcile.children.requests import outdated_requests
 from diloco_operator.reconcile.children.retention import claim_retention
 from diloco_operator.reconcile.children.syncer import start_blocked_by, syncer_changes
 from diloco_operator.reconcile.context import ReconcileContext, build_context
+from diloco_operator.reconcile.observe.rejected_writes import standing_rejection
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions
 from diloco_operator.reconcile.status.assembly import assemble, with_conditions
@@ -36,6 +37,7 @@ from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, p
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
+from diloco_operator.reconcile.units.quota import orphan_releases, release_all, released_groups
 from diloco_operator.reconcile.units.requests import granted_pods
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
@@ -46,6 +48,11 @@ from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place) -> Plan:
     """The whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
+    plan = _decide(observed, now, solver)
+    return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())))
+
+
+def _decide(observed: ObservedState, now: datetime, solver: Solver) -> Plan:
     job = observed.job
     if job.managed_by != names.MANAGER or (job.deleting and job.spec is None):
         return Plan(reservations=bound_nodes(job, observed.pods))
@@ -78,6 +85,16 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
         ignored=context.ignored,
         restarts=restarted(context.before, units.records),
         slices_given_up=slices_given_up(context.before, units.records),
+    )
+
+
+def _orphans(observed: ObservedState, now: float) -> list[Patch]:
+    """The quota of an earlier job of this name is given back when its last pods end."""
+    job, config = observed.job, observed.config
+    return orphan_releases(
+        observed.pods,
+        job.uid,
+        lambda key: standing_rejection(observed.rejected_writes, key, job.generation, now, config) is not None,
     )
 
 
@@ -141,7 +158,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         write.due,
     )
     return Plan(
-        patches=retention.patches,
+        patches=(*retention.patches, *released_groups(context, scaling.records)),
         creates=(*configuration.creates, *syncer.creates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
@@ -157,7 +174,9 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     """Learners end first, then the syncer, which writes its snapshot when no learner can add to it any more."""
     scaling = Scaling({name: suspend_unit(record, context.now) for name, record in units.records.items()})
     cleanup = prune_pods(context, scaling.records)
-    running = [pod for pods in context.learners.values() for pod in pods if not pod.ended and not context.unreachable(pod.node)]
+    running = [
+        pod for pods in context.learners.values() for pod in pods if not (pod.ended or pod.never_runs or context.unreachable(pod.node))
+    ]
     syncer = context.syncer
     stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
     left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
@@ -165,7 +184,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     status = assemble(context, conditions.suspended(left), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
-        patches=retention.patches,
+        patches=(*retention.patches, *released_groups(context, scaling.records)),
         status=write.apply,
         deletes=(
             *cleanup.deletes,
@@ -208,7 +227,7 @@ def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     delete, due = time_to_live(context, end, retention)
     write = write_status(context.observed, ended_status(context, retention), context.now)
     return Plan(
-        patches=retention.patches,
+        patches=(*retention.patches, *release_all(context)),
         status=write.apply,
         deletes=(
             *cleanup.deletes,
@@ -248,6 +267,7 @@ def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     """Garbage collection ends the pods; those whose end no kubelet will confirm are deleted by force, as for any job."""
     deletes, deadlines = force_deletes(context)
     return Plan(
+        patches=tuple(release_all(context)),
         deletes=tuple(deletes),
         requeue_after=_earliest(context.now, deadlines),
         reservations=bound_nodes(context.observed.job, context.observed.pods),

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Self
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool, ProvisioningMode
+from diloco_operator.api.job import Pool, ProvisioningMode, Spec
+from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.client import Obj, Resource
 
 
@@ -19,15 +20,20 @@ class Grantor(enum.StrEnum):
 
     asked: str
     """Who was asked, in words."""
+    gives: str
+    """What for."""
+    waits: UnitReason
+    """The reason of a unit that waits for it."""
 
-    def __new__(cls, value: str, asked: str) -> Self:
+    def __new__(cls, value: str, asked: str, gives: str, waits: UnitReason) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.asked = asked
+        member.asked, member.gives, member.waits = asked, gives, waits
         return member
 
-    AUTOSCALER = "Autoscaler", "the autoscaler"
-    PROVISIONING_REQUEST = "ProvisioningRequest", "the autoscaler (by ProvisioningRequest)"
+    AUTOSCALER = "Autoscaler", "the autoscaler", "nodes", UnitReason.WAITING_FOR_NODES
+    PROVISIONING_REQUEST = "ProvisioningRequest", "the autoscaler (by ProvisioningRequest)", "nodes", UnitReason.WAITING_FOR_NODES
+    KUEUE = "Kueue", "Kueue", "quota", UnitReason.WAITING_FOR_QUOTA
 
     @classmethod
     def of_pod(cls, annotation: str) -> Grantor | None:
@@ -41,14 +47,15 @@ _BY_MODE = {
 }
 
 
-def grantor_of(pool: Pool) -> Grantor | None:
-    """Who brings nodes for units of the pool for which no slice is free; None: nobody."""
-    return _BY_MODE.get(pool.provisioning.mode)
+def grantor_of(spec: Spec, pool: Pool) -> Grantor | None:
+    """Who brings nodes for units of the pool for which no slice is free; None: nobody. Kueue gives quota to each unit of a job, whether
+    a slice is free or not."""
+    return Grantor.KUEUE if spec.queue_name else _BY_MODE.get(pool.provisioning.mode)
 
 
-def cannot_ask(pool: Pool, without: Mapping[Resource, str]) -> str:
+def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
     """Why nobody can be asked for nodes of this pool; "": somebody can, or nobody is to be. `without`: what cannot be read, and why."""
-    if grantor_of(pool) is not Grantor.PROVISIONING_REQUEST:
+    if grantor_of(spec, pool) is not Grantor.PROVISIONING_REQUEST:
         return ""
     why = without.get(names.PROVISIONING_REQUESTS) or without.get(names.POD_TEMPLATES)
     remedy = "install an autoscaler that has them, give the operator the right, or set provisioning.mode to Autoscaler"

@@ -64,7 +64,7 @@ app.kubernetes.io/part-of: diloco-operator
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, delete]
@@ -86,6 +86,9 @@ app.kubernetes.io/part-of: diloco-operator
 - apiGroups: [autoscaling.x-k8s.io]
   resources: [provisioningrequests]
   verbs: [get, list, watch, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [list, watch]
 {{- end }}
 
 {{/* Namespaces that the operator watches, as a JSON list; empty: all. */}}

@@ -15,6 +15,7 @@ from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import PodPlace, delegated_places, gang_label, pinned_places
 from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
+from diloco_operator.reconcile.children.quota import in_group
 from diloco_operator.reconcile.children.requests import consuming, request_objects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import Grantor
@@ -34,8 +35,8 @@ class LearnerPods:
         certificate is written."""
         return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts))
 
-    def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
-        """The same of an attempt for which this grantor brings the nodes."""
+    def of_delegated(self, record: UnitStatusRecord, grantor: Grantor, group: str = "") -> list[Create]:
+        """The same of an attempt for which this grantor brings the nodes. `group`: the pod group that Kueue gives quota to."""
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
@@ -43,6 +44,9 @@ class LearnerPods:
         if grantor is Grantor.PROVISIONING_REQUEST:
             request = names.provisioning_request_name(context.observed.job.name, record.name, record.attempt)
             places = [place.with_annotations(consuming(pool, request)) for place in places]
+        if grantor is Grantor.KUEUE:
+            job, queue = context.observed.job, context.spec.queue_name
+            places = in_group(places, group=group, queue=queue, priority=job.queue_priority)
         return self._attempt(record, places)
 
     def of_request(self, record: UnitStatusRecord) -> list[Create]:
@@ -94,7 +98,7 @@ def missing_pods(
         there = {pod.name for pod in mine}
         grantor = next((pod.grantor for pod in mine if pod.grantor is not None), None)
         if grantor is not None:
-            made = pods.of_delegated(record, grantor)
+            made = pods.of_delegated(record, grantor, next((pod.group.name for pod in mine if pod.group is not None), ""))
         else:
             hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
             made = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []

@@ -29,6 +29,9 @@ class PodPlace(NamedTuple):
 
     affinity: Obj
     annotations: Mapping[str, str]
+    labels: Mapping[str, str] = {}
+    gates: Sequence[Obj] = ()
+    """Scheduling gates."""
 
     def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
         return self._replace(annotations={**self.annotations, **more})

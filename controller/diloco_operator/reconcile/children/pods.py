@@ -17,7 +17,7 @@ from diloco import contract
 
 from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.job import PodTemplate, Pool, ProvisioningMode, Spec
+from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.children.metadata import owner_reference
@@ -25,7 +25,7 @@ from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import PodPlace, gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.grantors import grantor_tolerations
+from diloco_operator.reconcile.grantors import grantor_of, grantor_tolerations
 from diloco_operator.reconcile.observe.state import Job
 
 _IDENTITY = (
@@ -60,6 +60,8 @@ class PodTemplateBase:
     """Names of the variables that the template sets itself."""
     volumes: Sequence[Obj]
     """Besides those with the job file and the certificate."""
+    keep: Mapping[str, str]
+    """Annotations by which autoscalers leave the pods where they are."""
 
 
 def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> PodTemplateBase:
@@ -94,6 +96,7 @@ def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConf
         env=(env[:first], env[first + len(_IDENTITY) :]),
         chosen=frozenset(each["name"] for each in container.get("env") or ()),
         volumes=[*tmp_volumes(learner), *(template.get("volumes") or ())],
+        keep=names.KEEP_PODS if grantor_of(spec, pool) is not None else {},
     )
 
 
@@ -113,8 +116,7 @@ def learner_pods(template_base: PodTemplateBase, *, unit: str, attempt: int, pla
         names.LABEL_ATTEMPT: str(attempt),
         **({names.LABEL_GANG: gang_label(job.uid, unit, attempt)} if len(places) > 1 else {}),
     }
-    keep = names.KEEP_PODS if pool.provisioning.mode is not ProvisioningMode.EXISTING else {}
-    annotations = {**keep, **metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
+    annotations = {**template_base.keep, **metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
     shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job))
     shared_env = peers.environment()
     made = []
@@ -133,7 +135,10 @@ def learner_pods(template_base: PodTemplateBase, *, unit: str, attempt: int, pla
             "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
-        made.append(_pod(job, name, {**labels, names.LABEL_HOST: str(index)}, {**annotations, **place.annotations}, spec))
+        if place.gates:
+            spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), *place.gates]
+        own = {**labels, names.LABEL_HOST: str(index), **place.labels}
+        made.append(_pod(job, name, own, {**annotations, **place.annotations}, spec))
     return made
 
 

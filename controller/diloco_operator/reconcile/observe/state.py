@@ -43,6 +43,7 @@ from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
 from diloco_operator.reconcile.observe.provisioning import RequestView
+from diloco_operator.reconcile.observe.quota import PodGroup, Workload, project_group
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
 from diloco_operator.reconcile.observe.template import template_problems
@@ -71,6 +72,8 @@ class Job:
     """None with the spec."""
     bytes_beside_status: int = 0
     """Bytes of the object without its status, as an API server stores them."""
+    queue_priority: str = ""
+    """The WorkloadPriorityClass of Kueue, by the job's label."""
 
     @property
     def key(self) -> str:
@@ -107,6 +110,7 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         status=status if isinstance(status := obj.get("status"), dict) else {},
         derived=derived,
         bytes_beside_status=beside,
+        queue_priority=string(fields(meta, "labels", "metadata"), names.KUEUE_PRIORITY, "metadata.labels"),
     )
 
 
@@ -229,13 +233,15 @@ class PodView:
     unschedulable: str
     """The scheduler's message while it finds no place."""
     disruption: str
-    """Condition DisruptionTarget: `<reason>: <message>`, "" without it."""
+    """Condition DisruptionTarget, or TerminationTarget of Kueue: `<reason>: <message>`, "" without them."""
     termination: Termination | None
     """Of the main container: the present end, or the last one while it restarts."""
     main_ended: bool
     """The main container has run and does not run now; others of the pod, such as sidecars, may run on."""
     restarts: int
     ready: bool
+    group: PodGroup | None = None
+    """The pod group of Kueue that it is in."""
     problem: str = ""
     """Why it cannot be a pod that the operator made, "" if it can: every writer of pods can write labels. It is left alone."""
 
@@ -243,6 +249,11 @@ class PodView:
     def ended(self) -> bool:
         """None of its processes runs any more, and none will."""
         return self.phase in ENDED
+
+    @property
+    def never_runs(self) -> bool:
+        """It was deleted before a scheduler bound it. Only a finalizer keeps it, such as that of Kueue."""
+        return self.deletion is not None and not self.node and not self.ended
 
 
 _POD = "metadata.labels", "metadata.annotations", "status", "status.containerStatuses[]", "status.conditions[]"
@@ -261,7 +272,7 @@ def project_pod(obj: Obj) -> PodView:
     state = fields(container, "state", in_container)
     waiting, ended = fields(state, "waiting", "state"), fields(state, "terminated", "state")
     conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", in_status)}
-    scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    scheduled, target = conditions.get("PodScheduled", {}), _disruption(conditions)
     node, phase = intern(string(spec, "nodeName", "spec")), intern(string(status, "phase", in_status) or "Pending")
     name, job = needed_string(meta, "name", "metadata"), intern(string(labels, names.LABEL_JOB, in_labels))
     unit, pool = intern(string(labels, names.LABEL_UNIT, in_labels)), intern(string(labels, names.LABEL_POOL, in_labels))
@@ -298,8 +309,15 @@ def project_pod(obj: Obj) -> PodView:
         main_ended=bool(ended),
         restarts=whole_number(container, "restartCount", in_container),
         ready=conditions.get("Ready", {}).get("status") == "True",
+        group=project_group(meta, labels, annotations),
         problem=_label_problem(name, job, component, unit, pool, attempt, host),
     )
+
+
+def _disruption(conditions: Mapping[str, Fields]) -> Fields:
+    """The condition by which the cluster takes the pod away: Kubernetes' own, or that of Kueue."""
+    target = conditions.get("DisruptionTarget", {})
+    return target if target.get("status") == "True" else conditions.get("TerminationTarget", target)
 
 
 def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
@@ -424,6 +442,8 @@ class Children:
     """By name: every PodTemplate with the job's label."""
     requests: Mapping[str, RequestView] = field(default_factory=dict)
     """By name: every ProvisioningRequest with the job's label."""
+    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    """By the name of the pod group that it stands for: every Workload of Kueue for pods with the job's label."""
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------

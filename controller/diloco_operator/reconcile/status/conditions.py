@@ -31,6 +31,7 @@ from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.units.delegation import is_waiting
+from diloco_operator.reconcile.units.quota import without_kueue
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 from diloco_operator.report import UnitPhase
@@ -150,8 +151,11 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
         return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}{why}")
+    if missing := without_kueue(context):
+        return Statement(PlacedReason.KUEUE_MISSING, f"{count}, learners.min is {learners.min}; {missing}")
     if any(map(is_waiting, scaling.records.values())):
-        return Statement(PlacedReason.WAITING_FOR_NODES, f"{count}, learners.min is {learners.min}{given_up}{why}")
+        reason = PlacedReason.WAITING_FOR_QUOTA if context.spec.queue_name else PlacedReason.WAITING_FOR_NODES
+        return Statement(reason, f"{count}, learners.min is {learners.min}{given_up}{why}")
     text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
     return Statement(PlacedReason.INSUFFICIENT_CAPACITY, text)
 

@@ -160,8 +160,8 @@ class _Asking:
         return withdrawn
 
     def _grantor(self, pool: PoolRequest) -> Grantor | None:
-        spec = self._context.pools[pool.name]
-        return grantor_of(spec) if not cannot_ask(spec, self._context.observed.without) else None
+        spec, pools = self._context.spec, self._context.pools
+        return grantor_of(spec, pools[pool.name]) if not cannot_ask(spec, pools[pool.name], self._context.observed.without) else None
 
     def _room(self, pool: PoolRequest) -> int:
         in_job = self._job.max - self._total - self._waits.total()
@@ -200,7 +200,7 @@ class _Asking:
 # --- in words ----------------------------------------------------------------------------------------------------------
 def asked_message(grantor: Grantor, at: float) -> str:
     """Of a unit for which nodes were asked for."""
-    return f"asked {grantor.asked} for nodes at {format_timestamp(at)}"
+    return f"asked {grantor.asked} for {grantor.gives} at {format_timestamp(at)}"
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:
@@ -208,18 +208,20 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
     found = []
     for outcome in outcomes:
         pool = context.pools[outcome.pool]
-        grantor = grantor_of(pool)
+        grantor = grantor_of(context.spec, pool)
         mine = [record for record in records.values() if record.pool == pool.name]
         waiting = sum(map(is_waiting, mine))
         pauses = [record.not_before for record in mine if is_cooling(record, context.now) and record.not_before is not None]
-        if outcome.why and (why := cannot_ask(pool, context.observed.without)):
+        if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.without)):
             outcome = PoolOutcome(
                 outcome.job, pool.name, outcome.placed, outcome.reason, f"{outcome.message}; {why}", outcome.lacks, f"{outcome.why}; {why}"
             )
         elif grantor is not None and waiting:
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
-            why = f"nodes for {'it' if waiting == 1 else 'them'} were asked of {grantor.asked}"
-            outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, PoolReason.WAITING_FOR_NODES, f"{lacks}; {why}", lacks, why)
+            verb = "was" if grantor is Grantor.KUEUE else "were"
+            why = f"{grantor.gives} for {'it' if waiting == 1 else 'them'} {verb} asked of {grantor.asked}"
+            reason = PoolReason.WAITING_FOR_QUOTA if grantor is Grantor.KUEUE else PoolReason.WAITING_FOR_NODES
+            outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, reason, f"{lacks}; {why}", lacks, why)
         elif grantor is not None and pauses and outcome.why:
             more = f"; {grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
             outcome = PoolOutcome(

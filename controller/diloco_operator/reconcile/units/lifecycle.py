@@ -296,7 +296,7 @@ def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequenc
 
 def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
     """Some process of these pods may still run, and its kubelet will report when it has ended."""
-    return any(not pod.ended and not context.unreachable(pod.node) for pod in pods)
+    return any(not (pod.ended or pod.never_runs or context.unreachable(pod.node)) for pod in pods)
 
 
 def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> UnitStatusRecord:

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Answer | None:
     """Of a unit that waits, with `pods` those of its attempt. None: its request has nothing more to say, or it has none."""
     pool = context.pools.get(record.pool)
-    by_request = pool is not None and grantor_of(pool) is Grantor.PROVISIONING_REQUEST
+    by_request = pool is not None and grantor_of(context.spec, pool) is Grantor.PROVISIONING_REQUEST
     name = names.provisioning_request_name(context.observed.job.name, record.name, record.attempt)
     request = context.observed.children.requests.get(name)
     if all_bound(pods) or any(pod.grantor is not Grantor.PROVISIONING_REQUEST for pod in pods):
@@ -55,7 +55,10 @@ def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Seque
         return (
             None
             if pods
-            else Answer(cannot_ask(pool, context.observed.without) or f"ProvisioningRequest {name} was deleted, but not by the operator")
+            else Answer(
+                cannot_ask(context.spec, pool, context.observed.without)
+                or f"ProvisioningRequest {name} was deleted, but not by the operator"
+            )
         )
     if problem := _problem(context, pool, request):
         return Answer(problem)

@@ -22,6 +22,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
+from diloco_operator.reconcile.units.quota import pod_group, still_there, without_kueue
 from diloco_operator.reconcile.units.requirements import hardware_request
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 
@@ -82,8 +83,9 @@ def scale(
 ) -> Scaling:
     """Place, start and release units. `blocked`: "" or why no pod may be created yet. `avoid`: nodes that units use only if there are no
     others -> since when."""
+    records = _without_places(context, records)
     every = _job_request(context, records, avoid)
-    request = _for_placement(every)
+    request = _for_placement(context, every)
     placement = _place(context, request, solver, avoid)
     scaling = Scaling(dict(records), avoid=avoid)
     busy = _busy_nodes(context, records)
@@ -121,8 +123,9 @@ def _place(context: ReconcileContext, request: JobRequest, solver: Solver, avoid
 
 def request_on_record(context: ReconcileContext) -> AllotmentRequest:
     """What the job has and wants by its status."""
-    records = {name: record for name, record in context.before.items() if record.pool in context.pools}
-    return allotment_request(context, _for_placement(_job_request(context, records)), records)
+    known = {name: record for name, record in context.before.items() if record.pool in context.pools}
+    records = _without_places(context, known)
+    return allotment_request(context, _for_placement(context, _job_request(context, records)), records)
 
 
 # --- the request -----------------------------------------------------------------------------------------------------------
@@ -146,13 +149,23 @@ def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     )
 
 
-def _for_placement(request: JobRequest) -> JobRequest:
+def _without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
+    """A unit that Kueue gives quota to starts again wherever its quota is: it keeps no slice while nothing of it runs."""
+    if not context.spec.queue_name:
+        return records
+    return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
+
+
+def _for_placement(context: ReconcileContext, request: JobRequest) -> JobRequest:
     """The request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives each
-    slice there that becomes free to the pods that wait."""
-    return replace(
-        request,
-        pools=tuple(replace(pool, units=tuple(u for u in pool.units if u.slice)) if pool.asked else pool for pool in request.pools),
-    )
+    slice there that becomes free to the pods that wait. Of a job with a queue, Kueue and kube-scheduler choose every slice."""
+    if context.spec.queue_name:
+        return replace(request, pools=tuple(replace(_with_slices(pool), asked=0) for pool in request.pools))
+    return replace(request, pools=tuple(_with_slices(pool) if pool.asked else pool for pool in request.pools))
+
+
+def _with_slices(pool: PoolRequest) -> PoolRequest:
+    return replace(pool, units=tuple(unit for unit in pool.units if unit.slice))
 
 
 def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
@@ -292,17 +305,25 @@ def _delegate(
 
 
 def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
+    if missing := without_kueue(context):
+        return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_QUOTA, missing, context.now)
     if blocked:
         return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
+    if blocker := still_there(context, record):
+        why = _with_cause(record, f"waits until the pod {blocker} has ended")
+        return _set(record, UnitState.PENDING, UnitReason.SCHEDULING, why, context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.deadlines.append(rejection.retry_at)
         return _set(record, UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
-    grantor = grantor_of(context.pools[record.pool])
+    grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
     started = _started(context, record)
-    started = started._replace(reason=UnitReason.WAITING_FOR_NODES, message=asked_message(grantor, context.now), since=context.now)
-    scaling.creates += pods.of_request(started) if grantor is Grantor.PROVISIONING_REQUEST else pods.of_delegated(started, grantor)
+    started = started._replace(reason=grantor.waits, message=asked_message(grantor, context.now), since=context.now)
+    if grantor is Grantor.PROVISIONING_REQUEST:
+        scaling.creates += pods.of_request(started)
+    else:
+        scaling.creates += pods.of_delegated(started, grantor, pod_group(context, started) if grantor is Grantor.KUEUE else "")
     return started
 
 

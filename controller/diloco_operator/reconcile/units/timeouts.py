@@ -26,6 +26,7 @@ from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.quota import quota_since, waits_for_quota
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
 CLOCK_TOLERANCE = 1.0
@@ -72,6 +73,7 @@ class Timeout(NamedTuple):
 class StartStep(enum.Enum):
     """What a pod that does not run yet waits for."""
 
+    QUOTA = UnitReason.WAITING_FOR_QUOTA
     NODES = UnitReason.WAITING_FOR_NODES
     SCHEDULING = UnitReason.SCHEDULING
     STARTING = UnitReason.STARTING_CONTAINERS
@@ -153,8 +155,11 @@ def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> 
 
 
 def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    if startup.bound_at is None and pod.grantor is Grantor.KUEUE:
+        return _admit(context, pod, startup, since)
     if startup.bound_at is None and pod.grantor is not None:
-        return _provision(context, pod, startup, pod.grantor, since)
+        began = _between(since, pod.created, context.now, context.now)
+        return _provision(context, pod, f"asked {pod.grantor.asked} for nodes at {format_timestamp(began)}", began)
     if startup.bound_at is None:
         return _schedule(context, pod, startup, since)
     bound = _between(since, startup.bound_at, context.now, context.now)
@@ -187,12 +192,21 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
     return _Wait(pod, StartStep.SCHEDULING, words, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, message))
 
 
-def _provision(context: ReconcileContext, pod: PodView, startup: PodStartup, grantor: Grantor, since: float) -> _Wait:
-    """Its node may not exist yet."""
-    began = _between(since, pod.created, context.now, context.now)
-    words = f"asked {grantor.asked} for nodes at {format_timestamp(began)}"
+def _admit(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    """It waits for its quota as long as that takes, and then for a node, which may not exist yet."""
+    admitted_at = quota_since(context, pod)
+    if startup.gated or admitted_at is None:
+        words = waits_for_quota(context, pod)
+        return _Wait(pod, StartStep.QUOTA, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
+    began = _between(since, admitted_at, context.now, context.now)
+    return _provision(context, pod, f"has its quota since {format_timestamp(began)} and waits for a node", began)
+
+
+def _provision(context: ReconcileContext, pod: PodView, asked: str, began: float) -> _Wait:
+    """Its node may not exist yet. `asked`: whom, in words; `began`: when."""
+    words = asked
     if said := context.observed.grantor_words.get(pod.name, ""):
-        words += f"; it says: {_clip(said)}"
+        words += f"; {'the autoscaler' if pod.grantor is Grantor.KUEUE else 'it'} says: {_clip(said)}"
     elif pod.unschedulable:
         words += f"; the scheduler says: {_clip(pod.unschedulable)}"
     pool = context.pools.get(pod.pool)

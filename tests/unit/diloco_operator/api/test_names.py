@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from diloco import contract
 from diloco_operator.api import names
-from diloco_operator.api.names import learner_pod_name, pod_dns_name, service_name, syncer_pod_name
+from diloco_operator.api.names import is_pod_group, learner_pod_name, pod_dns_name, pod_group_name, service_name, syncer_pod_name
 
 ROOT = Path(__file__).parents[4]
 SOURCES = (ROOT / "controller" / "diloco_operator", ROOT / "runtimes" / "diloco")
@@ -95,3 +95,24 @@ def test_a_learners_pod_name_is_a_dns_label(job: str) -> None:
     assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
     assert len(name) <= names.MAX_DNS_LABEL
     assert name.endswith("-pool-with-a-name-12-a1234-99")
+
+
+@pytest.mark.parametrize("job", ["j", "j" * 12 + "-" * 20, "j" * 32])
+def test_a_pod_group_has_a_name_that_kueue_takes_for_its_workload(job: str) -> None:
+    name = pod_group_name(job, "uid-1", "pool-with-a-name-1023", 100_000_000)
+    assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
+    assert len(name) <= names.MAX_DNS_LABEL
+    assert is_pod_group(name, job, "uid-1", "pool-with-a-name-1023")
+
+
+def test_pod_groups_of_two_jobs_of_one_name_differ() -> None:
+    assert pod_group_name("job", "uid-1", "v5p-0", 1) != pod_group_name("job", "uid-2", "v5p-0", 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "job", "job-v5p-0-a1", "job-v5p-1-a1-{mark}", "other-v5p-0-a1-{mark}", "job-v5p-0-a01-{mark}", "job-v5p-0-a²-{mark}"]
+)
+def test_no_other_name_is_a_pod_group_of_the_unit(name: str) -> None:
+    mark = pod_group_name("job", "uid-1", "v5p-0", 1).rpartition("-")[2]
+    assert is_pod_group(f"job-v5p-0-a1-{mark}", "job", "uid-1", "v5p-0")
+    assert not is_pod_group(name.format(mark=mark), "job", "uid-1", "v5p-0")

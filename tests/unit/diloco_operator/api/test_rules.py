@@ -81,6 +81,12 @@ def test_job_that_runs_takes_every_change(change: dict[str, Any]) -> None:
     assert refusals(changed(old, change), old=old) == []
 
 
+@pytest.mark.parametrize(("before", "after"), [(True, True), (True, False), (False, True)], ids=["suspended", "resumed", "suspends"])
+def test_queue_of_a_suspended_job_can_change(before: bool, after: bool) -> None:
+    old, new = (a_manifest(spec={"queueName": queue, "suspend": suspend}) for queue, suspend in (("team-a", before), ("team-b", after)))
+    assert refusals(new, old=old) == []
+
+
 def test_rules_of_ended_jobs_compare_every_field_of_the_spec() -> None:
     """A new field belongs into them, or into the list of those that a job takes after its end."""
     spec = SCHEMA["properties"]["spec"]["properties"]

@@ -15,6 +15,7 @@ from diloco_operator.reconcile.observe.provisioning import RequestState
 
 from .test_missing_rights import TwoTeams, play
 
+NO_KUEUE = "the API server has no workloads in kueue.x-k8s.io/v1beta2"
 UNKNOWN = "the API server has no provisioningrequests in autoscaling.x-k8s.io/v1"
 
 
@@ -28,14 +29,14 @@ def test_cluster_without_provisioning_requests_trains_and_follows_them_once_they
         async with running(cluster.operator):
             await cluster.works("team-a")
             caches = cluster.operator.caches
-            assert caches.without("team-a") == {names.PROVISIONING_REQUESTS: UNKNOWN}
+            assert caches.without("team-a") == {names.PROVISIONING_REQUESTS: UNKNOWN, names.WORKLOADS: NO_KUEUE}
             assert caches.missing_rights == []
             await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
             obj = a_request(a_condition("Provisioned"))
             obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key in ("name", "labels")} | {"namespace": "team-a"}
             await cluster.api.create(names.PROVISIONING_REQUESTS, {"metadata": obj["metadata"], "spec": obj["spec"]})
             await until(lambda: _states(caches, "team-a") == {"lm-v6e-0-a1": RequestState.WAITING}, within=120)
-            assert caches.without("team-a") == {}
+            assert caches.without("team-a") == {names.WORKLOADS: NO_KUEUE}
             assert _states(caches, "team-b") == {}
 
     with caplog.at_level(logging.INFO):
@@ -52,10 +53,10 @@ def test_right_on_requests_that_is_missing_in_one_namespace_is_named_there_and_s
         async with running(cluster.operator):
             await cluster.works("team-b")
             caches = cluster.operator.caches
-            assert caches.without("team-a") == {}
+            assert caches.without("team-a") == {names.WORKLOADS: NO_KUEUE}
             assert "cannot list" in caches.without("team-b")[names.PROVISIONING_REQUESTS]
             cluster.forbidden.clear()
             await asyncio.sleep(60)
-            assert caches.without("team-b") == {}
+            assert caches.without("team-b") == {names.WORKLOADS: NO_KUEUE}
 
     play(scenario)

@@ -1,0 +1,77 @@
+"""What Kueue shows of a unit's quota: the pod group on its pods, and the Workload that stands for the group. Pure.
+
+See docs/decisions/0174-kueue.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from sys import intern
+from typing import NamedTuple
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import Fields, MalformedField, fields, moment, objects, string, text
+
+_LABEL_LIMIT = 63
+_CONDITION = "status.conditions[]"
+
+
+class PodGroup(NamedTuple):
+    """The pod group of a pod."""
+
+    name: str
+    queue: str
+    held: bool
+    """Kueue counts the pod: for what it uses, or until its successor takes its place."""
+    released: bool
+    """The group is over, and gives its quota back, once all of its pods have ended."""
+
+
+def project_group(meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
+    """Of a pod's metadata; None: it is in no group. Raises `MalformedField`."""
+    name = string(labels, names.KUEUE_GROUP, "metadata.labels", limit=_LABEL_LIMIT)
+    if not name:
+        return None
+    finalizers = meta.get("finalizers")
+    return PodGroup(
+        name=intern(name),
+        queue=intern(string(labels, names.KUEUE_QUEUE, "metadata.labels", limit=_LABEL_LIMIT)),
+        held=isinstance(finalizers, list) and names.KUEUE_FINALIZER in finalizers,
+        released=annotations.get(names.KUEUE_RETRIABLE) == "false",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What Kueue says of a pod group."""
+
+    admitted_at: float | None
+    """Since when the group has its quota, and its pods may go to nodes; None: it waits."""
+    words: str
+    """Why it waits, in Kueue's words; "": it does not, or Kueue has not said anything yet."""
+
+
+def project_workload(obj: Obj) -> Workload:
+    """From the raw Workload object. A status that cannot be read says so in `words`: the group waits all the same."""
+    try:
+        return _judge(obj)
+    except MalformedField as error:
+        return Workload(None, f"its Workload cannot be read: {error}")
+
+
+def _judge(obj: Obj) -> Workload:
+    status = fields(obj, "status")
+    conditions = {string(each, "type", _CONDITION): each for each in objects(status, "conditions", "status")}
+    admitted, reserved = conditions.get("Admitted", {}), conditions.get("QuotaReserved", {})
+    if admitted.get("status") == "True":
+        return Workload(moment(admitted, "lastTransitionTime", _CONDITION) or 0.0, "")
+    if reserved.get("status") == "True":  # checks that come after the quota, such as that of a ProvisioningRequest
+        return Workload(None, _checks(status) or text(admitted, "message", _CONDITION))
+    return Workload(None, text(reserved, "message", _CONDITION))
+
+
+def _checks(status: Fields) -> str:
+    """The words of admission checks that are not ready."""
+    pending = (each for each in objects(status, "admissionChecks", "status") if each.get("state") != "Ready")
+    return "; ".join(filter(None, (text(each, "message", "status.admissionChecks[]") for each in pending)))

@@ -1,0 +1,182 @@
+"""The quota of units that Kueue admits: which pod group an attempt belongs to, and which groups give their quota back. Pure.
+
+Kueue counts a group until all of its pods have ended and one of them says that no other will follow. So an attempt that follows another in
+the same group keeps its quota, and a group that nothing follows must be released, or it holds its quota for ever.
+
+See docs/decisions/0174-kueue.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from diloco_operator.api import names
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.plan import Patch
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.quota import Workload
+from diloco_operator.reconcile.observe.rejected_writes import WriteKey
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+_LEFT = frozenset(
+    {
+        UnitReason.SCALED_DOWN,
+        UnitReason.GAVE_WAY,
+        UnitReason.SUSPENDED,
+        UnitReason.TEMPLATE_CHANGED,
+        UnitReason.RETRIED,
+        UnitReason.NO_CAPACITY,
+        UnitReason.UNSCHEDULABLE,
+        UnitReason.NODE_TAKEN,
+        UnitReason.NOT_PROVISIONED,
+    }
+)
+"""Why a unit left its place: others may use the quota until it asks anew. After every other end it goes on with what it has."""
+
+
+def pod_group(context: ReconcileContext, record: UnitStatusRecord) -> str:
+    """The name of the group for the record's attempt: that of the attempts before it as long as it may follow them, or a new one."""
+    job = context.observed.job
+    pods = context.learners.get(record.name, ())
+    there = next((pod.group.name for pod in pods if pod.attempt == record.attempt and pod.group is not None), "")
+    if names.is_pod_group(there, job.name, job.uid, record.name):  # an operator died before it had made all pods of the attempt
+        return there
+    return _kept(context, record, pods) or names.pod_group_name(job.name, job.uid, record.name, record.attempt)
+
+
+def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> str:
+    """The group that the unit's next attempt may follow in, with its quota; "": there is none."""
+    grouped = [pod for pod in pods if pod.group is not None]
+    if not grouped:
+        return ""
+    last = max(grouped, key=lambda pod: pod.attempt)
+    assert last.group is not None
+    job, name, queue = context.observed.job, last.group.name, last.group.queue
+    group = [pod for pod in grouped if pod.group is not None and pod.group.name == name]
+    hashes = context.hashes.get(record.pool)
+    if queue != context.spec.queue_name or hashes is None or not hashes.matches(last.template_hash):
+        return ""  # other pods than the Workload has
+    if not names.is_pod_group(name, job.name, job.uid, record.name) or not all(map(_is_replaceable, group)):
+        return ""
+    return name if any(pod.group.held for pod in group if pod.group) and not _is_released(group) else ""
+
+
+def _is_replaceable(pod: PodView) -> bool:
+    """Kueue takes a new pod in the place of this one. While it may still run, or has succeeded, Kueue deletes the new one as too many."""
+    return pod.phase == "Failed" or pod.never_runs
+
+
+def still_there(context: ReconcileContext, record: UnitStatusRecord) -> str:
+    """A pod of an earlier attempt that must end before the next one may begin in its group; "": there is none."""
+    waiting = (pod.name for pod in context.learners.get(record.name, ()) if pod.group is not None and _may_run(context, pod))
+    return next(waiting, "")
+
+
+def released_groups(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
+    """Marks of the groups that nothing follows in, given the records as they will be once this plan's status is written."""
+    over = (
+        _mark(group)
+        for unit, pods in context.learners.items()
+        for group in _groups(pods)
+        if not _is_over(group) and not _is_needed(context, records.get(unit), group, pods)
+    )
+    # One that the API server rejects is tried again later, and nothing waits for it.
+    return [mark for mark in over if context.rejection((mark.resource.kind, mark.name)) is None]
+
+
+def release_all(context: ReconcileContext) -> list[Patch]:
+    """Marks of all groups of a job that is over or suspended."""
+    return released_groups(context, {})
+
+
+def orphan_releases(pods: Iterable[PodView], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False) -> list[Patch]:
+    """Marks of the groups of a job that is gone, whose pods go with it. `owner`: uid of the job that has its name now; "": there is none.
+    `rejected`: whether a write must not be tried now."""
+    foreign = [pod for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner != owner and pod.deletion is not None]
+    marks = [_mark(group) for group in _groups(foreign) if not _is_over(group)]
+    return [mark for mark in marks if not rejected((mark.resource.kind, mark.name))]
+
+
+def _groups(pods: Iterable[PodView]) -> Iterator[list[PodView]]:
+    """The pods that Kueue counts, group by group."""
+    groups: dict[tuple[str, str], list[PodView]] = {}
+    for pod in pods:
+        if pod.group is not None:
+            groups.setdefault((pod.owner, pod.group.name), []).append(pod)
+    yield from (group for group in groups.values() if any(pod.group.held for pod in group if pod.group))
+
+
+def _is_over(group: Sequence[PodView]) -> bool:
+    return _is_released(group) or all(pod.phase == "Succeeded" for pod in group)
+
+
+def _is_released(group: Sequence[PodView]) -> bool:
+    return any(pod.group.released for pod in group if pod.group)
+
+
+def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group: Sequence[PodView], pods: Sequence[PodView]) -> bool:
+    """Whether an attempt of the unit runs in the group, or the next one will follow in it."""
+    if record is None or record.state in (UnitState.FAILED, UnitState.COMPLETED):
+        return False
+    if record.state in (UnitState.DRAINING, UnitState.PENDING) and record.reason in _LEFT:
+        return False
+    if record.running:
+        return _name(group) == pod_group(context, record)
+    return any(_may_run(context, pod) for pod in group) or _name(group) == _kept(context, record, pods)
+
+
+def _name(group: Sequence[PodView]) -> str:
+    return next(pod.group.name for pod in group if pod.group is not None)
+
+
+def _may_run(context: ReconcileContext, pod: PodView) -> bool:
+    """Some process of it may still run, and its kubelet will report when it has ended."""
+    return not pod.ended and not pod.never_runs and not context.unreachable(pod.node)
+
+
+def _mark(group: Sequence[PodView]) -> Patch:
+    """It stands on one pod of the group."""
+    pod = min(group, key=lambda pod: (pod.attempt, pod.host))
+    meta = {"uid": pod.uid, "annotations": {names.KUEUE_RETRIABLE: "false"}}
+    return Patch(names.PODS, pod.namespace, pod.name, {"metadata": meta})
+
+
+# --- what there is to say -------------------------------------------------------------------------------------------------
+def quota_since(context: ReconcileContext, pod: PodView) -> float | None:
+    """Since when the pod's group has its quota; None: it waits, as far as the operator knows."""
+    workload = _workload(context, pod)
+    return workload.admitted_at if workload is not None else None
+
+
+def waits_for_quota(context: ReconcileContext, pod: PodView) -> str:
+    """Of a pod that Kueue holds back: what it waits for."""
+    queue = pod.group.queue if pod.group is not None else context.spec.queue_name
+    return f"waits for quota in queue {queue}; {_said(_workload(context, pod))}"
+
+
+def _workload(context: ReconcileContext, pod: PodView) -> Workload | None:
+    return context.observed.children.workloads.get(pod.group.name) if pod.group is not None else None
+
+
+def _said(workload: Workload | None) -> str:
+    if workload is None:
+        return (
+            "Kueue has not taken it up yet; if this lasts, check that Kueue's integration for pods is on and manages this namespace "
+            "(managedJobsNamespaceSelector)"
+        )
+    if workload.admitted_at is not None:
+        return "Kueue has admitted it, and lets its pods go to nodes in a moment"
+    return f"Kueue says: {workload.words}" if workload.words else "Kueue has not come to it yet"
+
+
+def without_kueue(context: ReconcileContext) -> str:
+    """Why nobody can give quota to units of the job; "": Kueue is there, or the job does not want it."""
+    missing = context.observed.without.get(names.WORKLOADS)
+    if missing is None or not context.spec.queue_name:
+        return ""
+    return (
+        f"spec.queueName is set, but the operator finds no Kueue: {missing}. Install Kueue 0.15 or newer with its integration for pods, or "
+        "give the operator the rights that docs/install.md lists; or suspend the job and remove queueName. No unit starts without quota"
+    )

@@ -1,0 +1,357 @@
+"""Units of a job with queueName: each is a pod group of Kueue, which keeps its quota over restarts and gives it back when it leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.jobs import a_job, gpu_pool, template
+from builders.nodes import a_gpu_node
+from builders.pods import is_unschedulable, starts
+from builders.simulated_queue import GROUP, RETRIABLE, SimulatedQueue
+from builders.stage import Stage
+from builders.workloads import NO_QUOTA
+from diloco_operator.api import names
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile import project_pod
+from diloco_operator.reconcile.units.quota import orphan_releases
+
+ONE, TWO = "h100-0", "h100-1"
+NODES = ("gpu-0", "gpu-1", "gpu-2")
+
+
+def a_queued_stage(quota: int = 1, *, min: int = 2, max: int = 2, hosts: int = 1, restarts: int = 3, **pool: Any) -> SimulatedQueue:
+    """The syncer runs, the units have asked for their quota, and those for which there is some have it."""
+    job = a_job().with_learners(min, max).with_restarts(restarts, initial="10s").with_spec(queueName="team-a")
+    stage = Stage(job.with_pools(gpu_pool(hosts=hosts, max=max, **pool)), *map(a_gpu_node, NODES))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    queue = SimulatedQueue(stage, quota)
+    queue.play()
+    return queue
+
+
+def a_training_unit(quota: int = 1, *, hosts: int = 1, **more: Any) -> SimulatedQueue:
+    """The first unit trains."""
+    queue = a_queued_stage(quota, hosts=hosts, **more)
+    trains(queue, ONE, 1, *NODES[:hosts])
+    return queue
+
+
+def trains(queue: SimulatedQueue, unit: str, attempt: int, *nodes: str) -> None:
+    """kube-scheduler, the kubelets and the syncer do their part."""
+    stage = queue.stage
+    stage.binds(unit, attempt, *nodes)
+    stage.settle()
+    for host in range(len(nodes)):
+        starts(stage.pod(unit, attempt, host), stage.now)
+    stage.all_contribute()
+    queue.play()
+
+
+def group(stage: Stage, unit: str, attempt: int, host: int = 0) -> str:
+    found: str = stage.pod(unit, attempt, host)["metadata"]["labels"][GROUP]
+    return found
+
+
+def released(stage: Stage) -> set[str]:
+    """Groups that will give their quota back."""
+    pods = [pod["metadata"] for pod in stage.pods.values()]
+    return {meta["labels"][GROUP] for meta in pods if meta["annotations"].get(RETRIABLE) == "false"}
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+def test_pods_of_a_unit_are_one_group_that_no_scheduler_may_bind_yet() -> None:
+    stage = Stage(a_job().with_spec(queueName="team-a").with_pools(gpu_pool(hosts=2)), *map(a_gpu_node, NODES))
+    stage.job["metadata"]["labels"] = {names.KUEUE_PRIORITY: "urgent"}
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    pods = [stage.pod(ONE, 1, host) for host in (0, 1)]
+    assert {pod["metadata"]["labels"][GROUP] for pod in pods} == {group(stage, ONE, 1)}
+    for pod in pods:
+        meta, spec = pod["metadata"], pod["spec"]
+        assert (meta["labels"][names.KUEUE_QUEUE], meta["labels"][names.KUEUE_PRIORITY]) == ("team-a", "urgent")
+        assert (meta["annotations"][names.KUEUE_GROUP_COUNT], meta["annotations"][names.KUEUE_ROLE]) == ("2", "learner")
+        assert meta["annotations"][names.ANNOTATION_GRANTOR] == "Kueue"
+        assert spec["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
+        assert names.ANNOTATION_NODE not in meta["annotations"]
+    assert GROUP not in stage.syncer["metadata"]["labels"]
+
+
+def test_gates_of_the_template_stay() -> None:
+    queue = a_queued_stage(template=template(schedulingGates=[{"name": "example.org/hold"}]))
+    made = next(
+        create.obj for plan in queue.stage.plans for create in plan.creates if create.obj["metadata"]["name"].endswith("h100-0-a1-0")
+    )
+    assert [gate["name"] for gate in made["spec"]["schedulingGates"]] == ["example.org/hold", names.KUEUE_GATE]
+
+
+def test_one_unit_has_quota_and_the_other_waits_with_kueues_words() -> None:
+    stage = a_training_unit().stage
+    waiting = stage.unit(TWO)
+    assert (stage.unit(ONE)["state"], stage.unit(ONE)["slice"]) == ("Training", "gpu-0")
+    assert (waiting["state"], waiting["reason"], waiting["slice"]) == ("Starting", "WaitingForQuota", "")
+    assert waiting["message"] == f"bytes-lm-h100-1-a1-0: waits for quota in queue team-a; Kueue says: {NO_QUOTA}"
+    assert stage.condition("Placed")["reason"] == "WaitingForQuota"
+    assert (stage.status["pools"][0]["reason"], stage.status["pools"][0]["placed"]) == ("WaitingForQuota", 1)
+
+
+def test_free_slices_are_left_to_kueue_and_kube_scheduler() -> None:
+    stage = a_queued_stage(quota=0).stage
+    assert stage.plans[-1].reservations.nodes == set()
+    assert [unit["slice"] for unit in stage.status["units"]] == ["", ""]
+    assert (
+        stage.plans[-1].request is None
+        or not stage.plans[-1].request.pools
+        or all(pool.wanted == 0 for pool in stage.plans[-1].request.pools)
+    )
+
+
+def test_group_that_kueue_does_not_take_up_says_what_to_check() -> None:
+    stage = a_queued_stage().stage
+    stage.workloads = {}
+    stage.settle()
+    assert "Kueue has not taken it up yet; if this lasts, check that" in stage.unit(TWO)["message"]
+
+
+def test_unit_waits_for_its_quota_as_long_as_that_takes_and_for_nodes_no_longer_than_the_pool_says() -> None:
+    queue = a_queued_stage(min=1, max=1, provisioning={"mode": "Autoscaler", "timeout": "10m"})
+    stage = queue.stage
+    waiting = a_queued_stage(quota=0, min=1, max=1, provisioning={"mode": "Autoscaler", "timeout": "10m"})
+    waiting.stage.advance(36_000)
+    waiting.play()
+    assert waiting.stage.unit(ONE)["reason"] == "WaitingForQuota"
+    is_unschedulable(stage.pod(ONE, 1))
+    stage.settle()
+    since = format_timestamp(stage.now)
+    assert stage.unit(ONE)["reason"] == "WaitingForNodes"
+    assert f"has its quota since {since} and waits for a node; the scheduler says: 0/5 nodes" in stage.unit(ONE)["message"]
+    stage.advance(601)
+    stage.settle()
+    assert stage.unit(ONE)["reason"] == "NotProvisioned"
+    queue.play()
+    assert queue.admitted == []
+
+
+def test_job_without_kueue_says_so_and_makes_no_learner_pod() -> None:
+    stage = Stage(a_job().with_spec(queueName="team-a").with_pools(gpu_pool()), *map(a_gpu_node, NODES))
+    stage.without = {names.WORKLOADS: "the API server has no workloads in kueue.x-k8s.io/v1beta2"}
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    placed = stage.condition("Placed")
+    assert stage.learner_pods() == []
+    assert (placed["status"], placed["reason"]) == ("False", "KueueMissing")
+    assert "the API server has no workloads in kueue.x-k8s.io/v1beta2. Install Kueue 0.15 or newer" in placed["message"]
+    assert stage.unit(ONE)["reason"] == "WaitingForQuota"
+    stage.without = {}
+    stage.settle()
+    assert stage.condition("Placed")["reason"] == "WaitingForQuota"
+    assert stage.learner_pods()
+
+
+def test_job_without_a_queue_needs_no_kueue() -> None:
+    stage = Stage(a_job().with_pools(gpu_pool()), *map(a_gpu_node, NODES))
+    stage.without = {names.WORKLOADS: "the API server has no workloads"}
+    assert stage.train().unit(ONE)["state"] == "Training"
+    assert GROUP not in stage.pod(ONE, 1)["metadata"]["labels"]
+
+
+# --- keeping the quota ------------------------------------------------------------------------------------------------
+def crashes(queue: SimulatedQueue, attempt: int = 1) -> None:
+    """The first unit's program fails, and the pause after it is over."""
+    queue.stage.learner_exits(ONE, attempt, 1)
+    queue.play()
+    queue.stage.advance(40)
+    queue.play()
+
+
+def test_unit_that_crashed_starts_again_with_its_quota_before_units_that_wait() -> None:
+    queue = a_training_unit()
+    crashes(queue)
+    assert group(queue.stage, ONE, 2) == group(queue.stage, ONE, 1)
+    assert queue.admitted == [group(queue.stage, ONE, 1)]
+    assert queue.excess == []
+    trains(queue, ONE, 2, "gpu-2")
+    assert (queue.stage.unit(ONE)["state"], queue.stage.unit(ONE)["slice"]) == ("Training", "gpu-2")
+
+
+def test_next_attempt_waits_until_the_pods_of_the_last_one_have_ended() -> None:
+    queue = a_training_unit(hosts=2)
+    stage = queue.stage
+    stage.learner_exits(ONE, 1, 1)  # its other host is asked to go, and takes its time
+    queue.play()
+    stage.advance(40)
+    queue.play()
+    assert "waits until the pod bytes-lm-h100-0-a1-1 has ended" in stage.unit(ONE)["message"]
+    assert released(stage) == set()
+    stage.kubelets_finish_deletions()
+    queue.play()
+    assert group(stage, ONE, 2) == queue.admitted[0]
+    assert stage.unit(ONE)["state"] == "Starting"
+    assert queue.excess == []
+
+
+def test_preempted_unit_drains_without_a_failure_asks_again_and_the_others_go_on() -> None:
+    queue = a_training_unit(quota=2)
+    trains(queue, TWO, 1, "gpu-1")
+    stage = queue.stage
+    queue.preempt(group(stage, ONE, 1))
+    queue.play()
+    assert stage.unit(ONE)["state"] == "Draining"
+    assert stage.unit(ONE)["message"] == "bytes-lm-h100-0-a1-0: WorkloadEvicted: Preempted to accommodate a workload"
+    stage.kubelets_finish_deletions()
+    stage.all_contribute()
+    queue.play()
+    assert (stage.unit(ONE)["state"], stage.unit(ONE)["reason"]) == ("Starting", "WaitingForQuota")
+    assert (stage.unit(ONE)["failures"], stage.unit(ONE)["restarts"]) == ([], 1)
+    assert (stage.unit(TWO)["state"], stage.condition("Training")["status"]) == ("Training", "True")
+    queue.quota = 2
+    queue.play()
+    assert len(queue.admitted) == 2
+    trains(queue, ONE, 2, "gpu-2")
+    assert stage.unit(ONE)["state"] == "Training"
+    assert queue.excess == []
+
+
+def test_operator_that_died_in_the_middle_of_an_attempt_completes_its_group() -> None:
+    queue = a_queued_stage(quota=0, min=1, max=1, hosts=2)
+    stage = queue.stage
+    first = group(stage, ONE, 1)
+    del stage.pods["bytes-lm-h100-0-a1-1"]
+    stage.job["status"] = {}
+    stage.restart_operator()
+    stage.settle()
+    assert {group(stage, ONE, 1, host) for host in (0, 1)} == {first}
+
+
+# --- giving it back ---------------------------------------------------------------------------------------------------
+def test_unit_that_is_given_up_gives_its_quota_to_the_one_that_waits() -> None:
+    queue = a_training_unit(restarts=0)
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    stage.learner_exits(ONE, 1, 1)
+    queue.play()
+    assert stage.unit(ONE)["state"] == "Failed"
+    assert first not in queue.admitted
+    assert queue.admitted == [group(stage, TWO, 1)]
+
+
+def test_unit_that_is_scaled_down_gives_its_quota_back_when_its_pods_have_ended() -> None:
+    queue = a_training_unit(quota=2)
+    trains(queue, TWO, 1, "gpu-1")
+    stage = queue.stage
+    stage.scale(min=1, max=1)
+    queue.play()
+    assert len(queue.admitted) == 2
+    stage.kubelets_finish_deletions()
+    queue.play()
+    assert queue.admitted == [group(stage, ONE, 1)]
+    assert not [name for name in stage.learner_pods() if "h100-1" in name]
+
+
+def test_suspended_job_gives_all_quota_back_also_of_units_that_wait() -> None:
+    queue = a_training_unit()
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    stage.edit(suspend=True)
+    queue.play()
+    stage.kubelets_finish_deletions()
+    queue.play()
+    assert (queue.admitted, stage.learner_pods()) == ([], [])
+    stage.kubelets_finish_deletions()
+    stage.edit(suspend=False)
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    queue.play()
+    assert group(stage, ONE, 2) not in ("", first)
+
+
+def test_unit_of_a_changed_template_asks_anew_and_gives_the_old_quota_back() -> None:
+    queue = a_training_unit(quota=2, min=1, max=1)
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    pool = {**stage.job["spec"]["pools"][0], "template": template(image="train:2")}
+    stage.edit(pools=[pool])
+    queue.play()
+    stage.kubelets_finish_deletions()
+    queue.play()
+    assert queue.admitted == [group(stage, ONE, 2)]
+    assert group(stage, ONE, 2) != first
+
+
+def test_unit_on_a_lost_node_asks_anew_since_its_old_pod_may_still_run() -> None:
+    queue = a_training_unit(quota=2, min=1, max=1)
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    stage.set_node(a_gpu_node("gpu-0", taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]))
+    queue.play()
+    assert group(stage, ONE, 2) != first
+    assert released(stage) == {first}
+    assert queue.excess == []
+
+
+def test_unit_whose_program_ended_too_early_asks_anew() -> None:
+    queue = a_training_unit(quota=1, min=1, max=1)
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    stage.learner_exits(ONE, 1, 0)
+    queue.play()
+    for _ in range(3):
+        stage.advance(60)
+        queue.play()
+    assert group(stage, ONE, 2) != first
+    assert queue.admitted == [group(stage, ONE, 2)]
+    assert queue.excess == []
+
+
+def test_group_in_which_all_pods_succeeded_needs_no_word() -> None:
+    queue = a_training_unit(min=1, max=1)
+    stage = queue.stage
+    stage.learner_exits(ONE, 1, 0)
+    stage.settle()
+    assert released(stage) == set()
+    queue.play()
+    assert queue.admitted == []
+
+
+def test_deleted_job_releases_its_groups() -> None:
+    queue = a_training_unit()
+    stage = queue.stage
+    groups = {group(stage, unit, 1) for unit in (ONE, TWO)}
+    stage.job["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
+    stage.step()
+    assert released(stage) == groups
+
+
+def test_groups_of_an_earlier_job_of_this_name_are_released_when_their_pods_go() -> None:
+    queue = a_training_unit()
+    stage = queue.stage
+    groups = {group(stage, unit, 1) for unit in (ONE, TWO)}
+    stage.job["metadata"]["uid"] = "another"
+    stage.job["status"] = {}
+    stage.restart_operator()
+    stage.settle()
+    assert released(stage) == set()  # their job may be there, in another version of the cache
+    for pod in list(stage.pods.values()):
+        pod["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
+    stage.settle()
+    assert released(stage) == groups
+
+
+def test_pods_of_a_job_that_is_gone_release_their_groups_once() -> None:
+    stage = a_training_unit(min=1, max=1).stage
+    pod = stage.pod(ONE, 1)
+    assert orphan_releases([project_pod(pod)]) == []
+    pod["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
+    [patch] = orphan_releases([project_pod(pod)])
+    assert (patch.resource, patch.name) == (names.PODS, "bytes-lm-h100-0-a1-0")
+    assert patch.body == {"metadata": {"uid": pod["metadata"]["uid"], "annotations": {RETRIABLE: "false"}}}
+    pod["metadata"]["annotations"][RETRIABLE] = "false"
+    assert orphan_releases([project_pod(pod)]) == []
+
+
+# --- strangers --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("stranger", ["payroll", "bytes-lm-h100-1-a1-000000"])
+def test_label_of_a_stranger_brings_no_unit_into_another_group(stranger: str) -> None:
+    queue = a_training_unit(min=1, max=1)
+    queue.stage.pod(ONE, 1)["metadata"]["labels"][GROUP] = stranger
+    crashes(queue)
+    assert group(queue.stage, ONE, 2) not in ("", stranger)
