@@ -16,7 +16,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,6 +26,9 @@ from diloco.learner.leave import leave
 from diloco.protocol.tls import TlsFiles
 from diloco.ranks.liveness import HEARTBEAT, Cause
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Met, ToLeader
+
+type Said = tuple[bytes, int | None]
+"""A message for this rank; None: for all at the other ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +91,8 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self.changed = threading.Condition()
         """Notified when the other end said something for the program's thread."""
         self._mail: deque[tuple[int, Heard]] = deque()
+        self._said: list[Said] = []
+        """For the next `send`."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="diloco-ranks", daemon=True)
         self._over = False
@@ -124,6 +129,12 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         with self.changed:
             return bool(self._mail)
 
+    def send(self) -> None:
+        """Send what was said. Each call wakes the channel's thread once, so what belongs together goes together."""
+        if self._said:
+            said, self._said = self._said, []
+            self._post(lambda: self._write(said))
+
     def failed(self, error: BaseException | str) -> None:
         """The program ends for this reason: tell the others, and wait until they know. Does not return if the reason is the loss of
         another rank: then this process ends as all do."""
@@ -140,6 +151,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         if self._has_left or os.getpid() != self._process:
             return
         self._has_left = True
+        self.send()
         gone = threading.Event()
         if self._thread.is_alive() and self._post(lambda: self._tell_leaving(gone)):
             gone.wait(1.0 + TELL_TIMEOUT)
@@ -153,6 +165,10 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
     @abstractmethod
     async def _main(self) -> None:
         """Runs until nothing concerns this process any more."""
+
+    @abstractmethod
+    def _write(self, said: Sequence[Said]) -> None:
+        """Send it to the ranks that it is for."""
 
     @abstractmethod
     def _tell_failure(self, text: str) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
 from diloco.contract import Exit
 from diloco.protocol.backoff import exponential
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import TICK, Membership, SideChannel, end_process
+from diloco.ranks.channel import TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence
 from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
@@ -33,9 +33,12 @@ class Follower(SideChannel[FromLeader]):
         self._stream: Stream | None = None
 
     def say(self, message: ToLeader) -> None:
-        """Say it to the leader. Never waits; what is said by one thread keeps its order."""
-        raw = message.SerializeToString()
-        self._post(lambda: self._stream.write(raw) if self._stream is not None else None)
+        """Say it to the leader with the next `send`. Never waits; what is said by one thread keeps its order."""
+        self._said.append((message.SerializeToString(), None))
+
+    def _write(self, said: Sequence[Said]) -> None:
+        if self._stream is not None:
+            self._stream.write(*(raw for raw, _ in said))
 
     def _begin(self, here: Here, deadline: float) -> None:
         self._here = here
@@ -121,7 +124,7 @@ class Follower(SideChannel[FromLeader]):
     async def _watch(self, stream: Stream) -> None:
         """Say that this process lives, and see whether the leader does."""
         while not self._over:
-            stream.write(b"")
+            stream.sign_of_life()
             if self._silence.lost(self._loop.time()):
                 self._lost("nothing is heard of it any more: its process or its host is frozen, or cut off")
                 return

@@ -49,6 +49,7 @@ class FollowerMember(RankMember[Follower]):
             while self._reads and (left := until - time.monotonic()) > 0:
                 self.wait(left)
                 self._hear()
+                self._send()
             self._parts.link.flush()
             self._channel.left()
             self._parts.link.wait_for_end()  # which the leader's Bye brings

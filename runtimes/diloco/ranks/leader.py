@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -18,7 +18,7 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import PieceError, check_cover
 from diloco.contract import Exit
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, SideChannel, end_process
+from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
 from diloco.ranks.meeting import absent, disagreement, from_messages
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, ToLeader
@@ -61,8 +61,8 @@ class Leader(SideChannel[ToLeader]):
         self._left: set[int] = set()
 
     def say(self, message: FromLeader, rank: int | None = None) -> None:
-        """Say it to one rank, or to all others. Never waits; what is said by one thread keeps its order."""
-        self._post(lambda: self._say(message, rank))
+        """Say it to one rank, or to all others, with the next `send`. Never waits; what is said by one thread keeps its order."""
+        self._said.append((message.SerializeToString(), rank))
 
     @property
     def data_ranks(self) -> list[int]:
@@ -147,7 +147,7 @@ class Leader(SideChannel[ToLeader]):
             self._end(Cause(0, why), why, Exit.REFUSED_LAYOUT)
             return
         met = Met(session=self._session, owned=owned)
-        self._say(FromLeader(met=met))
+        self._say_now(FromLeader(met=met))
         self._met.set_result(met)
 
     # --- after it -------------------------------------------------------------------------------------------------------
@@ -188,7 +188,8 @@ class Leader(SideChannel[ToLeader]):
             why = f"unit {self.me.unit} waited for {missing} in vain: {plural(self.me.ranks, 'rank')} must start, with one leader address"
             self._end(Cause(0, why), why)
         else:
-            self._say(FromLeader())
+            for stream in self._streams.values():
+                stream.sign_of_life()
 
     def _end(self, cause: Cause, message: str, status: Exit = Exit.RANK_LOST) -> None:
         """The unit ends: tell all, then end this process."""
@@ -196,7 +197,7 @@ class Leader(SideChannel[ToLeader]):
             return
         self._over = True
         end = End(rank=cause.rank, status=status, message=message)
-        self._say(FromLeader(end=end))
+        self._say_now(FromLeader(end=end))
         closing = self._loop.create_task(self._close_all())
         closing.add_done_callback(lambda _: self._finish(cause, end))
 
@@ -205,18 +206,20 @@ class Leader(SideChannel[ToLeader]):
             for stream in self._streams.values():
                 group.create_task(_close(stream))
 
-    def _say(self, message: FromLeader, rank: int | None = None) -> None:
-        raw = message.SerializeToString()
+    def _write(self, said: Sequence[Said]) -> None:
         for each, stream in self._streams.items():
-            if rank in (None, each):
-                stream.write(raw)
+            if own := [raw for raw, rank in said if rank in (None, each)]:
+                stream.write(*own)
+
+    def _say_now(self, message: FromLeader) -> None:
+        self._write([(message.SerializeToString(), None)])
 
     def _tell_failure(self, text: str) -> None:
         self._verdict.raised(0, f"ended: {text}")
 
     def _tell_leaving(self, gone: threading.Event) -> None:
         self._over = True
-        self._say(FromLeader(left=Left()))
+        self._say_now(FromLeader(left=Left()))
         closing = self._loop.create_task(self._close_all())
         closing.add_done_callback(lambda _: gone.set())
 

@@ -77,6 +77,7 @@ class LeaderMember(RankMember[Leader]):
                 self.wait(left)
                 self._hear()
             self._say_counted()
+            self._send()
             if not self._channel.wait_until_left(LEAVING_TIMEOUT):
                 _log.warning("not all ranks of unit %s have sent their last pushes within %.0f s", self._parts.unit, LEAVING_TIMEOUT)
         reached = self._schedule.counts.reached()
@@ -147,6 +148,7 @@ class LeaderMember(RankMember[Leader]):
             # No rank can finish the step that it is in, as there are no samples for it any more: it ends here, on all of them.
             self._cut = last
             self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
+        self._channel.send()
         return super().take(count)
 
     def _say_counted(self) -> None:

@@ -94,6 +94,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._shelf: Shelf[_Arrived] = Shelf()
         self._reads: dict[int, tuple[ReadOut, Staged]] = {}
         """By fragment what was read out and waits for its counters."""
+        self._pushes: list[tuple[int, Chunk, Staged]] = []
+        """To be handed to this rank's stream: (generation, header, values)."""
         self._counted: dict[int, Counted] = {}
         """By fragment the counters of what is read out at a boundary to come: they may be known before this rank is there."""
         self._to_seed: _ToSeed | None = None
@@ -162,10 +164,19 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             changed.wait_for(lambda: self._channel.has_mail or len(self._parts.inbox), seconds)
 
     def boundary(self) -> None:
+        # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it.
         self._hear()
         if self._told_to_drain:
             self._tell_drain()
-        self._decide()
+        try:
+            self._go_on()
+            self._decide()
+            self._go_on()
+        finally:
+            self._send()
+
+    def _go_on(self) -> None:
+        """Carry out what is due, and begin the next step if it is released."""
         while self._end is None and not self._in_step:
             if (action := self._cursor.due()) is not None:
                 self._carry_out(action)
@@ -222,7 +233,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     @abstractmethod
     def _decide(self) -> None:
-        """Of the leader: give orders. Called at a boundary before each of them."""
+        """Of the leader: give orders. Called at each boundary."""
 
     @abstractmethod
     def _ask(self, batch_size: int) -> None:
@@ -350,7 +361,14 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             tokens_done=counted.tokens_done,
             steps_done=counted.steps_done,
         )
-        self._parts.link.push(self._generation, header, staged)
+        self._pushes.append((self._generation, header, staged))
+
+    def _send(self) -> None:
+        """Hand over to other threads what is to be sent."""
+        pushes, self._pushes = self._pushes, []
+        for generation, header, staged in pushes:
+            self._parts.link.push(generation, header, staged)
+        self._channel.send()
 
     def _now(self, fragment: int) -> Float32Array:
         """What the model has now of the rank's portion. The copy is the caller's."""

@@ -32,6 +32,7 @@ class Stream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._quiet = True
 
     @classmethod
     async def accept(cls, raw: socket.socket, files: TlsFiles, identity: str) -> Self:
@@ -87,13 +88,20 @@ class Stream:
         except OSError as error:
             raise StreamError(f"the connection broke: {error}") from error
 
-    def write(self, message: bytes) -> None:
-        """Send a message. Never waits; a peer that reads nothing is cut off."""
+    def write(self, *messages: bytes) -> None:
+        """Send messages, in one go. Never waits; a peer that reads nothing is cut off."""
+        self._quiet = False
         if self._writer.is_closing():
             return
-        self._writer.write(len(message).to_bytes(_LENGTH) + message)
+        self._writer.write(b"".join(len(message).to_bytes(_LENGTH) + message for message in messages))
         if self._writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
             self.cut()
+
+    def sign_of_life(self) -> None:
+        """Send one, unless something was written since the last call."""
+        if self._quiet:
+            self.write(b"")
+        self._quiet = True
 
     async def close(self) -> None:
         """End the connection after what was written is sent. Waits a second at most."""

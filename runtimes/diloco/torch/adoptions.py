@@ -56,9 +56,9 @@ class Adoptions:
 
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
         """Before `target`, a place in a parameter's memory, is overwritten. Call the result afterwards."""
-        where = _some_of(target)
-        masters = self._masters(name, parameter, place, target, where)
+        masters = self._masters(name, parameter, place, target)
         looked_at = self._seen < FIRST or self._seen % EVERY == 0
+        where = _some_of(target) if looked_at else ()
         before = target[where].float() if looked_at else None
 
         def finish() -> None:
@@ -96,15 +96,14 @@ class Adoptions:
                     "ones. Overwrite it in join(on_adopt=…), which is called with the names of what was adopted"
                 )
 
-    def _masters(
-        self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor, where: tuple[torch.Tensor, ...]
-    ) -> list[torch.Tensor]:
+    def _masters(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> list[torch.Tensor]:
         """The same place in tensors of its optimizer's state that the parameter is a rounded copy of."""
         if target.dtype not in (torch.bfloat16, torch.float16):
             return []
         state: dict[str, Any] = next((optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state), {})
         if name not in self._keys and state:
             # Asked once: the comparison waits for the device.
+            where = _some_of(target)
             self._keys[name] = [key for key, value in state.items() if _is_master(value, parameter, place, target[where], where)]
         return [local(state[key])[(*place.where, ...)] for key in self._keys.get(name, ()) if key in state]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,16 @@ from diloco.torch.parameters import parameters_of
 from diloco.torch.places import Place, held, local
 from diloco.torch.staging import StagedTensors, Stager
 from diloco.torch.unit import Replicas, add_up, agree
+
+
+class _Fill(NamedTuple):
+    """One collective among replicas."""
+
+    dtype: torch.dtype
+    sizes: list[int]
+    """Elements that each of the ranks gives."""
+    places: list[list[Place]]
+    """What each of them gives."""
 
 
 class ModuleStore:
@@ -60,6 +71,8 @@ class ModuleStore:
         self._owned, self._owned_frozen = self._held, self._frozen_held
         self._replicas: list[Replicas] | None = None
         """Of this rank. None: the model is not divided."""
+        self._fills: dict[tuple[int, tuple[str, ...]], list[_Fill]] = {}
+        """By the index of replicas and names of tensors: what is worked out once."""
         self.device = local(next(iter(self.parameters.trained.values()))).device
         self.adoptions: Adoptions | None = None
         """Told of each adoption."""
@@ -70,6 +83,7 @@ class ModuleStore:
 
         Raises LayoutError when the ranks have different models, or do not hold all of one between them.
         """
+        self._fills.clear()
         self._replicas, self._owned, self._owned_frozen = agree(self._parts, self._held, self._frozen_held, self.device)
 
     @property
@@ -130,9 +144,12 @@ class ModuleStore:
     def fill(self, names: Sequence[str]) -> None:
         """Bring what other ranks own of the named tensors, and this one holds too, from them: one collective for each set of ranks that
         hold the same, and each type of parameters. Every rank calls it for the same names."""
-        wanted = set(names)
-        for replicas in self._replicas or ():
-            self._fill(replicas, wanted)
+        for index, replicas in enumerate(self._replicas or ()):
+            key = index, tuple(names)
+            if key not in self._fills:
+                self._fills[key] = self._plan_fill(replicas, set(names))
+            for fill in self._fills[key]:
+                self._fill(replicas, fill)
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """`values` as the parameters keep them; `values` itself if all parameters are float32."""
@@ -165,26 +182,30 @@ class ModuleStore:
         """The module's names of the parameters that hold these tensors, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for name in names))
 
-    def _fill(self, replicas: Replicas, names: set[str]) -> None:
+    def _plan_fill(self, replicas: Replicas, names: set[str]) -> list[_Fill]:
+        """The collectives that bring these tensors."""
         types = dict.fromkeys((self._parameters[part.parameter].dtype for name, part in self._parts.items() if name in names))
+        fills = []
         for dtype in types:
             pieces = [
                 [one for one in owned if one.tensor in names and self._parameters[self._parts[one.tensor].parameter].dtype == dtype]
                 for owned in replicas.group.owned
             ]
-            sizes = [sum(piece.elements for piece in of_rank) for of_rank in pieces]
-            if not sum(sizes):
+            if sum(sizes := [sum(piece.elements for piece in of_rank) for of_rank in pieces]):
+                fills.append(_Fill(dtype, sizes, [[self._held[piece.tensor].inner(piece) for piece in of_rank] for of_rank in pieces]))
+        return fills
+
+    def _fill(self, replicas: Replicas, fill: _Fill) -> None:
+        own = [self._canonical(place).reshape(-1) for place in fill.places[replicas.index]]
+        given = torch.cat(own) if own else torch.empty(0, dtype=fill.dtype, device=self.device)
+        for index, part in enumerate(replicas.exchange(given, fill.sizes)):
+            if index == replicas.index:
                 continue
-            own = [self._canonical(self._held[piece.tensor].inner(piece)).reshape(-1) for piece in pieces[replicas.index]]
-            given = torch.cat(own) if own else torch.empty(0, dtype=dtype, device=self.device)
-            for index, part in enumerate(replicas.exchange(given, sizes)):
-                if index == replicas.index:
-                    continue
-                start = 0
-                for piece in pieces[index]:
-                    target = self._canonical(self._held[piece.tensor].inner(piece))
-                    target.copy_(part[start : start + piece.elements].view(piece.size))
-                    start += piece.elements
+            start = 0
+            for place in fill.places[index]:
+                elements = place.piece.elements
+                self._canonical(place).copy_(part[start : start + elements].view(place.piece.size))
+                start += elements
 
     def _digest(self, place: Place) -> int:
         value, shape, start = self._canonical(place), place.part.spec.shape, place.piece.start

@@ -96,9 +96,11 @@ class Replicas:
 
     def exchange(self, own: torch.Tensor, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
         """Give `own`, flat, and get what each rank of the group gave: one collective. `sizes`: elements that each gives."""
-        padded = torch.zeros(max(sizes), dtype=own.dtype, device=own.device)
-        padded[: own.numel()] = own
-        parts = _gather(padded, self._process_group, len(sizes)).view(len(sizes), -1)
+        given = own
+        if own.numel() < (most := max(sizes)):
+            given = torch.zeros(most, dtype=own.dtype, device=own.device)
+            given[: own.numel()] = own
+        parts = _gather(given, self._process_group, len(sizes)).view(len(sizes), -1)
         return (part[:size] for part, size in zip(parts, sizes, strict=True))
 
 
