@@ -22,6 +22,7 @@ import jax
 
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
+from diloco.jax.masters import Masters
 from diloco.jax.processes import initialize, world_of
 from diloco.jax.schedules import ProgressRate, schedule
 from diloco.jax.session import Session
@@ -59,7 +60,8 @@ def join[Tree, State](
     `canonical` maps paths of parameters ("blocks/query") to the job's canonical form where the two differ, above all for stacked layers
     (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path). `on_adopt(paths, params, opt_state)`
     is called when parameters were replaced, with the paths of those, in `join` and in `step`, and returns the optimizer's state to go
-    on with: for a state that holds copies of parameters (an average, float32 masters).
+    on with: for a state that holds copies of parameters (an average). Float32 masters of shorter parameters that lie in `opt_state` as the
+    parameters do in theirs are overwritten already.
 
     A unit of several processes joins after `initialize`, in every process, with arrays that are sharded over all of them or the same in
     each. `data_parallel` is (index, count): which part of the unit's batch this process feeds, of how many (default: its index, of all
@@ -72,8 +74,9 @@ def join[Tree, State](
         store = kind(params, canonical=canonical, embeddings=embeddings, trained=trained)
     except LayoutError as error:
         raise refused_layout(error) from error
+    masters = Masters(params, opt_state)
     world = world_of(data_parallel)
     driver = Driver.join(
         store, framework="jax", environment=environment, updates=lambda: (store.updates,), world=world, how_to_meet=_HOW_TO_MEET
     )
-    return Session(driver, store, opt_state, on_adopt)
+    return Session(driver, store, opt_state, on_adopt, masters)

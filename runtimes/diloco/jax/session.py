@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.jax.masters import Masters
 from diloco.jax.store import TreeStore
 from diloco.learner.data_feed import LeasedBatches, Shard
 from diloco.learner.loop_check import MOST_AHEAD
@@ -56,12 +57,15 @@ class Session[Tree, State]:
         store: TreeStore[Tree],
         opt_state: State,
         on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
+        masters: Masters | None = None,
     ) -> None:
+        """`masters`: those in `opt_state`, which follow adoptions; default: there are none."""
         self._driver = driver
         self._store = store
         self._opt_state = opt_state
         self._forms = _forms(opt_state)
         self._on_adopt = on_adopt
+        self._masters = masters
         self._loss: jax.Array | None = None
 
     @property
@@ -113,6 +117,8 @@ class Session[Tree, State]:
         """
         if (forms := _forms(opt_state)) != self._forms:
             raise ValueError(f"the optimizer's state changed its form {_difference(self._forms, forms)}")
+        if self._masters is not None:
+            self._masters.look_again(params, opt_state)
         self._store.take_back(params)
         self._opt_state = opt_state
         ready: float | None = None
@@ -193,6 +199,8 @@ class Session[Tree, State]:
     def _hand_out(self) -> Tree:
         paths = self._store.applied_paths()
         params = self._store.hand_out()
+        if paths and self._masters is not None:
+            self._opt_state = self._masters.follow(paths, params, self._opt_state)
         if paths and self._on_adopt is not None:
             opt_state = self._on_adopt(paths, params, self._opt_state)
             if (forms := _forms(opt_state)) != self._forms:
