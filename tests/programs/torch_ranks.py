@@ -182,6 +182,32 @@ def check(kind: str, rank: int, ranks: int) -> None:
             assert "rank 1 trains other parameters than rank 0" in str(error)  # noqa: PT017 - no pytest here
         else:
             raise AssertionError("ranks with different models agreed")
+        check_buffers(rank)
+
+
+def check_buffers(rank: int) -> None:
+    """They are each rank's own, or on request those of rank 0 after an adoption."""
+    for leaders in (False, True):
+        norm = nn.BatchNorm1d(3)
+        module = nn.Sequential(nn.Linear(3, 3), norm)
+        store = ModuleStore(module)
+        store.divide(leaders_buffers=leaders)
+        module(torch.arange(6.0).view(2, 3) + rank)  # the running mean moves by a tenth of the mean
+        own = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        store.fill(["0.weight"])
+        of_rank_0 = gather_bytes(own["1.running_mean"].numpy().tobytes(), torch.device("cpu"))[0]
+        assert (own["1.running_mean"].numpy().tobytes() == of_rank_0) == (rank == 0), "they differ before"
+        expected = of_rank_0 if leaders else own["1.running_mean"].numpy().tobytes()
+        assert norm.running_mean is not None
+        assert norm.running_mean.numpy().tobytes() == expected
+        assert norm.num_batches_tracked is not None
+        assert norm.num_batches_tracked.item() == 1
+    try:
+        ModuleStore(nn.BatchNorm1d(3 + rank)).divide(leaders_buffers=True)
+    except LayoutError as error:
+        assert "has other buffers than this one" in str(error)  # noqa: PT017 - no pytest here
+    else:
+        raise AssertionError("ranks with different buffers agreed")
 
 
 def be_rank(rank: int, ranks: int, folder: Path, kinds: list[str]) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 
@@ -51,6 +52,7 @@ def join(
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str]], None] | None = None,
     data_parallel: tuple[int, int] | None = None,
+    buffers: Literal["own", "leader"] = "own",
     environment: Mapping[str, str] = os.environ,
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
@@ -66,14 +68,18 @@ def join(
     A unit of several processes joins after `torch.distributed.init_process_group`, on every rank, with the model as it trains:
     DistributedDataParallel, `fully_shard`, tensor parallel, or all replicas alike. `data_parallel` is (index, count): which part of the
     unit's batch this rank trains, of how many (default: its rank, of all ranks). Ranks of one tensor-parallel group have the same index.
+    Buffers (running statistics) are each rank's own; with `buffers="leader"` all ranks get those of rank 0 whenever parameters are
+    adopted, so also at the end of the job. Buffers are never exchanged between units.
 
     Raises SystemExit with a `contract.Exit`: outside of a job, for a model that cannot be exchanged, and when the syncer refuses it.
     Raises ValueError or TypeError for an optimizer that does not train the model.
     """
+    if buffers not in ("own", "leader"):
+        raise ValueError(f"buffers must be 'own' or 'leader', not {buffers!r}")
     try:
         store = ModuleStore(model, canonical=canonical, embeddings=embeddings, trained=trained)
         if (world := world_of(store.device, data_parallel)) is not None:
-            store.divide()
+            store.divide(leaders_buffers=buffers == "leader")
         elif (name := store.sharded) is not None:
             raise LayoutError(f"parameter {name!r} is sharded over processes, and torch.distributed knows of this one only: {_HOW_TO_MEET}")
     except LayoutError as error:

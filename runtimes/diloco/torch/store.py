@@ -18,6 +18,7 @@ from diloco.algorithm.pieces import Piece
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.learner.store import Float32Array, Ready, check_size
 from diloco.torch.adoptions import Adoptions
+from diloco.torch.buffers import LeadersBuffers
 from diloco.torch.frozen import digest
 from diloco.torch.parameters import parameters_of
 from diloco.torch.places import Place, held, local
@@ -74,15 +75,19 @@ class ModuleStore:
         self._fills: dict[tuple[int, tuple[str, ...]], list[_Fill]] = {}
         """By the index of replicas and names of tensors: what is worked out once."""
         self.device = local(next(iter(self.parameters.trained.values()))).device
+        self._module = module
+        self._buffers: LeadersBuffers | None = None
         self.adoptions: Adoptions | None = None
         """Told of each adoption."""
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in self.parameters.trained.values()))
 
-    def divide(self) -> None:
+    def divide(self, *, leaders_buffers: bool = False) -> None:
         """Agree with the other ranks of torch.distributed, which all call it, on who owns what. Without it this process owns what it holds.
+        `leaders_buffers`: `fill` brings all ranks the buffers of rank 0, too.
 
         Raises LayoutError when the ranks have different models, or do not hold all of one between them.
         """
+        self._buffers = LeadersBuffers(self._module, self.device) if leaders_buffers else None
         self._fills.clear()
         self._replicas, self._owned, self._owned_frozen = agree(self._parts, self._held, self._frozen_held, self.device)
 
@@ -150,6 +155,8 @@ class ModuleStore:
                 self._fills[key] = self._plan_fill(replicas, set(names))
             for fill in self._fills[key]:
                 self._fill(replicas, fill)
+        if self._buffers is not None:
+            self._buffers.take()
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """`values` as the parameters keep them; `values` itself if all parameters are float32."""
