@@ -6,9 +6,9 @@ The contract's environment says where the leader and the syncer are. These, all 
 
 RANKS_STEP_MS   a step lasts this long (default 5)
 RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
-RANKS_BATCHES   batches for each step (default 1)
+RANKS_BATCHES, RANKS_BATCHES_OF_<rank>   batches for each step (default 1)
 RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
-RANKS_SHARDS    take a shard of so many
+RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbers in the trace are (epoch, index)
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
@@ -22,7 +22,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -83,13 +83,11 @@ def main() -> None:
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
     raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
     finish_at = int(os.environ.get("RANKS_FINISH_AT_STEP", "0"))
-    batches = int(os.environ.get("RANKS_BATCHES", "1"))
+    batches = int(os.environ.get(f"RANKS_BATCHES_OF_{rank}", os.environ.get("RANKS_BATCHES", "1")))
     with session:
-        if shards := os.environ.get("RANKS_SHARDS"):
-            next(session.shards(int(shards)))
         numbers: list[int] = []
-        for count, batch in enumerate(session.batches(lambda numbers: numbers, batch_size), 1):
-            numbers += batch.tolist()
+        for count, batch in enumerate(_batches(session, batch_size), 1):
+            numbers += batch
             if count % batches:
                 continue
             if session.step_count + 1 == raise_at:
@@ -107,6 +105,17 @@ def main() -> None:
             session.evaluate(0.25, 100)
             rows = {name: [store.first[name], value.tobytes().hex()] for name, value in store.rows.items()}
             print(json.dumps({"rank": rank, "steps": session.step_count, "rows": rows}), flush=True)
+
+
+def _batches(session: Session, batch_size: int) -> Iterator[list[int]]:
+    if shards := os.environ.get("RANKS_SHARDS"):
+        for shard in session.shards(int(shards)):
+            for _ in range(shard.index % 3 + 1):
+                yield [shard.epoch, shard.index]
+                if session.over:
+                    break
+    else:
+        yield from (batch.tolist() for batch in session.batches(lambda numbers: numbers, batch_size))
 
 
 def _trace(session: Session, rank: int, numbers: list[int], adopted: list[list[str]]) -> None:

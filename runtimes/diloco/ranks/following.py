@@ -60,7 +60,7 @@ class FollowerMember(RankMember[Follower]):
     def _decide(self) -> None:
         pass
 
-    def _ask(self, batch_size: int) -> None:
+    def _ask(self, batch_size: int, batches: int | None) -> None:
         pass
 
     def _hear_syncer(self, event: InboxEvent) -> None:
@@ -96,7 +96,8 @@ class FollowerMember(RankMember[Follower]):
             self._channel.say(ToLeader(told=ranks_pb2.Told(fragment=fragment, version=wire)))
 
     def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
-        self._channel.say(ToLeader(stepped=ranks_pb2.Stepped(tokens=tokens, loss=math.nan if loss is None else loss)))
+        loss = math.nan if loss is None else loss
+        self._channel.say(ToLeader(stepped=ranks_pb2.Stepped(tokens=tokens, loss=loss, settled=batches)))
 
     def _tell_drain(self) -> None:
         self._channel.say(ToLeader(draining=ranks_pb2.Draining()))

@@ -29,8 +29,12 @@ from diloco.ranks.orders import Order, Version
 from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges, to_ranges
 from diloco.ranks.schedule import Schedule, ahead
+from diloco.ranks.settled import Settled
 
 _log = logging.getLogger(__name__)
+
+FIRST_BATCHES = 8
+"""Before the first step nobody knows how many batches a step takes, so that they are dealt out for one of so many."""
 
 
 class LeaderMember(RankMember[Leader]):
@@ -50,8 +54,13 @@ class LeaderMember(RankMember[Leader]):
         self._in_hand: deque[tuple[int, int]] = deque()
         """Batches of the unit that were dealt and not settled: (generation, samples)."""
         self._feeds_itself = False
-        self._per_step = 1
+        self._per_step = FIRST_BATCHES
         """Batches that the last step settled."""
+        self._shards = False
+        """The program takes shards, not batches."""
+        self._settled = Settled(channel.me.ranks)
+        self._groups = 0
+        """Batches, or groups of one shard for each rank, that were dealt in all."""
         self._reported = 0
         """The local step of the last report of progress."""
 
@@ -107,10 +116,12 @@ class LeaderMember(RankMember[Leader]):
             self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
             self._count(counted)
         steps_ahead = ahead(self._step_seconds)
-        for order in [*said.orders, *self._schedule.release(self.step_count, steps_ahead)]:
+        # Before the release of steps that need them.
+        self._deal(steps_ahead)
+        most = self._settled.most_steps(self._groups) if self._shards else None
+        for order in [*said.orders, *self._schedule.release(self.step_count, steps_ahead, most)]:
             self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
             self._cursor.put(order)
-        self._deal(steps_ahead)
         reached = self._schedule.counts.reached()
         if reached.step != self._reported:
             self._reported = reached.step
@@ -118,25 +129,32 @@ class LeaderMember(RankMember[Leader]):
         elif said.repeat_progress:
             self._report(replace(reached, loss=math.nan), math.nan)
 
-    def _ask(self, batch_size: int) -> None:
+    def _ask(self, batch_size: int, batches: int | None) -> None:
+        self._shards = batches is not None
         samples = batch_size * self._parts.data.of
-        self._parts.link.set_initial_request(AHEAD_BATCHES * samples)
+        self._parts.link.set_initial_request((batches or AHEAD_BATCHES) * samples)
         asked = self._work.asked
-        wanted = self._work.wanted(samples, self._step_seconds / self._per_step)
+        wanted = self._work.wanted(samples, self._step_seconds / self._per_step, batches)
         if wanted and not self._parts.link.want(self._generation, wanted):
             self._work.asked = asked
 
     def _deal(self, steps_ahead: int) -> None:
-        """Deal out batches for the next steps, so that no rank has to wait for them."""
+        """Deal out batches or shards for the next steps, so that no rank has to wait for them."""
         samples = self._batch_size * self._parts.data.of
-        while samples and self._schedule.last is None and len(self._dealt) < (steps_ahead + 1) * self._per_step:
+        while samples and self._schedule.last is None and self._too_few(steps_ahead):
             numbers = self._work.take(samples)
             if numbers is None:
                 return
             self._in_hand.append((self._schedule.state.generation, samples))
             self._give(to_ranges(numbers))
 
+    def _too_few(self, steps_ahead: int) -> bool:
+        if self._shards:
+            return self._settled.most_steps(self._groups) < self.step_count + 2 + steps_ahead
+        return len(self._dealt) < (steps_ahead + 1) * self._per_step
+
     def _give(self, batch: Ranges) -> None:
+        self._groups += 1
         self._channel.say(FromLeader(deal=messages.deal_to_wire(batch)))
         self._dealt.append(batch)
 
@@ -149,6 +167,8 @@ class LeaderMember(RankMember[Leader]):
             self._cut = last
             self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
         self._channel.send()
+        if self._shards and self._cut is None and self._settled.most_steps(self._groups) < self._schedule.state.step:
+            return None  # a rank could come to a step with no shard, while this one waits for it in the step's collectives
         return super().take(count)
 
     def _say_counted(self) -> None:
@@ -185,7 +205,9 @@ class LeaderMember(RankMember[Leader]):
                 case "told":
                     told.append((rank, message.told))
                 case "stepped":
-                    self._schedule.stepped(rank, message.stepped.tokens, message.stepped.loss)
+                    stepped = message.stepped
+                    self._schedule.stepped(rank, stepped.tokens, stepped.loss)
+                    self._settled.stepped(rank, stepped.settled if stepped.HasField("settled") else None)
                 case "draining":
                     self._schedule.drain()
         for rank, one in told:
@@ -195,17 +217,22 @@ class LeaderMember(RankMember[Leader]):
             else:
                 fragment = messages.checked(one.fragment, len(self._names))
                 self._schedule.told(rank, fragment, Version(epoch, one.version.t))
+        self._count_trained()
 
     def _tell(self, fragment: int, version: Version | None) -> None:
         if version is not None:
             self._schedule.told(0, fragment, version)
 
     def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
-        trained = [self._in_hand.popleft() for _ in range(batches or 0)]
         self._per_step = max(1, batches or 1)
         self._feeds_itself = batches is None
-        self._schedule.trained(trained)
+        self._settled.stepped(0, batches)
         self._schedule.stepped(0, tokens, math.nan if loss is None else loss)
+        self._count_trained()
+
+    def _count_trained(self) -> None:
+        for count in self._settled.ready(shards=self._shards):
+            self._schedule.trained([self._in_hand.popleft() for _ in range(count)])
 
     def _tell_drain(self) -> None:
         self._schedule.drain()

@@ -20,7 +20,6 @@ from diloco.algorithm.pieces import Portion
 from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.leave import leave
-from diloco.learner.loop_check import LoopError
 from diloco.learner.progress import JobProgress
 from diloco.learner.store import Float32Array, ParameterStore, Ready, Staged
 from diloco.learner.timetable import Timetable
@@ -202,12 +201,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         return numbers
 
     def ask_for_work(self, batch_size: int, batches: int | None) -> None:
-        if batches is not None:
-            raise LoopError(
-                "session.shards() deals out whole shards to one process, and the ranks of this unit would come to the end of theirs at "
-                "different steps. Take session.numbers() or session.batches() in a unit of several ranks"
-            )
-        self._ask(batch_size)
+        self._ask(batch_size, batches)
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         if self._end is not None:
@@ -236,8 +230,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         """Of the leader: give orders. Called at each boundary."""
 
     @abstractmethod
-    def _ask(self, batch_size: int) -> None:
-        """Of the leader: ask the syncer for samples where there are too few. `batch_size`: of one rank."""
+    def _ask(self, batch_size: int, batches: int | None) -> None:
+        """Of the leader: ask the syncer for samples where there are too few. `batch_size`: of one rank. `batches`: as of `ask_for_work`."""
 
     @abstractmethod
     def _hear_ranks(self) -> None:

@@ -117,12 +117,14 @@ class Told(_message.Message):
     def __init__(self, fragment: _Optional[int] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
 
 class Stepped(_message.Message):
-    __slots__ = ("tokens", "loss")
+    __slots__ = ("tokens", "loss", "settled")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     tokens: int
     loss: float
-    def __init__(self, tokens: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+    settled: int
+    def __init__(self, tokens: _Optional[int] = ..., loss: _Optional[float] = ..., settled: _Optional[int] = ...) -> None: ...
 
 class Draining(_message.Message):
     __slots__ = ()

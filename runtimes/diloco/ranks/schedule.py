@@ -90,7 +90,7 @@ class Schedule:
             self._counts.stepped(self._counting[rank], tokens, loss)
 
     def trained(self, samples: Sequence[tuple[int, int]]) -> None:
-        """The unit trains so many samples in the leader's next local step: of each batch (generation in which it was dealt, samples)."""
+        """The unit has trained so many samples in its next local step: of each batch (generation in which it was dealt, samples)."""
         self._counts.trained(sum(count for generation, count in samples if generation == self._state.generation))
 
     def drain(self) -> None:
@@ -110,10 +110,12 @@ class Schedule:
         orders = tuple(Order(self._state.step, action) for action in actions)
         return Said(orders, tuple(dropped), tuple(self._counts.ready()), plan.work, plan.repeat_progress)
 
-    def release(self, step: int, ahead: int) -> list[Order]:
-        """Release steps while the leader has done `step` local steps: its next one and `ahead` more; none while the unit rests."""
+    def release(self, step: int, ahead: int, most: int | None = None) -> list[Order]:
+        """Release steps while the leader has done `step` local steps: its next one and `ahead` more; none while the unit rests. `most`: so
+        many steps in all, as there is no work for more."""
         orders: list[Order] = []
-        while self._begun and self.last is None and not self._state.quorum and self._state.step < step + 1 + ahead:
+        until = step + 1 + ahead if most is None else min(most, step + 1 + ahead)
+        while self._begun and self.last is None and not self._state.quorum and self._state.step < until:
             orders.append(Order(self._state.step, Release(self._state.t, self._state.steps)))
             self._state = self._state.count(0, 0)
         return orders

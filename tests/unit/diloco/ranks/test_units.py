@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,31 @@ def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processe
     assert drawn[0] == drawn[1]
 
 
-def test_shards_for_one_process_each_are_refused_in_a_unit_of_several(job: Processes) -> None:
+def test_each_rank_reads_shards_of_its_own_to_their_ends_at_different_steps(tmp_path: Path) -> None:
+    job = a_job(tmp_path, 40)
+    try:
+        job.syncer()
+        unit = RankUnit(job, "u", 2).start(RANKS_SHARDS="10")
+        assert unit.wait() == [0, 0]
+        in_lockstep(unit)
+        read = [Counter((line["numbers"][0], line["numbers"][1]) for line in unit.of(rank)) for rank in range(2)]
+        assert not read[0].keys() & read[1].keys(), "no shard is read by both"
+        # 40 outer steps are 40 local steps at least, and a shard has three batches at most: 13 shards of each rank, in two epochs.
+        assert {index for of_rank in read for epoch, index in of_rank if epoch == 0} == set(range(10)), "each is read in the first epoch"
+        for of_rank in read:
+            *whole, _ = of_rank.items()
+            assert all(steps == index % 3 + 1 for (_, index), steps in whole), "each to its end, but for the last"
+        assert list(read[0].values()) != list(read[1].values()), "they come to the ends at different steps"
+    finally:
+        job.end()
+
+
+def test_ranks_that_settle_different_numbers_of_batches_end_with_an_error_that_says_so(job: Processes) -> None:
     job.syncer()
-    unit = RankUnit(job, "u", 2).start(RANKS_SHARDS="4")
+    unit = RankUnit(job, "u", 2).start(RANKS_BATCHES_OF_1="2")
     assert set(unit.wait()) <= {1, Exit.RANK_LOST}
-    assert "Take session.numbers() or session.batches() in a unit of several ranks" in "".join(program.text for program in unit.programs)
+    said = "in local step 1 rank 0 settled 1 batch, and rank 1 settled 2 batches"
+    assert all(said in program.text for program in unit.programs), "rank 1 hears it from the leader"
 
 
 def test_sigterm_to_one_rank_drains_all_of_them_at_one_step(job: Processes) -> None:

@@ -1,0 +1,68 @@
+"""What the ranks of a unit have settled in each local step, so that the unit can say what it has. Pure.
+
+See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from diloco.learner.loop_check import LoopError
+from diloco.wording import plural
+
+
+class Settled:
+    """Batches of a unit are settled by all ranks in the same step. Shards are not: each rank reads its own, which differ in length, and the
+    unit has settled as many as the slowest of its ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        self._said: list[deque[int | None]] = [deque() for _ in range(ranks)]
+        """Of the steps that not all have done."""
+        self._steps = [0] * ranks
+        """Local steps that each rank has done."""
+        self._totals = [0] * ranks
+        """Shards that each rank has settled in them."""
+        self._all = [0] * ranks
+        """The same in the steps that all have done."""
+
+    def stepped(self, rank: int, settled: int | None) -> None:
+        """The rank has done its next local step, which settles so many batches or shards; None: its program feeds itself."""
+        self._said[rank].append(settled)
+        self._steps[rank] += 1
+        self._totals[rank] += settled or 0
+
+    def ready(self, *, shards: bool) -> list[int]:
+        """What the unit has settled in each step that all ranks have done by now, each given once. `shards`: they settle shards. Raises
+        LoopError when ranks settle different numbers of batches in one step."""
+        found = []
+        if not shards:
+            self._check_batches()
+        while all(self._said):
+            before = min(self._all)
+            of_step = [said.popleft() for said in self._said]
+            for rank, settled in enumerate(of_step):
+                self._all[rank] += settled or 0
+            found.append(min(self._all) - before)
+        return found
+
+    def most_steps(self, dealt: int) -> int:
+        """How many local steps the ranks may do in all with so many shards dealt to each, if no step takes more than one more shard. A
+        rank that has settled n shards reads its shard n + 1."""
+        return min(steps + dealt - total - 1 for steps, total in zip(self._steps, self._totals, strict=True))
+
+    def _check_batches(self) -> None:
+        """As early as can be: a rank that waits for a batch which the others do not want ends no step any more."""
+        for place in range(max(map(len, self._said))):
+            said = {rank: ahead[place] for rank, ahead in enumerate(self._said) if place < len(ahead)}
+            first, expected = next(iter(said.items()))
+            if strange := [rank for rank, settled in said.items() if settled != expected]:
+                step = self._steps[0] - len(self._said[0]) + place + 1
+                raise LoopError(
+                    f"in local step {step} {_of(first, expected)}, and {', '.join(_of(rank, said[rank]) for rank in strange)}: the ranks "
+                    "of a unit train their parts of the same batches, so all call session.step(batches=…) with one number, and none is "
+                    "without. A last update of an epoch with fewer micro-batches must be so on all ranks"
+                )
+
+
+def _of(rank: int, settled: int | None) -> str:
+    return f"rank {rank} settled {'no batch, as it feeds itself' if settled is None else plural(settled, 'batch', 'batches')}"
