@@ -33,7 +33,7 @@ _GROWS = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 
 def is_waiting(record: UnitStatusRecord) -> bool:
     """Whether the unit's pods exist, and its slice is not known yet."""
-    return record.running and not record.slice and record.state in _GROWS
+    return not record.slice and record.running and record.state in _GROWS
 
 
 def is_cooling(record: UnitStatusRecord, now: float) -> bool:
@@ -209,6 +209,9 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
     for outcome in outcomes:
         pool = context.pools[outcome.pool]
         grantor = grantor_of(context.spec, pool)
+        if grantor is None:
+            found.append(outcome)
+            continue
         mine = [record for record in records.values() if record.pool == pool.name]
         waiting = sum(map(is_waiting, mine))
         pauses = [record.not_before for record in mine if is_cooling(record, context.now) and record.not_before is not None]
@@ -216,13 +219,13 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             outcome = PoolOutcome(
                 outcome.job, pool.name, outcome.placed, outcome.reason, f"{outcome.message}; {why}", outcome.lacks, f"{outcome.why}; {why}"
             )
-        elif grantor is not None and waiting:
+        elif waiting:
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             verb = "was" if grantor is Grantor.KUEUE else "were"
             why = f"{grantor.gives} for {'it' if waiting == 1 else 'them'} {verb} asked of {grantor.asked}"
             reason = PoolReason.WAITING_FOR_QUOTA if grantor is Grantor.KUEUE else PoolReason.WAITING_FOR_NODES
             outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, reason, f"{lacks}; {why}", lacks, why)
-        elif grantor is not None and pauses and outcome.why:
+        elif pauses and outcome.why:
             more = f"; {grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
             outcome = PoolOutcome(
                 outcome.job, pool.name, outcome.placed, outcome.reason, outcome.message + more, outcome.lacks, outcome.why + more
