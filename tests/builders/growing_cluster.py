@@ -14,7 +14,7 @@ from builders.karpenter import MADE_BY_KARPENTER, Karpenter
 from builders.kube_jobs import KubeCluster
 from builders.local import is_gone, wait_for
 from builders.nodes import a_fleet_node
-from diloco_operator.api.names import PODS
+from diloco_operator.api.names import LABEL_SERVER, PODS
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.local.simulated_nodes import SimulatedNodes
@@ -102,4 +102,4 @@ async def growing_cluster(
                 if autoscaler:
                     autoscaler.give_back()
     finally:
-        control.kubectl("delete", "node/cpu-0", "--ignore-not-found")
+        control.kubectl("delete", "nodes,storageclasses", "-l", LABEL_SERVER)

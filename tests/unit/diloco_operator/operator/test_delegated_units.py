@@ -14,7 +14,7 @@ from builders.nodes import a_gpu_node, a_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
-from diloco_operator.kube.client import Obj
+from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
 
 EPOCH = 1_763_672_400.0
@@ -35,6 +35,9 @@ class Scene:
     async def apply(self, job: str, *pools: Obj, units: int = 1) -> None:
         manifest = a_manifest(job, namespace="default", min=units, max=units, pools=pools, quorum=1)
         await self.api.create(names.DILOCO_JOBS, manifest)
+
+    async def suspend(self, job: str) -> None:
+        await self.api.patch(names.DILOCO_JOBS, "default", job, {"spec": {"suspend": True}}, type=PatchType.MERGE)
 
     async def status(self, job: str) -> Obj:
         found: Obj = (await self.api.get(names.DILOCO_JOBS, "default", job)).get("status", {})
