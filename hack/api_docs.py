@@ -30,7 +30,6 @@ Short name `dlj`, category `diloco`. Durations are written as in Go: `5s`, `10m`
 it is *required*; it has its default then.
 """
 LINKED = {
-    frozenset(CATALOGUE): "an [accelerator](#accelerators)",
     frozenset(UnitState): "a [state](#states-of-a-unit)",
 }
 """Enumerations with a table of their own, by their values."""

@@ -18,7 +18,9 @@ import yaml
 from builders.chart import CHART, NAMESPACE, RELEASE, VALUES, Refused, helm, of_kind, one, render, render_text
 from builders.control_plane import ROOT, ControlPlane
 from diloco.contract import SYNCER_PORT
+from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api import names
+from diloco_operator.api.catalogue_file import Labels, Row, read_rows
 from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration, parse_duration
 from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
 from diloco_operator.cli.operator_main import main as operator_commands
@@ -390,6 +392,12 @@ def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_p
     operator, run = load_configuration(path)
     assert operator.syncer_image.partition(":")[0].endswith("/syncer")
     assert run.workers == values.get("config", {}).get("workers", RunConfig().workers)
+    if not values.get("catalogue"):
+        assert options["catalogue"] is None
+        return
+    assert str(options["catalogue"]) == f"{mount['mountPath']}/catalogue.yaml"
+    kinds = read_rows(yaml.safe_load(config_maps[0]["data"]["catalogue.yaml"]), BUILT_IN)
+    assert [kind.name for kind in kinds] == [row["name"] for row in values["catalogue"]]
 
 
 def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> None:
@@ -508,3 +516,11 @@ def test_the_chart_can_be_part_of_another_that_switches_it_and_hands_down_global
     assert done.returncode == 0, done.stderr
     assert one([obj for obj in yaml.safe_load_all(done.stdout) if obj], "Deployment")["spec"]["replicas"] == 2
     assert helm("template", "above", str(tmp_path), "--set", "diloco-operator.enabled=false").stdout.strip() == ""
+
+
+def test_the_schema_of_a_catalogue_row_has_the_fields_that_the_operator_reads() -> None:
+    row = SCHEMA["properties"]["catalogue"]["items"]
+    assert set(row["properties"]) == {to_camel(name) for name in Row.model_fields}
+    assert set(row["properties"]["labels"]["items"]["properties"]) == {to_camel(name) for name in Labels.model_fields}
+    with pytest.raises(Refused, match="catalogue"):
+        render({"catalogue": [{"name": "acme-npu2", "resource": "acme.com/npu", "labels": [], "speed": 1}]})

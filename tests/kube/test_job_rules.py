@@ -33,7 +33,7 @@ _MISTAKES: dict[str, object] = {
     "spec.learners.joinTimeout": "soon",
     "spec.learners.restart.limit": -1,
     "spec.pools": [],
-    "spec.pools[0].accelerator": "tpu-v0",
+    "spec.pools[0].accelerator": "TPU v0",
     "spec.pools[0].topology": "2x2",
     "spec.pools[0].learners.max": 0,
     "spec.pools[1].template": {},

@@ -6,27 +6,33 @@ See docs/decisions/0126-accelerator-catalogue.md.
 from diloco_operator.accelerators.catalogue import (
     ACCELERATOR_LABELS,
     ACCELERATOR_NAMES,
+    BUILT_IN,
     CATALOGUE,
     UnitShape,
+    extend,
     has_accelerator_label,
     identify,
     of_family,
     unit_shape,
 )
 from diloco_operator.accelerators.labels import NodeLabels
-from diloco_operator.accelerators.model import CPU, Accelerator, Family
+from diloco_operator.accelerators.model import CPU, MAX_NAME, NAME_PATTERN, Accelerator, Family
 from diloco_operator.accelerators.topology import chip_count, parse_topology
 
 __all__ = [
     "ACCELERATOR_LABELS",
     "ACCELERATOR_NAMES",
+    "BUILT_IN",
     "CATALOGUE",
     "CPU",
+    "MAX_NAME",
+    "NAME_PATTERN",
     "Accelerator",
     "Family",
     "NodeLabels",
     "UnitShape",
     "chip_count",
+    "extend",
     "has_accelerator_label",
     "identify",
     "of_family",

@@ -1,8 +1,12 @@
-"""Look-ups in the accelerator catalogue: by name, by family, and by the labels of a node; and the shape of a unit. Pure."""
+"""Look-ups in the accelerator catalogue: by name, by family, and by the labels of a node; and the shape of a unit. Pure, but that a program
+may `extend` the catalogue once, as it starts.
+
+See docs/decisions/0175-catalogue-file.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,42 +15,60 @@ from diloco_operator.accelerators.model import Accelerator, Family
 from diloco_operator.accelerators.rows import ROWS
 from diloco_operator.accelerators.topology import chip_count
 
-CATALOGUE: Mapping[str, Accelerator] = MappingProxyType({accelerator.name: accelerator for accelerator in ROWS})
-"""Every kind by its name."""
-ACCELERATOR_NAMES: tuple[str, ...] = tuple(CATALOGUE)
+BUILT_IN: Mapping[str, Accelerator] = MappingProxyType({accelerator.name: accelerator for accelerator in ROWS})
+"""The kinds that need no file, by name."""
+ACCELERATOR_NAMES: tuple[str, ...] = tuple(BUILT_IN)
+"""Of the built-in kinds."""
+_kinds = dict(BUILT_IN)
+CATALOGUE: Mapping[str, Accelerator] = MappingProxyType(_kinds)
+"""Every kind by its name, with those of the catalogue file of this process."""
 
 
 def of_family(*families: Family) -> tuple[str, ...]:
-    """Names of the kinds of these families."""
+    """Names of the built-in kinds of these families."""
     return tuple(accelerator.name for accelerator in ROWS if accelerator.family in families)
 
 
-def _index() -> dict[str, dict[str, list[tuple[Accelerator, NodeLabels]]]]:
-    """Label key -> value -> rows, in the order in which the dialects decide."""
-    found: dict[str, dict[str, list[tuple[Accelerator, NodeLabels]]]] = {}
-    entries = [(accelerator, labels) for accelerator in ROWS for labels in accelerator.labels]
-    for accelerator, labels in sorted(entries, key=lambda entry: DIALECTS.index(entry[1].dialect)):
+type _Index = dict[str, dict[str, list[tuple[Accelerator, NodeLabels]]]]
+
+
+def _index(kinds: Iterable[Accelerator]) -> _Index:
+    """Label key -> value -> rows, in the order in which the dialects decide. Labels that only a catalogue file has come first: whoever runs
+    the cluster knows its nodes best."""
+    found: _Index = {}
+    entries = [(accelerator, labels) for accelerator in kinds for labels in accelerator.labels]
+    order = {dialect: position for position, dialect in enumerate(DIALECTS)}
+    for accelerator, labels in sorted(entries, key=lambda entry: order.get(entry[1].dialect, -1)):
         for value in labels.values:
             found.setdefault(labels.key, {}).setdefault(value, []).append((accelerator, labels))
     return found
 
 
-_BY_LABEL = _index()
-ACCELERATOR_LABELS: tuple[str, ...] = tuple(
-    dict.fromkeys(
-        [
-            *(dialect.key for dialect in DIALECTS if dialect.key and not dialect.shared),
-            *(labels.key for accelerator in ROWS for labels in accelerator.labels if not labels.dialect.shared),
-            *VENDOR_LABELS,
-        ]
-    )
-)
-"""Keys of labels that only nodes with accelerators have."""
+def _own_labels(kinds: Iterable[Accelerator]) -> dict[str, None]:
+    return dict.fromkeys(labels.key for accelerator in kinds for labels in accelerator.labels if not labels.dialect.shared)
+
+
+_by_label = _index(ROWS)
+_label_keys = dict.fromkeys(dialect.key for dialect in DIALECTS if dialect.key and not dialect.shared)
+_label_keys |= _own_labels(ROWS) | dict.fromkeys(VENDOR_LABELS)
+ACCELERATOR_LABELS: Mapping[str, None] = MappingProxyType(_label_keys)
+"""Keys of labels that only nodes with accelerators have, in a fixed order."""
+
+
+def extend(rows: Sequence[Accelerator]) -> None:
+    """Add the rows of a catalogue file, for the life of this process. A program calls it once, before it reads a job or a node: all that
+    derives from the catalogue would be wrong otherwise. Raises RuntimeError for a second call."""
+    if len(_kinds) != len(BUILT_IN):
+        raise RuntimeError("the accelerator catalogue is extended already")
+    _kinds.update((row.name, row) for row in rows)
+    _by_label.clear()
+    _by_label.update(_index(_kinds.values()))
+    _label_keys.update(_own_labels(rows))
 
 
 def identify(labels: Mapping[str, str]) -> tuple[Accelerator, NodeLabels] | None:
     """The accelerator of a node with these labels, and the entry of its row that says so; None when no row matches."""
-    for key, by_value in _BY_LABEL.items():
+    for key, by_value in _by_label.items():
         for accelerator, entry in by_value.get(labels.get(key, ""), ()):
             if entry.matches(labels):
                 return accelerator, entry
@@ -93,7 +115,7 @@ def unit_shape(
     """
     kind = CATALOGUE.get(accelerator)
     if kind is None:
-        raise ValueError(f"accelerator {accelerator!r} is not in the catalogue: {', '.join(ACCELERATOR_NAMES)}")
+        raise ValueError(f"accelerator {accelerator!r} is not in the catalogue: {', '.join(CATALOGUE)}")
     if kind.family is Family.TPU:
         options = kind.host_options.get(topology)
         if options is None:

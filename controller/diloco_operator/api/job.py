@@ -15,7 +15,7 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Training
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from diloco_operator.accelerators import ACCELERATOR_NAMES, UnitShape, unit_shape
+from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
@@ -232,7 +232,13 @@ class Pool(_Api):
     name: str = Field(
         max_length=63, description="DNS label of at most 15 characters; units are called `<pool>-<index>`. Unique within the job."
     )
-    accelerator: str = Field(description="Kind of hardware. Immutable.", json_schema_extra={"enum": list(ACCELERATOR_NAMES)})
+    accelerator: str = Field(
+        max_length=MAX_NAME,
+        description="Kind of hardware, a row of the accelerator catalogue. Immutable. Built in are "
+        f"{', '.join(ACCELERATOR_NAMES)}; the operator's catalogue file may add others. Of a kind that it does not know it says so in the "
+        "condition Accepted.",
+        json_schema_extra={"pattern": NAME_PATTERN},
+    )
     topology: str = Field(
         "",
         max_length=32,

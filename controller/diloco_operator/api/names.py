@@ -19,6 +19,8 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "DiLoCoJob"
 
+ENV_CATALOGUE = "DILOCO_CATALOGUE"
+"""The catalogue file, where no --catalogue is given."""
 CONFIG_API_VERSION = f"config.{GROUP}/{VERSION}"
 """Of the operator's configuration file, with CONFIG_KIND."""
 CONFIG_KIND = "OperatorConfiguration"

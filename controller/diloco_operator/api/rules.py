@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diloco_operator.accelerators import CATALOGUE, Accelerator, Family, of_family
+from diloco_operator.accelerators import BUILT_IN, Accelerator, Family, of_family
 from diloco_operator.api.durations import DURATION_PATTERN
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER
 
@@ -48,6 +48,9 @@ def _list(values: Iterable[str]) -> str:
 
 _TPU = _list(of_family(Family.TPU))
 _HOST = _list(of_family(Family.HOST))
+# Rules are about the built-in kinds. Of those of a catalogue file the CRD knows nothing; `api.kinds` has the same rules for them.
+_NO_TPU = _list(of_family(Family.HOST, Family.CPU))
+_NO_HOST = _list(of_family(Family.TPU, Family.CPU))
 _DURATION = _text(DURATION_PATTERN)
 _DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -79,7 +82,7 @@ def _chips_per_host_rules() -> list[ValidationRule]:
     exceptions: dict[str, tuple[int, ...]] = {}
     ambiguous: dict[str, tuple[tuple[int, ...], list[str]]] = {}
     for name in of_family(Family.TPU):
-        for topology, options in CATALOGUE[name].host_options.items():
+        for topology, options in BUILT_IN[name].host_options.items():
             if options != (4,):
                 exceptions[topology] = options
             if len(options) > 1:
@@ -88,7 +91,7 @@ def _chips_per_host_rules() -> list[ValidationRule]:
     words = ", ".join(f"{' or '.join(map(str, options))} for {topology}" for topology, options in exceptions.items())
     rules = [
         ValidationRule(
-            f"!has(self.chipsPerHost) || self.accelerator in {_TPU}",
+            f"!has(self.chipsPerHost) || !(self.accelerator in {_NO_TPU})",
             "chipsPerHost is for TPUs only; for other accelerators set acceleratorsPerHost",
             ".chipsPerHost",
         ),
@@ -114,10 +117,10 @@ def _chips_per_host_rules() -> list[ValidationRule]:
 def _accelerators_per_host_rules() -> list[ValidationRule]:
     sizes: dict[int, list[str]] = {}
     for name in of_family(Family.HOST):
-        sizes.setdefault(CATALOGUE[name].host_sizes[-1], []).append(name)
+        sizes.setdefault(BUILT_IN[name].host_sizes[-1], []).append(name)
     return [
         ValidationRule(
-            f"!has(self.acceleratorsPerHost) || self.accelerator in {_HOST}",
+            f"!has(self.acceleratorsPerHost) || !(self.accelerator in {_NO_HOST})",
             "acceleratorsPerHost is for accelerators of single hosts, such as GPUs; a TPU's hosts follow from topology and chipsPerHost, "
             "and cpu has none",
             ".acceleratorsPerHost",
@@ -138,7 +141,7 @@ def _processes_per_host_rules() -> list[ValidationRule]:
     """At most one process for each accelerator, and the same number of them for each process."""
     sizes: dict[int, list[str]] = {}
     for name in of_family(Family.HOST):
-        sizes.setdefault(CATALOGUE[name].host_sizes[-1], []).append(name)
+        sizes.setdefault(BUILT_IN[name].host_sizes[-1], []).append(name)
     count = "".join(f"self.accelerator in {_list(names)} ? {size} : " for size, names in sorted(sizes.items())) + "1"
     accelerators = f"(has(self.acceleratorsPerHost) ? self.acceleratorsPerHost : {count})"
     return [
@@ -157,9 +160,9 @@ def _processes_per_host_rules() -> list[ValidationRule]:
 
 
 _POOL = [
-    *(_topology_rule(kind) for kind in CATALOGUE.values() if kind.family is Family.TPU),
+    *(_topology_rule(kind) for kind in BUILT_IN.values() if kind.family is Family.TPU),
     ValidationRule(
-        f"!has(self.topology) || self.topology == '' || self.accelerator in {_TPU}",
+        f"!has(self.topology) || self.topology == '' || !(self.accelerator in {_NO_TPU})",
         "topology is for TPUs only; for other hardware remove it and set hosts",
         ".topology",
     ),

@@ -113,7 +113,10 @@ def pool_facts(job: Obj, nodes: Sequence[Obj], now: float) -> dict[str, PoolFact
         return {}
     found = {}
     for pool in pools:
-        shape = shape_of(pool)
+        try:
+            shape = shape_of(pool)
+        except ValueError:
+            continue  # a kind of the operator's catalogue file
         counts = inventory.counts(shape.one)
         found[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
     return found

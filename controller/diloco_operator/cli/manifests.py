@@ -15,6 +15,7 @@ import yaml
 
 from diloco_operator.api.crd import Schema, job_schema
 from diloco_operator.api.job import InvalidJob, load
+from diloco_operator.api.kinds import kind_problems
 from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.memory import schema as kube_schema
@@ -119,7 +120,9 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
         found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
         if not found:
             try:
-                found = [_problem(manifest, cause.field, cause.message) for cause in template_problems(load(obj).spec)]
+                spec = load(obj).spec
+                kinds = (cause for index, pool in enumerate(spec.pools) for cause in kind_problems(pool, f"spec.pools[{index}]"))
+                found = [_problem(manifest, cause.field, cause.message) for cause in (*kinds, *template_problems(spec))]
             except InvalidJob as error:
                 found = [_problem(manifest, cause.field, cause.message) for cause in error.causes]
         problems += found

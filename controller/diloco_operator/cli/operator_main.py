@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from diloco_operator.api.names import API_VERSION, OPERATOR_LEASE
+from diloco_operator.cli.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.cli.duration import Duration
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def version() -> None:
 @click.option("--context", "kube_context", default="", help="Context of the kubeconfig.  [default: the current one]")
 @click.option("--watch-namespace", "namespaces", multiple=True, help="Watch jobs of this namespace only. May be repeated.  [default: all]")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="File with an OperatorConfiguration, see docs/operator.md.")
+@catalogue_option
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Elect one of several replicas; only it writes.")
 @click.option("--leader-elect-namespace", default="", help="Namespace of the Lease.  [default: the pod's namespace]")
 @click.option("--leader-elect-lease-name", "lease_name", default=OPERATOR_LEASE, show_default=True, help="Name of the Lease.")
@@ -106,6 +108,7 @@ def run(
     kube_context: str,
     namespaces: tuple[str, ...],
     config_file: Path | None,
+    catalogue: Path | None,
     leader_elect: bool,
     leader_elect_namespace: str,
     lease_name: str,
@@ -136,11 +139,12 @@ def run(
 
     set_up("json" if log_format == "json" else "text", log_level)
     try:
+        install_catalogue(catalogue)
         operator_config, run_config = load_configuration(config_file)
         cluster = load_config(kubeconfig or "", kube_context)
         timeouts = LeaseTimeouts(lease_duration, renew_deadline, retry_period)
         election = _election(leader_elect_namespace or cluster.namespace, lease_name, timeouts) if leader_elect else None
-    except (BadConfiguration, ConfigError, ValueError) as error:
+    except (BadConfiguration, CatalogueError, ConfigError, ValueError) as error:
         _refuse(error)
     release = package_version("diloco-operator")
     log.info("diloco-operator %s", release)

@@ -17,6 +17,7 @@ from diloco import contract
 
 from diloco_operator.api.job import load
 from diloco_operator.api.names import MANAGER
+from diloco_operator.cli.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.up_run import Run, UpOptions
@@ -65,6 +66,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
 
 @click.command(short_help="Run DiLoCoJobs on this machine, on simulated nodes.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@catalogue_option
 @click.option("--fleet", metavar="FILE", help="Simulated nodes: a file with Kubernetes Node manifests. Default: this machine as cpu nodes.")
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
@@ -81,8 +83,8 @@ class _Variable(click.ParamType[tuple[str, str]]):
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
-    files: tuple[str, ...], fleet: str | None, state_dir: Path, faults: tuple[Fault, ...], variables: tuple[tuple[str, str], ...],
-    timeout: float | None, output: str | None,
+    files: tuple[str, ...], catalogue: Path | None, fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
+    variables: tuple[tuple[str, str], ...], timeout: float | None, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
@@ -96,6 +98,10 @@ def up(
       2    bad input
       130  interrupted
     """
+    try:
+        install_catalogue(catalogue)
+    except CatalogueError as error:
+        _refuse([str(error)])
     jobs = _jobs(files)
     try:
         nodes = load_fleet(fleet)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from diloco.wording import plural
 
+from diloco_operator.cli.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.cli.manifests import Manifest, ManifestError, Problem, load_manifests, validate_jobs
 
 EXIT_BAD_INPUT = 2
@@ -15,8 +17,9 @@ EXIT_BAD_INPUT = 2
 
 @click.command(short_help="Check DiLoCoJobs without a cluster.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@catalogue_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
-def validate(files: tuple[str, ...], output: str) -> None:
+def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> None:
     """Check DiLoCoJobs as an API server with the CRD does. Shows every error with its file, line, document and field.
 
     FILE is a YAML file with one or more jobs; - is standard input.
@@ -26,6 +29,11 @@ def validate(files: tuple[str, ...], output: str) -> None:
       0  all jobs are valid
       2  there are errors
     """
+    try:
+        install_catalogue(catalogue)
+    except CatalogueError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(EXIT_BAD_INPUT) from error
     jobs, problems = check(files)
     if output == "json":
         valid = [{"file": job.file, "document": job.document, "name": job.name} for job in jobs]

@@ -164,7 +164,8 @@ def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
         found.append(near)
     if counts.odd_count and pool.shape.accelerator != CPU:
         hosts = plural(counts.odd_count, "node has accelerators", "nodes have accelerators")
-        found.append(Part(f"{hosts} that no pool can use: {first_and_more(counts.odd, counts.odd_count)}"))
+        text = f"{hosts} that no pool can use: {first_and_more(counts.odd, counts.odd_count)}"
+        found.append(Part(text, "correct the label, or add the kind to the operator's catalogue file"))
     return found
 
 

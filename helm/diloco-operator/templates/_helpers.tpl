@@ -54,6 +54,11 @@ app.kubernetes.io/part-of: diloco-operator
 {{- mergeOverwrite $head (dict "syncerImage" $syncer) .Values.config | toYaml -}}
 {{- end }}
 
+{{/* The file that `diloco-operator run --catalogue` reads. */}}
+{{- define "diloco-operator.catalogue" -}}
+{{- dict "apiVersion" "config.diloco.dev/v1alpha1" "kind" "AcceleratorCatalogue" "accelerators" .Values.catalogue | toYaml -}}
+{{- end }}
+
 {{/* Rights on namespaced objects, the same in a ClusterRole and in the Role of a watched namespace. */}}
 {{- define "diloco-operator.namespacedRules" -}}
 - apiGroups: [diloco.dev]

@@ -19,9 +19,9 @@ from diloco.wording import plural
 
 from diloco_operator.api import names
 from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT, InvalidJob, Spec, load
+from diloco_operator.api.kinds import kind_problems
 from diloco_operator.certificates.view import CertificateSecret
 from diloco_operator.fleet.resources import Resources, resources_of
-from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj, Resource
 from diloco_operator.kube.fields import (
@@ -144,10 +144,7 @@ def _contradictions(spec: Spec) -> list[Cause]:
         if pool.name in seen:
             found.append(Cause(f"{where}.name", f"another pool already has the name {pool.name!r}"))
         seen.add(pool.name)
-        try:
-            shape_of(pool)
-        except ValueError as error:
-            found.append(Cause(where, str(error)))
+        found += kind_problems(pool, where)
         if pool.learners.min > pool.learners.max:
             found.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
     if spec.learners.min > spec.learners.max:

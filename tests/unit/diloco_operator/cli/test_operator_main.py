@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
+from builders.catalogues import NPU, a_file
 from click.testing import CliRunner, Result
 from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
 from diloco_operator.cli.operator_main import main
@@ -72,6 +74,19 @@ def test_a_bad_configuration_is_refused_with_the_path_of_the_field(tmp_path: Pat
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="cannot be read"):
         load_configuration(tmp_path / "none.yaml")
+
+
+def test_the_command_ends_with_2_for_a_bad_catalogue_and_names_file_row_and_field(tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.yaml"
+    file.write_text(yaml.safe_dump(a_file({**NPU, "hostSizes": [3]})))
+    refused = run("--catalogue", str(file))
+    assert refused.exit_code == 2
+    assert str(file) in refused.output
+    assert "accelerators[0] (acme-npu2): hostSizes: must be powers of two up to 16, not [3]" in refused.output
+    for content, words in ((b"\xff\xfe\x00", "cannot be read"), (b"a: [", "cannot be read"), (b"#" * (2 << 20), "has more than 1 MiB")):
+        file.write_bytes(content)
+        assert words in run("--catalogue", str(file)).output
+    assert run("--catalogue", str(tmp_path / "none.yaml")).exit_code == 2
 
 
 def test_the_command_ends_with_2_for_a_bad_configuration(tmp_path: Path) -> None:

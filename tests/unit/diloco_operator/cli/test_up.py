@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders.jobs import a_manifest, cpu_pool, tpu_pool
+from builders.catalogues import NPU, a_file
+from builders.jobs import a_manifest, cpu_pool, gpu_pool, tpu_pool
 from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner
 from diloco_operator.cli.up import hints, up
@@ -141,6 +142,25 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_p
     assert (status, final["ending"], final["exitStatus"]) == (1, "TimedOut", 1)
     assert "waits did not complete within 0.5 s: Placed=False InsufficientCapacity" in final["message"]
     assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
+
+
+@pytest.mark.slow
+async def test_accelerator_of_the_catalogue_file_is_trained_on(tmp_path: Path) -> None:
+    catalogue, fleet = tmp_path / "catalogue.yaml", tmp_path / "fleet.yaml"
+    write(catalogue, a_file(NPU))
+    node = a_fleet_node("npu-0", labels={"acme.com/product": "NPU2"}, cpu=2)
+    node["status"]["capacity"]["acme.com/npu"] = "8"
+    write(fleet, node)
+    pool = gpu_pool("npu", accelerator="acme-npu2", learners={"max": 1})
+    pool["template"]["spec"]["containers"][0]["command"] = ["sleep", "1000"]
+    job = write(tmp_path / "job.yaml", a_manifest("sleeps", min=1, max=1, pools=[pool], steps=10))
+    assert "accelerator 'acme-npu2' is not in the catalogue" in refused(job, "--fleet", str(fleet))
+    files = ("--catalogue", str(catalogue), "--fleet", str(fleet), "--state-dir", str(tmp_path / "state"))
+    running = await Up.start(job, *files)
+    line = await running.until(joining)
+    assert "npu-0 Joining on npu-0" in line["message"]
+    running.process.send_signal(signal.SIGINT)
+    assert (await running.end())[0] == 130
 
 
 @pytest.mark.slow

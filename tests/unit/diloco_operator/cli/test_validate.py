@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders.catalogues import NPU, a_file, restored
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from click.testing import CliRunner, Result
 from diloco_operator.cli.main import main
@@ -221,6 +222,21 @@ def test_shipped_examples_are_valid() -> None:
     jobs = [manifest for manifest in load_manifests(examples, kinds=("DiLoCoJob", "Node")) if manifest.obj["kind"] == "DiLoCoJob"]
     assert jobs
     assert validate_jobs(jobs)
+
+
+def test_accelerator_of_no_catalogue_is_refused_and_of_the_catalogue_file_is_valid(tmp_path: Path) -> None:
+    job = written(tmp_path / "job.yaml", a_manifest(pools=[gpu_pool(accelerator="acme-npu2")]))
+    refused = validate(job)
+    assert refused.exit_code == 2
+    assert "spec.pools[0].accelerator: accelerator 'acme-npu2' is not in the catalogue: tpu-v4, " in refused.stderr
+    catalogue = written(tmp_path / "catalogue.yaml", a_file(NPU))
+    with restored():
+        assert validate("--catalogue", catalogue, job).exit_code == 0
+    with restored():  # and in the environment
+        assert CliRunner(env={"DILOCO_CATALOGUE": str(catalogue)}).invoke(main, ["validate", str(job)]).exit_code == 0
+    bad = written(tmp_path / "bad.yaml", a_file({**NPU, "speed": 1}))
+    refused = validate("--catalogue", bad, job)
+    assert (refused.exit_code, refused.stderr) == (2, f"{bad}:\n  accelerators[0] (acme-npu2): speed: unknown field\n")
 
 
 def test_no_file_is_a_usage_error() -> None:

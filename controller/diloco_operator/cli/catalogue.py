@@ -1,0 +1,53 @@
+"""The option --catalogue: a file with further accelerators, read before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from diloco_operator.api.names import ENV_CATALOGUE
+
+_MOST_BYTES = 1 << 20
+"""As much as a ConfigMap holds."""
+
+
+class CatalogueError(Exception):
+    """The file cannot be used; the message has every mistake with its row and field."""
+
+
+def install_catalogue(path: Path | None) -> None:
+    """Add the rows of the file to the catalogue of this process; None: the built-in rows alone. Raises `CatalogueError`."""
+    if path is None:
+        return
+    import yaml  # a program without a file starts faster
+
+    from diloco_operator.accelerators import BUILT_IN, extend
+    from diloco_operator.api.catalogue_file import BadCatalogue, read_rows
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise CatalogueError(f"{path} has more than 1 MiB")
+        content = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise CatalogueError(f"{path} cannot be read: {error}") from error
+    try:
+        extend(read_rows(content, BUILT_IN))
+    except BadCatalogue as error:
+        raise CatalogueError("\n".join([f"{path}:", *(f"  {problem}" for problem in error.problems)])) from error
+
+
+def catalogue_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --catalogue FILE."""
+    return click.option(
+        "--catalogue",
+        type=click.Path(path_type=Path),
+        envvar=ENV_CATALOGUE,
+        show_envvar=True,
+        metavar="FILE",
+        help="File with an AcceleratorCatalogue: accelerators besides the built-in ones, see docs/operator.md.",
+    )(command)
