@@ -54,8 +54,8 @@ bench: setup  ## measure the operator and the exchange, as JSON lines; 5 minutes
 bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes
 	@$(BIN)/python -m benchmarks --sizes
 
-bench-kube: setup  ## measure the operator on a real API server
-	@hack/kube/assets.sh etcd kube-apiserver kubectl
+bench-kube: setup  ## measure the operator on a real API server, and with Karpenter and Kueue
+	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue
 	@$(BIN)/python -m benchmarks --kube
 
 bench-quality: setup  ## measure what models learn; trains for an hour or more

@@ -80,10 +80,16 @@ class Rig:
         await mark(self.client, pods, status)
 
     @contextmanager
-    def operator(self) -> Iterator[OperatorReplica]:
-        """`diloco-operator run`, ready. Ends as a pod does: by SIGTERM."""
+    def operator(self, config: Obj | None = None) -> Iterator[OperatorReplica]:
+        """`diloco-operator run`, ready. Ends as a pod does: by SIGTERM. `config`: fields of its configuration."""
         self._operators += 1
-        with replica(self._folder, f"operator-{self._operators}", self.plane.kubeconfig, "--no-leader-elect") as operator:
+        name = f"operator-{self._operators}"
+        options = ["--no-leader-elect"]
+        if config:
+            kind = {"apiVersion": f"config.{names.API_VERSION}", "kind": "OperatorConfiguration"}
+            (self._folder / f"{name}.yaml").write_text(json.dumps(kind | config))
+            options += ["--config", str(self._folder / f"{name}.yaml")]
+        with replica(self._folder, name, self.plane.kubeconfig, *options) as operator:
             operator.wait_ready()
             yield operator
             if operator.ended:

@@ -46,6 +46,10 @@ class Machine:
     """From the launch of a machine to its Node."""
     node: Mapping[str, str] = field(default_factory=lambda: {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"})
 
+    @property
+    def capacity_type(self) -> str:
+        return "spot" if self.spot else "on-demand"
+
 
 def a_machine(name: str, accelerator: str, *, topology: str = "", per_host: int = 0, **fields: Any) -> Machine:
     """Hosts of a kind of the catalogue, labelled and tainted as GKE labels them. `per_host`: accelerators, by default of the largest host.
@@ -93,6 +97,11 @@ class Karpenter:
             "PATCH", f"{NODE_POOLS}/{pool}", {"spec": {"limits": {"nodes": str(nodes)}}}, content_type="application/merge-patch+json"
         )
 
+    def consolidate_after(self, pool: str, time: str) -> None:
+        """From now on a node that is empty or badly used is given up after this time; "Never": never."""
+        patch = {"spec": {"disruption": {"consolidateAfter": time}}}
+        self.plane.request("PATCH", f"{NODE_POOLS}/{pool}", patch, content_type="application/merge-patch+json")
+
     def give_back(self) -> None:
         """Delete all machines, without the wait for what nobody uses, and return when they are gone."""
         self.plane.kubectl("delete", "nodeclaims", "--all", "--wait=false")
@@ -115,8 +124,10 @@ class Karpenter:
 
 
 def _node_pool(machine: Machine, consolidate_after: str, weight: int | None) -> Obj:
+    # With both capacity types allowed, Karpenter consolidates to spot alone, and its kwok provider panics where there is no such machine.
+    wanted = {"node.kubernetes.io/instance-type": machine.name, "karpenter.sh/capacity-type": machine.capacity_type}
     template = {
-        "requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [machine.name]}],
+        "requirements": [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()],
         "taints": list(machine.taints),
         "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": machine.name},
         "expireAfter": "Never",
@@ -137,7 +148,7 @@ def _node_pool(machine: Machine, consolidate_after: str, weight: int | None) -> 
 
 def _instance_type(machine: Machine) -> Obj:
     requirements = [
-        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot" if machine.spot else "on-demand"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [machine.capacity_type]},
         {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["zone-a"]},
     ]
     return {

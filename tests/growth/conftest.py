@@ -12,7 +12,8 @@ from builders.karpenter import Karpenter, h100, karpenter, v5p, v6e
 from builders.kube_jobs import install_chart
 from builders.kueue import Kueue, kueue
 
-MACHINES = (h100(price=10.0), v6e(price=5.0), v5p(price=6.0))
+MACHINES = (h100(price=10.0), h100("h100-cheap", price=2.0, limit=0), v6e(price=5.0), v5p(price=6.0))
+"""Of the cheap ones there are none until a test raises the limit."""
 
 
 @pytest.fixture(scope="session")

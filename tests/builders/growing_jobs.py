@@ -1,0 +1,28 @@
+"""Jobs whose nodes an autoscaler makes; they train for as long as a test needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from builders.jobs import JobBuilder, Obj, gpu_pool, tpu_pool
+from builders.local_jobs import learner_template
+
+
+def a_growing_job(name: str, *pools: str, min: int, max: int = 0, timeout: str = "5m", annotations: Mapping[str, str] | None = None) -> Obj:
+    """A job that never ends, with pools that ask the autoscaler, each for one unit of one host: `h100`, `v6e` and `v5p`."""
+    template = learner_template(QUADRATIC_STEP_MS=100)
+    if annotations:
+        template["metadata"] = {"annotations": dict(annotations)}
+    asks: Obj = {"provisioning": {"mode": "Autoscaler", "timeout": timeout}, "template": template, "max": 1}
+    made = {
+        "h100": gpu_pool("h100", hosts=1, acceleratorsPerHost=8, **asks),
+        "v6e": tpu_pool("v6e", "tpu-v6e", "2x2", **asks),
+        "v5p": tpu_pool("v5p", "tpu-v5p", "2x2x1", **asks),
+    }
+    training = {"steps": 1_000_000, "syncInterval": 8, "fragments": 8, "overlapSteps": 2}
+    builder = JobBuilder(name).with_learners(min, max or min).with_restarts(5, initial="0s")
+    return builder.with_pools(*(made[pool] for pool in pools)).with_training(**training).build()
+
+
+def contributing(job: Obj | None) -> int:
+    return int(((job or {}).get("status") or {}).get("learners", {}).get("contributing", 0))
