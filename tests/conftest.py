@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
 from hypothesis import settings
+from rewritten_tests import rewrite_tests
 
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
 settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True)
@@ -18,12 +19,15 @@ settings.load_profile("diloco")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all learners of a session, and these processes, share what JAX compiles. Processes of xdist inherit the folder."""
+    """Let all learners of a session, and these processes, share what JAX compiles, and these processes what pytest rewrites. Those of xdist
+    start later, and inherit the folder."""
     if not hasattr(config, "workerinput"):
         folder = tempfile.mkdtemp(prefix="diloco-tests-jax-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        if processes := getattr(config.option, "numprocesses", None):
+            rewrite_tests(config, Path(__file__).parent, processes)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
