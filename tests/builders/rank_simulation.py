@@ -19,7 +19,7 @@ from diloco.learner.work import LeasedWork
 from diloco.ranks.arrivals import Dropped, Shelf
 from diloco.ranks.counts import Counted
 from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Last, Order, Version
-from diloco.ranks.samples import Ranges, to_ranges
+from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule
 
 BATCH = 4
@@ -187,11 +187,11 @@ class SimulatedUnit:
             for rank in self.ranks:
                 self._from_leader(rank.rank, partial(self._put, rank, order))
         while self.schedule.last is None and len(leader.dealt) < (self.ahead + 1) * self.batches:
-            if (numbers := self.work.take(BATCH)) is None:
+            if (ranges := self.work.take_ranges(BATCH)) is None:
                 break
             self.in_hand.append((self.schedule.state.generation, BATCH))
             for rank in self.ranks:
-                self._from_leader(rank.rank, partial(rank.dealt.append, to_ranges(numbers)))
+                self._from_leader(rank.rank, partial(rank.dealt.append, ranges))
 
     def _put(self, rank: SimulatedRank, order: Order) -> None:
         rank.cursor.put(order)

@@ -66,6 +66,14 @@ class LeasedWork:
 
     def take(self, count: int) -> NDArray[np.int64] | None:
         """The next `count` numbers, int64 [count]; None if fewer are leased, or the unit rests."""
+        ranges = self.take_ranges(count)
+        if ranges is None:
+            return None
+        pieces = [np.arange(start, end, dtype=np.int64) for start, end in ranges]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def take_ranges(self, count: int) -> tuple[tuple[int, int], ...] | None:
+        """As `take`, as ranges [start, end)."""
         if self.quorum or self.remaining < count:
             return None
         pieces = []
@@ -73,12 +81,12 @@ class LeasedWork:
         while missing:
             start, end = self._ranges.popleft()
             cut = min(end, start + missing)
-            pieces.append(np.arange(start, cut, dtype=np.int64))
+            pieces.append((start, cut))
             missing -= cut - start
             if cut < end:
                 self._ranges.appendleft((cut, end))
         self.remaining -= count
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+        return tuple(pieces)
 
     def wanted(self, batch_size: int, batch_seconds: float, batches: int | None = None) -> int:
         """Samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program fetched ahead

@@ -27,7 +27,7 @@ from diloco.ranks.leader import Leader
 from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import Order, Version
 from diloco.ranks.ranks_pb2 import FromLeader
-from diloco.ranks.samples import Ranges, to_ranges
+from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule, ahead
 from diloco.ranks.settled import Settled
 
@@ -142,11 +142,11 @@ class LeaderMember(RankMember[Leader]):
         """Deal out batches or shards for the next steps, so that no rank has to wait for them."""
         samples = self._batch_size * self._parts.data.of
         while samples and self._schedule.last is None and self._too_few(steps_ahead):
-            numbers = self._work.take(samples)
-            if numbers is None:
+            ranges = self._work.take_ranges(samples)
+            if ranges is None:
                 return
             self._in_hand.append((self._schedule.state.generation, samples))
-            self._give(to_ranges(numbers))
+            self._give(ranges)
 
     def _too_few(self, steps_ahead: int) -> bool:
         if self._shards:

@@ -13,14 +13,6 @@ type Ranges = tuple[tuple[int, int], ...]
 """Sequence numbers [start, end), in the order in which they are trained."""
 
 
-def to_ranges(numbers: Numbers) -> Ranges:
-    """Sequence numbers, int64 [n], as ranges."""
-    if not len(numbers):
-        return ()
-    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
-    return tuple((int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, cuts))
-
-
 def own(ranges: Ranges, index: int, of: int) -> Numbers:
     """What the rank with this index, of so many that train samples of their own, gets of the unit's batch: int64 [n / of].
 

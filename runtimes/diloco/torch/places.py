@@ -47,9 +47,10 @@ class Place:
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
     """What this process stores of a parameter, without its gradient."""
+    if (sharded := _sharded(parameter)) is None:
+        return parameter.detach()
     with torch.no_grad():
-        sharded = _sharded(parameter)
-        value: torch.Tensor = parameter if sharded is None else sharded.to_local()
+        value: torch.Tensor = sharded.to_local()
     return value.detach()
 
 
