@@ -263,6 +263,18 @@ def test_suspend_withdraws_every_request_and_lets_the_job_ask_again(granted: boo
     assert list(stage.requests) == ["bytes-lm-h100-0-a2", "bytes-lm-h100-1-a2"]
 
 
+def test_request_goes_as_soon_as_its_unit_drains() -> None:
+    stage = a_stage()
+    answers(stage, a_condition("Provisioned"))
+    stage.set_node(a_gpu_node("new-0"))
+    trains(stage, "h100-0", "new-0")
+    assert list(stage.requests) == list(stage.templates) == ["bytes-lm-h100-0-a1"]
+    stage.edit(suspend=True)
+    stage.settle()
+    assert stage.states() == {"h100-0": "Draining"}
+    assert (stage.requests, stage.templates) == ({}, {})
+
+
 def test_job_that_is_over_leaves_no_request_behind() -> None:
     stage = a_stage(nodes=[a_gpu_node("gpu-0")], min=1, max=2)
     trains(stage, "h100-0", "gpu-0")
