@@ -6,6 +6,7 @@ See docs/decisions/0176-explain.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from diloco.wording import plural
 
@@ -73,6 +74,17 @@ def _short(job: JobRequest, pool: PoolRequest, placed: int, reason: PoolReason, 
     helps = list(dict.fromkeys(part.help for part in parts if part.help))[:_MOST_HELPS]
     message = f"{lacks}; {why}{HELP}{'; '.join([*helps, 'more nodes'])}"
     return PoolOutcome(job.key, pool.name, placed, reason, message, lacks, why)
+
+
+def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
+    """Of a pool that is short of slices, with one more cause; what would help stays at the end."""
+    causes, sign, helps = outcome.message.partition(HELP)
+    return replace(outcome, message=f"{causes}; {cause}{sign}{helps}", why=f"{outcome.why}; {cause}")
+
+
+def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
+    """Of a pool that is short of slices, with one more thing that would help."""
+    return replace(outcome, message=f"{outcome.message}; {remedy}")
 
 
 def _at_maximum(pool: PoolRequest, placed: int) -> str:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 from diloco.wording import plural
 
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.job import Capacity, UnitState
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement import JobRequest, Placement, PoolOutcome, PoolRequest
+from diloco_operator.placement.explain import with_cause, with_remedy
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import Grantor, cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.state import PodView
@@ -197,6 +198,10 @@ class _Asking:
             self._waits[pool.name] += 1
 
 
+ASK = "an autoscaler, which provisioning.mode of the pool asks"
+"""What would help a pool for which nobody is asked for nodes."""
+
+
 # --- in words ----------------------------------------------------------------------------------------------------------
 def asked_message(grantor: Grantor, at: float) -> str:
     """Of a unit for which nodes were asked for."""
@@ -210,15 +215,13 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
         pool = context.pools[outcome.pool]
         grantor = grantor_of(context.spec, pool)
         if grantor is None:
-            found.append(outcome)
+            found.append(with_remedy(outcome, ASK) if outcome.why and pool.capacity is not Capacity.SCAVENGED else outcome)
             continue
         mine = [record for record in records.values() if record.pool == pool.name]
         waiting = sum(map(is_waiting, mine))
         pauses = [record.not_before for record in mine if is_cooling(record, context.now) and record.not_before is not None]
         if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.without)):
-            outcome = PoolOutcome(
-                outcome.job, pool.name, outcome.placed, outcome.reason, f"{outcome.message}; {why}", outcome.lacks, f"{outcome.why}; {why}"
-            )
+            outcome = with_cause(outcome, why)
         elif waiting:
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             verb = "was" if grantor is Grantor.KUEUE else "were"
@@ -226,9 +229,7 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             reason = PoolReason.WAITING_FOR_QUOTA if grantor is Grantor.KUEUE else PoolReason.WAITING_FOR_NODES
             outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, reason, f"{lacks}; {why}", lacks, why)
         elif pauses and outcome.why:
-            more = f"; {grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
-            outcome = PoolOutcome(
-                outcome.job, pool.name, outcome.placed, outcome.reason, outcome.message + more, outcome.lacks, outcome.why + more
-            )
+            more = f"{grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
+            outcome = with_cause(outcome, more)
         found.append(outcome)
     return found

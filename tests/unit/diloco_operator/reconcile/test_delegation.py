@@ -301,7 +301,9 @@ def test_pool_for_which_nothing_came_is_asked_again_after_a_pause_that_doubles()
         stage.advance(600)
         stage.settle()
         assert stage.learner_pods() == []
-        assert "is asked again at" in stage.status["pools"][0]["message"]
+        causes, _, helps = stage.status["pools"][0]["message"].partition(". What would help: ")
+        assert "is asked again at" in causes
+        assert helps == "more nodes"
         begun = stage.now
         while not stage.learner_pods():
             stage.advance(1)

@@ -71,7 +71,8 @@ def test_job_starts_with_what_there_is_and_names_who_is_missing() -> None:
     assert missing["reason"] == "NoCapacity"
     assert missing["message"] == "waits for a slice; the message of pool v5p says why"
     assert stage.status["pools"][0]["message"] == (
-        "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job. What would help: more nodes"
+        "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job. What would help: more "
+        "nodes; an autoscaler, which provisioning.mode of the pool asks"
     )
 
 
@@ -123,7 +124,11 @@ def test_invalid_spec_is_reported_with_every_reason_and_what_runs_is_left_alone(
     stage.step()
     accepted = stage.condition("Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "SpecInvalid")
-    for part in ("spec.pools[0]: tpu-v5p has no topology '3x5'", "needs one container named 'learner'", "min 3 is more than max 2"):
+    for part in (
+        "spec.pools[0].topology: tpu-v5p has no topology '3x5'",
+        "needs one container named 'learner'",
+        "min 3 is more than max 2",
+    ):
         assert part in accepted["message"]
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
     assert stage.states() == {"v5p-0": "Training"}

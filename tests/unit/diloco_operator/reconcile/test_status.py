@@ -346,9 +346,8 @@ def test_pool_that_waits_is_reported_once_per_reason_and_again_when_it_waits_no_
         return [e.message for e in stage.step().events if e.reason == "PoolChanged"]
 
     stage = Stage(a_job().with_learners(1, 3).with_pool(max=3))
-    assert told() == [
-        "NoMatchingNodes: pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has no such nodes. What would help: more nodes"
-    ]
+    why = "NoMatchingNodes: pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has no such nodes"
+    assert told() == [f"{why}. What would help: more nodes; an autoscaler, which provisioning.mode of the pool asks"]
     assert told() == []
     stage.set_node(a_tpu_node("tpu-0"))
     first = told()
