@@ -9,6 +9,7 @@ RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
 RANKS_BATCHES, RANKS_BATCHES_OF_<rank>   batches for each step (default 1)
 RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
 RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbers in the trace are (epoch, index)
+RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
@@ -45,6 +46,8 @@ class RowStore(ArrayStore):
     """A rank's rows of every tensor, which it owns."""
 
     def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.fills = 0
         self.first = {name: -(-shape[0] * rank // ranks) for name, shape in SHAPES.items()}
         ends = {name: -(-shape[0] * (rank + 1) // ranks) for name, shape in SHAPES.items()}
         self.rows = {name: np.zeros((ends[name] - self.first[name], *shape[1:]), np.float32) for name, shape in SHAPES.items()}
@@ -67,6 +70,15 @@ class RowStore(ArrayStore):
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         pass
+
+    def fill(self, names: Sequence[str]) -> None:
+        """As a collective of a framework: it ends once all ranks have called it as often."""
+        self.fills += 1
+        if folder := os.environ.get("RANKS_FILLS"):
+            (Path(folder) / f"{self.rank}-{self.fills}").touch()
+            others = [Path(folder) / f"{rank}-{self.fills}" for rank in range(self.ranks)]
+            while not all(other.exists() for other in others):
+                time.sleep(0.001)
 
     def _mine(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self.arrays]

@@ -163,13 +163,15 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             changed.wait_for(lambda: self._channel.has_mail or len(self._parts.inbox), seconds)
 
     def boundary(self) -> None:
-        # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it.
+        # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it. But
+        # the other ranks must hear of an order before this one waits for them in its collective.
         self._hear()
         if self._told_to_drain:
             self._tell_drain()
         try:
             self._go_on()
             self._decide()
+            self._send()
             self._go_on()
         finally:
             self._send()

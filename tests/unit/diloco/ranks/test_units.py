@@ -86,6 +86,23 @@ def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processe
     assert drawn[0] == drawn[1]
 
 
+def test_a_unit_that_takes_the_jobs_parameters_meets_in_the_collective_of_each_adoption(tmp_path: Path) -> None:
+    """Its first adoptions are carried out at the boundary at which the leader orders them: the others must hear of them before it waits."""
+    job = a_job(tmp_path, 20, quorum=2)
+    try:
+        job.syncer()
+        first = RankUnit(job, "first", 1).start()
+        job.report(lambda report: report.seeded, "the job has parameters")
+        fills = tmp_path / "fills"
+        fills.mkdir()
+        unit = RankUnit(job, "u", 2).start(RANKS_FILLS=str(fills))
+        assert unit.wait() == [0, 0]
+        assert first.wait() == [0]
+        assert unit.final() == first.final()
+    finally:
+        job.end()
+
+
 def test_each_rank_reads_shards_of_its_own_to_their_ends_at_different_steps(tmp_path: Path) -> None:
     job = a_job(tmp_path, 40)
     try:
