@@ -7,4 +7,7 @@ $bin/ruff format --check --quiet .
 $bin/ruff check --quiet .
 said=$($bin/lint-imports 2>&1) || { echo "$said"; exit 1; }
 unset PYTHONDONTWRITEBYTECODE  # see hack/test.sh
-OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" --numprocesses=2 --dist=loadgroup -q "$@"
+# Modules that are slow as a whole are not even imported: transformers, lightning and datasets take each process 8 s of a core.
+slow=$(grep -rlE '^pytestmark = \[?pytest\.mark\.slow\b' tests/unit --include='test_*.py')
+# shellcheck disable=SC2086 # one word for each module
+OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses=2 --dist=loadgroup -q "$@"
