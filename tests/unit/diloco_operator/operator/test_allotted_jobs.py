@@ -14,6 +14,7 @@ from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.placement.explain import HELP
 
 type Scenario = Callable[[MemoryApi, FakeCluster], Awaitable[None]]
 
@@ -157,7 +158,8 @@ async def until_said(api: MemoryApi, name: str, text: str) -> Obj:
     """The status of the job once its first pool says this."""
     for _ in range(1000):
         found: Obj = (await api.get(names.DILOCO_JOBS, "default", name)).get("status", {})
-        if str(found.get("pools", [{}])[0].get("message", "")).endswith(text):
+        causes = str(found.get("pools", [{}])[0].get("message", "")).partition(HELP)[0]
+        if causes.endswith(text):
             return found
         await asyncio.sleep(0.5)
     raise AssertionError(f"{name} says {found['pools'][0]['message']!r}, not {text!r}")
