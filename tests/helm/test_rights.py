@@ -30,7 +30,7 @@ NAMESPACED: Rules = {
     ("", "secrets"): f"{ALL} create patch delete",
     ("", "services"): f"{ALL} create",
     ("", "persistentvolumeclaims"): f"{ALL} create patch",
-    ("", "events"): "create patch",
+    ("", "events"): "list create patch",
     ("", "podtemplates"): f"{ALL} create delete",
     ("autoscaling.x-k8s.io", "provisioningrequests"): f"{ALL} create delete",
     ("kueue.x-k8s.io", "workloads"): "list watch",
