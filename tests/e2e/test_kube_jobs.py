@@ -19,9 +19,22 @@ from builders.chart import NAMESPACE, RELEASE
 from builders.control_plane import ControlPlane, start
 from builders.event_files import steps_of
 from builders.kube_jobs import ACCOUNT, KubeCluster, install_chart, kube_cluster, operator, watched_states
-from builders.local import is_gone, is_true, wait_for
+from builders.kube_objects import eventually
+from builders.local import WAIT_SECONDS, is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
-from diloco_operator.api.names import DILOCO_JOBS, SERVICES, VOLUME_CLAIMS
+from builders.provisioning import provisioning_crd
+from builders.workloads import FINALIZER as KUEUE_FINALIZER
+from builders.workloads import workloads_crd
+from diloco_operator.api.names import (
+    CUSTOM_RESOURCES,
+    DILOCO_JOBS,
+    POD_TEMPLATES,
+    PODS,
+    PROVISIONING_REQUESTS,
+    SERVICES,
+    VOLUME_CLAIMS,
+    provisioning_request_name,
+)
 
 type Obj = dict[str, Any]
 
@@ -334,6 +347,11 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     since = plane.audit_position()
     job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1}, environment={"QUADRATIC_STEP_MS": STEP_MS})
     job["spec"]["ttlSecondsAfterFinished"] = 1
+    for crd in (provisioning_crd(), workloads_crd()):
+        plane.kubectl(
+            "apply", "-f", "-", input=yaml.safe_dump({"apiVersion": CUSTOM_RESOURCES.api_version, "kind": CUSTOM_RESOURCES.kind, **crd})
+        )
+        plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
     # One GPU host for each job: the minimum of a job comes before what another has beyond its own.
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=3)) as cluster:
         # Objects with names that a job needs, but of another owner: the operator checks the owner.
@@ -348,6 +366,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
                 await cluster.job(name, functools.partial(mentions, what=what))
                 await cluster.kubectl("delete", "dlj", name)
             await wait_for(cluster.client, VOLUME_CLAIMS, "default", "busy-syncer", is_gone)  # retain: Delete, by the garbage collector
+            await ask_grantors(cluster, since)
         with operator(plane, tmp_path, "second"):
             await cluster.kubectl("patch", "secret", "quad-ca", "--type=merge", "-p", json.dumps({"data": {"ca.key": ""}}))
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
@@ -363,6 +382,67 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     assert refused(asked) == []
     assert sorted(rights - used(asked, rights)) == [], "these rights were not needed"
     assert sorted(used(asked, rights) - rights) == [], "these came from elsewhere"
+
+
+async def ask_grantors(cluster: KubeCluster, since: int) -> None:
+    """Jobs whose hardware is not there: one asks an autoscaler, two make ProvisioningRequests, and one waits for quota of Kueue. No grantor
+    runs: the test does what it would do to a pod."""
+    template, request = (provisioning_request_name(job, "h100-0", 1) for job in ("templated", "requested"))
+    queued = "queued-h100-0-a1-0"
+    for obj in (
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": template},
+            "template": {"spec": {"containers": [{"name": "other", "image": "none"}]}},
+        },
+        {
+            "apiVersion": PROVISIONING_REQUESTS.api_version,
+            "kind": PROVISIONING_REQUESTS.kind,
+            "metadata": {"name": request},
+            "spec": {"provisioningClassName": "other", "podSets": [{"count": 1, "podTemplateRef": {"name": "other"}}]},
+        },
+    ):
+        await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
+    by_request = {"mode": "ProvisioningRequest", "class": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}
+    await cluster.apply(a_job_without_hardware("asks", {"mode": "Autoscaler"}))
+    await cluster.apply(a_job_without_hardware("templated", by_request))
+    await cluster.apply(a_job_without_hardware("requested", by_request))
+    await cluster.apply(a_job_without_hardware("queued", {"mode": "Existing"}, queueName="team"))
+
+    await asked_for(cluster, since, "list", "events")
+    await asked_for(cluster, since, "get", "podtemplates")
+    await asked_for(cluster, since, "get", "provisioningrequests")
+    await cluster.kubectl("delete", "podtemplate", template)
+    await wait_for(cluster.client, PROVISIONING_REQUESTS, "default", template, lambda obj: obj is not None)
+    await wait_for(cluster.client, PODS, "default", queued, lambda obj: obj is not None)
+    await cluster.kubectl("patch", "pod", queued, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": [KUEUE_FINALIZER]}}))
+    for job in ("templated", "queued"):
+        await cluster.change(job, {"suspend": True})
+    await asked_for(cluster, since, "patch", "pods")
+    await cluster.kubectl("patch", "pod", queued, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
+    await wait_for(cluster.client, PROVISIONING_REQUESTS, "default", template, is_gone)
+    await wait_for(cluster.client, POD_TEMPLATES, "default", template, is_gone)
+    await cluster.kubectl("delete", "dlj", "asks", "templated", "requested", "queued")
+    await cluster.kubectl("delete", "provisioningrequest", request)
+
+
+def a_job_without_hardware(name: str, provisioning: Obj, **spec: Any) -> Obj:
+    """Its one unit needs a GPU that no node has."""
+    job = a_quadratic_job(name, units={"h100": 1})
+    job["spec"]["pools"][0] |= {"accelerator": "nvidia-a100-80gb", "provisioning": provisioning}
+    job["spec"] |= spec
+    return job
+
+
+async def asked_for(cluster: KubeCluster, since: int, verb: str, resource: str) -> None:
+    """Wait until the operator has done this to a resource, with success."""
+    wanted = ("", resource, "", verb) if resource != PROVISIONING_REQUESTS.plural else (PROVISIONING_REQUESTS.group, resource, "", verb)
+
+    async def has() -> bool:
+        return wanted in used(requests(cluster.control, since), {wanted})
+
+    await eventually(has, f"{verb} {resource}", seconds=WAIT_SECONDS)
 
 
 def strangers(objects: str, pod: str) -> Iterator[Obj]:
