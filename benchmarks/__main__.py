@@ -77,6 +77,7 @@ KUBE: Mapping[str, Benchmark] = {
     "blast-radius": Benchmark("benchmarks.kube.blast_radius", ("blast-radius",)),
     "memory-per-1000-pods": Benchmark("benchmarks.kube.memory", ("memory-per-1000-pods",)),
     "create-rate": Benchmark("benchmarks.kube.create_rate", ("writes-per-unit", "create-rate")),
+    "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
     "mass-failure": Benchmark("benchmarks.kube.mass_failure", ("mass-failure",)),
     "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,20 @@ def _force_away(control: ControlPlane) -> None:
 
 @contextlib.asynccontextmanager
 async def growing_cluster(
-    control: ControlPlane, folder: Path, autoscaler: Karpenter | None = None, *, nodes: str = MADE_BY_KARPENTER
+    control: ControlPlane,
+    folder: Path,
+    autoscaler: Karpenter | None = None,
+    *,
+    nodes: str = MADE_BY_KARPENTER,
+    fleet: Sequence[Obj] = (),
 ) -> AsyncIterator[GrowingCluster]:
-    """The nodes that the selector `nodes` selects are taken on. At the end jobs, pods and the autoscaler's machines are deleted."""
+    """The nodes that the selector `nodes` selects are taken on; those of `fleet` are there from the beginning. At the end jobs, pods and
+    the autoscaler's machines are deleted."""
+    there = [a_fleet_node("cpu-0", pods=1000), *fleet]
     try:
         async with (
             RestClient.connect(load_config(control.kubeconfig)) as client,
-            SimulatedNodes(client, folder / "state", [a_fleet_node("cpu-0", pods=1000)], all_pods=True) as simulated,
+            SimulatedNodes(client, folder / "state", there, all_pods=True) as simulated,
             grown_nodes(client, simulated.kubelet, nodes),
         ):
             try:

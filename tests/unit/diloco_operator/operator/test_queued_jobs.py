@@ -37,14 +37,14 @@ async def _pod(cluster: TwoTeams) -> Obj:
     return await cluster.api.get(names.PODS, "team-a", POD)
 
 
-async def _says(cluster: TwoTeams, words: str) -> None:
+async def _says(cluster: TwoTeams, words: str, *, within: float = 600) -> None:
     """Waits until the unit's message has these words."""
 
     async def said() -> bool:
         job = await cluster.api.get(names.DILOCO_JOBS, "team-a", "lm")
         return any(words in unit["message"] for unit in job["status"].get("units", ()))
 
-    await eventually(said, words, seconds=600)
+    await eventually(said, words, seconds=within)
 
 
 def test_job_with_a_queue_begins_once_kueue_is_installed_and_repeats_its_words() -> None:
@@ -67,7 +67,7 @@ def test_job_with_a_queue_begins_once_kueue_is_installed_and_repeats_its_words()
             await cluster.api.patch(
                 names.WORKLOADS, "team-a", group, {"status": workload["status"]}, type=PatchType.MERGE, subresource="status"
             )
-            await _says(cluster, f"Kueue says: {NO_QUOTA}")
+            await _says(cluster, f"Kueue says: {NO_QUOTA}", within=5)  # no later reconcile has to find it out
 
     play(scenario)
 

@@ -178,6 +178,18 @@ def test_unit_that_crashed_starts_again_with_its_quota_before_units_that_wait() 
     assert (queue.stage.unit(ONE)["state"], queue.stage.unit(ONE)["slice"]) == ("Training", "gpu-2")
 
 
+def test_template_that_changed_before_the_next_attempt_asks_anew() -> None:
+    queue = a_training_unit(min=1, max=1)
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    stage.learner_exits(ONE, 1, 1)
+    queue.play()
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(image="train:2")}])
+    stage.advance(40)
+    queue.play()
+    assert queue.admitted == [group(stage, ONE, 2)]
+    assert group(stage, ONE, 2) != first
+
+
 def test_next_attempt_waits_until_the_pods_of_the_last_one_have_ended() -> None:
     queue = a_training_unit(hosts=2)
     stage = queue.stage
