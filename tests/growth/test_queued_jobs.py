@@ -13,11 +13,11 @@ from builders.growing_cluster import GrowingCluster, growing_cluster
 from builders.jobs import JobBuilder, gpu_pool, tpu_pool
 from builders.kube_jobs import operator
 from builders.kueue import Kueue, condition
-from builders.local import has_phase
+from builders.local import has_phase, is_gone, wait_for
 from builders.local_jobs import learner_template
 from builders.nodes import GPU, TPU, a_fleet_gpu_node, a_fleet_tpu_node
 from diloco_operator.api import names
-from diloco_operator.api.names import NODE_POOL, NODES
+from diloco_operator.api.names import DILOCO_JOBS, NODE_POOL, NODES
 
 type Obj = dict[str, Any]
 
@@ -155,3 +155,16 @@ async def test_two_hosts_of_a_unit_are_never_in_two_slices(cluster: GrowingClust
         assert unit["slice"] == pools[0]
         slices.add(pools[0])
     assert slices == {"np-a", "np-b"}
+
+
+async def test_a_job_that_is_deleted_gives_its_quota_to_the_next_one(cluster: GrowingCluster, queues: Kueue) -> None:
+    queue = a_queue(queues, "next", units=1)
+    await cluster.apply(a_job("first", queue))
+    await one_trains(cluster, "first")
+    groups = [await group(cluster, "first", unit) for unit in (ONE, TWO)]
+    await cluster.apply(a_job("second", queue, min=1))
+    await cluster.unit("second", ONE, waits)
+    await cluster.kubectl("delete", "dlj", "first", "--wait=false")
+    await wait_for(cluster.client, DILOCO_JOBS, "default", "first", is_gone)
+    await trains(cluster, "second", ONE)
+    assert not any(queues.is_admitted(each) for each in groups)
