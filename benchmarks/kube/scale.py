@@ -20,6 +20,7 @@ from functools import partial
 from builders.jobs import JobBuilder, template
 from builders.karpenter import h100
 from diloco_operator.api import names
+from diloco_operator.api.job import UnitState
 from diloco_operator.kube.client import Obj, PatchType
 
 from benchmarks.figure import Figure, rounded
@@ -76,8 +77,11 @@ async def seconds_to_train(bench: GrowingRig, namespace: str, name: str, units: 
     path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/dilocojobs/{name}"
 
     def trains() -> bool:
-        status: Obj = bench.plane.request("GET", path).get("status", {})
-        return bool(status.get("learners", {}).get("contributing") == units)
+        # The simulated syncer reports every unit before its pods run, and the operator believes it: so pods and slices are asked for, too.
+        if bench.runs(namespace) < units:
+            return False
+        found: list[Obj] = bench.plane.request("GET", path).get("status", {}).get("units", [])
+        return len([unit for unit in found if unit["state"] == UnitState.TRAINING and unit.get("slice")]) == units
 
     begun = time.perf_counter()
     await bench.client.create(names.DILOCO_JOBS, a_job(name, namespace, units))
