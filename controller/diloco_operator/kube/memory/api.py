@@ -263,7 +263,8 @@ class MemoryApi:
             if kind is DEFINITIONS:
                 for made in kinds_of(obj):
                     server.register(made)
-            store.load(server.table(kind), obj)
+            # A new CRD may know fields that the object was stored without: API servers fill in defaults when they read from etcd.
+            store.load(server.table(kind), kind.structural.completed(obj) if kind.structural else obj)
         store.version = int(state["resourceVersion"])
         server.addresses = int(state["addresses"])
         api.compact()
