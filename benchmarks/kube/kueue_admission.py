@@ -19,6 +19,7 @@ from pathlib import Path
 
 from builders.control_plane import provide_programs
 from builders.kueue import Kueue, kueue
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.kube.client import Client, Obj
 
@@ -121,7 +122,7 @@ async def compare(size: Size) -> list[tuple[float, float]]:
     async with rig() as bench:
         with tempfile.TemporaryDirectory(prefix="diloco-kueue-") as folder, kueue(bench.plane, Path(folder)) as queues:
             queues.flavor(QUEUE, {})
-            queues.cluster_queue(QUEUE, {QUEUE: dict.fromkeys(("cpu", "memory", "google.com/tpu"), "1000000")})
+            queues.cluster_queue(QUEUE, {QUEUE: dict.fromkeys(("cpu", "memory", CATALOGUE["tpu-v5p"].resource), "1000000")})
             with bench.operator():
                 first = await bench.namespace("first")
                 _queue(queues, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -152,7 +153,7 @@ class LocalSyncer:
 
     def stop(self) -> RunOutcome | None:
         """As SIGTERM does; waits for the end."""
-        if self._thread.is_alive():
+        with contextlib.suppress(RuntimeError):  # its job is complete, and the loop has just been closed
             self._loop.call_soon_threadsafe(self.syncer.engine.stop)
         return self.wait()
 

@@ -222,9 +222,12 @@ def test_the_message_of_a_gang_counts_free_hosts_that_are_too_few_for_it() -> No
 
 
 def said(world: World, job: str) -> str:
-    """What holds the slices that the first pool of this job lacks."""
+    """What holds the slices that the first pool of this job lacks, and what would help after it."""
     message = place(PlacementRequest((world.jobs[job].placement_request(),), world.allotment.view(job))).pools[0].message
     return message.partition("; the fleet has ")[2]
+
+
+BY_RIGHT = ". What would help: raise learners.min or the priority of this job; more nodes"
 
 
 def test_the_message_of_a_pool_names_the_holders_with_most_slices_first_and_their_surplus() -> None:
@@ -235,31 +238,35 @@ def test_the_message_of_a_pool_names_the_holders_with_most_slices_first_and_thei
     ).settle()
     assert said(world, "ns/mine/0") == (
         "9: 1 of this job; 8 held by 5 jobs: 3 by ns/a (2 of them surplus, beyond its minimum; its priority is 7, this job's 0), "
-        "2 by ns/b (none surplus), 1 by ns/c (none surplus), 2 by 2 more"
+        f"2 by ns/b (none surplus), 1 by ns/c (none surplus), 2 by 2 more{BY_RIGHT}"
     )
 
 
 def test_the_message_of_a_pool_says_how_equal_jobs_share_their_surplus() -> None:
     world = World(*tpus(4)).job("ns/one/1", a_pool(max=9), min=0).job("ns/two/2", a_pool(max=9), min=0).settle()
-    assert said(world, "ns/one/1") == "4: 2 of this job; 2 held by job ns/two (all surplus, beyond its minimum; equal priority)"
+    assert said(world, "ns/one/1") == (
+        f"4: 2 of this job; 2 held by job ns/two (all surplus, beyond its minimum; equal priority){BY_RIGHT}"
+    )
 
 
 def test_the_message_of_a_pool_says_which_slices_are_being_left_for_it() -> None:
     world = World(*tpus(2)).job("ns/old/1", a_pool(max=9)).settle()
     world.job("ns/young/2", a_pool(max=1))
     world.allotment.refresh()
-    assert said(world, "ns/young/2") == "2: 2 held by job ns/old (it leaves 1; none surplus)"
+    assert said(world, "ns/young/2") == "2: 2 held by job ns/old (it leaves 1; none surplus). What would help: more nodes"
     world.act("ns/old/1")
-    assert said(world, "ns/young/2") == "2: 2 held by job ns/old (it leaves 1; none surplus)"
+    assert said(world, "ns/young/2") == "2: 2 held by job ns/old (it leaves 1; none surplus). What would help: more nodes"
 
 
 def test_units_of_a_scavenged_pool_are_surplus_and_the_minimum_of_a_pool_is_not() -> None:
     world = World(*tpus(4)).job("ns/wide/1", a_pool(min=1, max=2), a_pool(max=2, scavenged=True), min=0, priority=3).settle()
     world.job("ns/late/2", a_pool(max=1, capacity="Spot"))
-    assert said(world, "ns/late/2") == ("4: 4 held by job ns/wide (3 of them surplus, beyond its minimum; its priority is 3, this job's 0)")
+    assert said(world, "ns/late/2") == (
+        f"4: 4 held by job ns/wide (3 of them surplus, beyond its minimum; its priority is 3, this job's 0){BY_RIGHT}"
+    )
 
 
 def test_slices_of_another_shape_are_no_surplus_of_this_one() -> None:
     world = World(*tpus(1), a_gpu_node("g-0")).job("ns/both/1", a_pool(max=1), a_pool(max=1, shape=ONE_GPU_HOST), min=1).settle()
     world.job("ns/late/2", a_pool(max=1, capacity="Spot"))
-    assert said(world, "ns/late/2") == "1: 1 held by job ns/both (surplus, beyond its minimum; equal priority)"
+    assert said(world, "ns/late/2") == (f"1: 1 held by job ns/both (surplus, beyond its minimum; equal priority){BY_RIGHT}")

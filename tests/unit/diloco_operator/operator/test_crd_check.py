@@ -46,9 +46,9 @@ def test_an_older_one_without_a_field_is_named_with_the_field_and_what_to_do() -
 
 def test_an_older_one_without_a_value_of_an_enumeration() -> None:
     crd = installed()
-    accelerator = schema(crd)["spec"]["properties"]["pools"]["items"]["properties"]["accelerator"]
-    accelerator["enum"] = [value for value in accelerator["enum"] if value != "tpu7x"]
-    assert list(missing_parts(crd)) == ["the value tpu7x of spec.pools[].accelerator"]
+    capacity = schema(crd)["spec"]["properties"]["pools"]["items"]["properties"]["capacity"]
+    capacity["enum"] = [value for value in capacity["enum"] if value != "Spot"]
+    assert list(missing_parts(crd)) == ["the value Spot of spec.pools[].capacity"]
 
 
 def test_one_without_the_status_subresource() -> None:
