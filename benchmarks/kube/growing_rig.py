@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from builders.control_plane import ControlPlane, start
-from builders.grown_nodes import grown_nodes
+from builders.grown_nodes import grown_nodes, in_background
 from builders.karpenter import MADE_BY_KARPENTER, Karpenter, Machine, karpenter
 from diloco_operator.api import names
-from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
@@ -93,21 +93,8 @@ async def growing_rig(machines: Sequence[Machine], *, volumes: int) -> AsyncIter
             async with (
                 RestClient.connect(load_config(str(plane.kubeconfig))) as client,
                 grown_nodes(client, None, MADE_BY_KARPENTER),
-                _in_background(InstantKubelet(client)),
+                in_background(InstantKubelet(client).run()),
             ):
                 yield GrowingRig(plane, client, folder, autoscaler)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@asynccontextmanager
-async def _in_background(kubelet: InstantKubelet) -> AsyncIterator[None]:
-    task = asyncio.create_task(kubelet.run())
-    try:
-        yield
-        if task.done():
-            task.result()
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError, ApiError):
-            await task

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
+from typing import Any
 
 from diloco_operator.api.names import NODES
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
@@ -73,7 +74,14 @@ class GrownNodes:
 @contextlib.asynccontextmanager
 async def grown_nodes(client: Client, kubelet: Kubelet | None, selector: str) -> AsyncIterator[None]:
     """For as long as the context is open."""
-    task = asyncio.create_task(GrownNodes(client, kubelet, selector).run())
+    async with in_background(GrownNodes(client, kubelet, selector).run()):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """It goes on while the context is open; raises what ended it before."""
+    task = asyncio.create_task(work)
     try:
         yield
         if task.done():

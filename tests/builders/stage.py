@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from builders.jobs import JobBuilder
-from builders.nodes import a_node, signals
+from builders.jobs import JobBuilder, a_job
+from builders.nodes import a_node, a_tpu_node, signals
 from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from diloco_operator.api.reasons import all_reasons
@@ -368,3 +368,8 @@ class Stage:
             for p in self.pods.values()
             if p["metadata"]["labels"]["diloco.dev/component"] == "learner" and phase(p) not in ("Succeeded", "Failed")
         ]
+
+
+def one_unit_on_two_nodes() -> Stage:
+    """It trains on tpu-0, and tpu-1 is free."""
+    return Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()

@@ -28,6 +28,18 @@ def a_stage(*pools: dict[str, Any], nodes: Any = (), min: int = 1, max: int = 1)
     return stage
 
 
+def trained_on_a_new_node() -> Stage:
+    """One unit trains on new-0, which the autoscaler brought."""
+    stage = a_stage()
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    stage.kubelets_start()
+    stage.all_contribute()
+    stage.settle()
+    return stage
+
+
 def affinity(stage: Stage, unit: str, attempt: int = 1) -> dict[str, Any]:
     found: dict[str, Any] = stage.pod(unit, attempt)["spec"]["affinity"]
     return found
@@ -356,13 +368,7 @@ def test_pods_that_a_stranger_deletes_are_asked_for_again_after_a_pause() -> Non
 
 
 def test_unit_that_fails_starts_again_on_its_slice() -> None:
-    stage = a_stage()
-    stage.set_node(a_gpu_node("new-0"))
-    stage.binds("h100-0", 1, "new-0")
-    stage.settle()
-    stage.kubelets_start()
-    stage.all_contribute()
-    stage.settle()
+    stage = trained_on_a_new_node()
     stage.learner_exits("h100-0", 1, 1)
     stage.settle()
     stage.advance(1)
@@ -371,13 +377,7 @@ def test_unit_that_fails_starts_again_on_its_slice() -> None:
 
 
 def test_unit_whose_node_was_taken_away_asks_for_another() -> None:
-    stage = a_stage()
-    stage.set_node(a_gpu_node("new-0"))
-    stage.binds("h100-0", 1, "new-0")
-    stage.settle()
-    stage.kubelets_start()
-    stage.all_contribute()
-    stage.settle()
+    stage = trained_on_a_new_node()
     stage.lose_node("new-0")
     stage.settle()
     unit = stage.unit("h100-0")

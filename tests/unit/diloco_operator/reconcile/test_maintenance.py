@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice, an_inventory
-from builders.stage import START, Stage
+from builders.stage import START, Stage, one_unit_on_two_nodes
 from diloco_operator.fleet import Shape
 from diloco_operator.reconcile import OperatorConfig
 
@@ -17,12 +17,8 @@ def at(seconds: float) -> dict[str, str]:
     return {ANNOUNCED: str(round(START + seconds))}
 
 
-def two_nodes() -> Stage:
-    return Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
-
-
 def test_unit_leaves_ahead_of_announced_maintenance_and_it_does_not_count() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_tpu_node("tpu-0", labels=at(1000)))
     plan = stage.step()
     # maintenance_lead is 300 s: at 700 s it leaves, and the job is requeued for no later
@@ -71,7 +67,7 @@ def test_announcement_that_stays_on_the_node_is_ignored_in_the_end() -> None:
 
 
 def test_announcement_that_is_moved_or_withdrawn_is_followed() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_tpu_node("tpu-0", labels=at(400)))
     stage.settle()
     stage.set_node(a_tpu_node("tpu-0", labels=at(4000)))
@@ -86,7 +82,7 @@ def test_announcement_that_is_moved_or_withdrawn_is_followed() -> None:
 
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1e9", "\u0663"])
 def test_announcement_that_cannot_be_read_is_none(value: str) -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_tpu_node("tpu-0", labels={ANNOUNCED: value}))
     stage.advance(1)
     stage.settle()
@@ -103,7 +99,7 @@ def test_maintenance_of_one_host_takes_the_whole_slice() -> None:
 
 
 def test_cordoned_node_keeps_its_pods_and_gets_no_new_ones() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_tpu_node("tpu-0", cordoned=True))
     stage.settle()
     assert stage.states() == {"v5p-0": "Training"}
@@ -113,7 +109,7 @@ def test_cordoned_node_keeps_its_pods_and_gets_no_new_ones() -> None:
 
 
 def test_syncer_leaves_a_node_ahead_of_its_maintenance_too() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     node = stage.nodes["cpu-0"]
     stage.set_node({**node, "metadata": {**node["metadata"], "labels": {**node["metadata"]["labels"], **at(100)}}})
     stage.step()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice, an_inventory
-from builders.stage import START, Stage
+from builders.stage import START, Stage, one_unit_on_two_nodes
 from diloco_operator.fleet import Shape
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile import OperatorConfig
@@ -29,12 +29,8 @@ def a_limited_node(seconds: float, name: str = "tpu-0", **fields: Any) -> dict[s
     return a_tpu_node(name, annotations={ENDS: after(seconds)}, **fields)
 
 
-def two_nodes() -> Stage:
-    return Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
-
-
 def test_unit_leaves_ahead_of_the_end_of_its_node_drained_and_goes_on_elsewhere() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_limited_node(1000))
     plan = stage.step()
     # endLead is 300 s: at 700 s it leaves, and the job is reconciled no later
@@ -112,7 +108,7 @@ def test_end_of_one_host_takes_the_whole_slice() -> None:
 
 
 def test_end_that_is_put_off_is_followed() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_limited_node(400))
     stage.settle()
     stage.set_node(a_limited_node(4000))
@@ -137,7 +133,7 @@ def test_lead_and_signals_are_the_operators_to_set() -> None:
 
 
 def test_syncer_leaves_a_node_ahead_of_its_end_too() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     node = stage.nodes["cpu-0"]
     stage.set_node({**node, "metadata": {**node["metadata"], "annotations": {ENDS: after(100)}}})
     stage.step()
@@ -145,7 +141,7 @@ def test_syncer_leaves_a_node_ahead_of_its_end_too() -> None:
 
 
 def test_node_that_karpenter_takes_away_is_left_at_once() -> None:
-    stage = two_nodes()
+    stage = one_unit_on_two_nodes()
     stage.set_node(a_tpu_node("tpu-0", taints=[{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]))
     stage.settle()
     assert stage.unit("v5p-0")["state"] == "Draining"
