@@ -87,7 +87,8 @@ def at_step(step: int) -> Callable[[Obj], bool]:
 def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up], tmp_path: Path) -> None:
     jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
     fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
-    jobs[0]["spec"]["training"]["steps"] = 330  # units in JAX find what was compiled before, and begin long before those in torch
+    steps = 330  # units in JAX find what was compiled before, and begin long before those in torch
+    jobs[0]["spec"]["training"]["steps"] = steps
     for node in fleet:  # so slow that units which start later still find work to do
         node["metadata"].setdefault("annotations", {})["local.diloco.dev/relative-speed"] = "0.06"
     for pool in jobs[0]["spec"]["pools"]:
@@ -108,16 +109,16 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
     curve = job["progress"]["lossHistory"]
-    assert (curve[0]["loss"] > 5, curve[-1]["loss"] < 4, curve[-1]["step"]) == (True, True, 220)
+    assert (curve[0]["loss"] > 5, curve[-1]["loss"] < 4, curve[-1]["step"]) == (True, True, steps)
     curves = scalars(tmp_path / "state" / "volumes" / "default" / "bytes-lm-syncer" / "tensorboard")
-    assert [step for step, _ in curves["loss"]] == list(range(curves["loss"][0][0], 221))
+    assert [step for step, _ in curves["loss"]] == list(range(curves["loss"][0][0], steps + 1))
     [(step, held_out)] = curves["held_out_loss"]
-    assert step == 220
+    assert step == steps
     assert held_out == pytest.approx(job["progress"]["heldOutLoss"], rel=1e-5)
 
     command = [str(DILOCO), "export", "state", "-o", "model.safetensors"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert "outer step 220 of job bytes-lm" in said
+    assert f"outer step {steps} of job bytes-lm" in said
     chosen = options.parse("test", [*_MODEL, "--alone", "--steps", "1"])
     model = byte_lm_torch.initial_model(chosen.model, seed=1)
     ModuleStore(model, canonical=byte_lm_torch.canonical_names(chosen.model)).write(load_file(tmp_path / "model.safetensors"))
