@@ -65,15 +65,15 @@ async def test_hosts_of_a_slice_come_by_one_request_and_go_when_the_job_is_suspe
 
 async def test_request_that_fails_leaves_its_unit_to_the_next_pool_which_trains(cluster: GrowingCluster) -> None:
     def answers(name: str) -> Answer:
-        return Answer.FAIL if name.startswith("fall-v5p") else Answer.PROVISION
+        return Answer.FAIL if name.startswith("refused-v5p") else Answer.PROVISION
 
     async with growing_pools(cluster.client, [a_pool("gpus", "nvidia-h100-80gb", per_host=8)], answer=answers):
         gpus = gpu_pool("h100", hosts=1, acceleratorsPerHost=8, **by_request("5m"))
-        await cluster.apply(a_job("fall", tpu_pool("v5p", "tpu-v5p", "2x2x2", **by_request("5m")), gpus))
-        unit = await cluster.unit("fall", "h100-0", lambda unit: unit.get("state") == "Training", timeout=120)
+        await cluster.apply(a_job("refused", tpu_pool("v5p", "tpu-v5p", "2x2x2", **by_request("5m")), gpus))
+        unit = await cluster.unit("refused", "h100-0", lambda unit: unit.get("state") == "Training", timeout=120)
         assert (unit["slice"], unit["failures"]) == ("gpus-0", [])
-        said = await cluster.told("fall", "UnitGaveSliceUp", source=names.FIELD_MANAGER)
-        assert "ProvisioningRequest fall-v5p-0-a1 failed" in said
+        said = await cluster.told("refused", "UnitGaveSliceUp", source=names.FIELD_MANAGER)
+        assert "ProvisioningRequest refused-v5p-0-a1 failed" in said
         assert "max node group size reached" in said
 
 
