@@ -248,7 +248,3 @@ async def growing_pools(client: Client, pools: Sequence[Pool], **fields: Any) ->
         await asyncio.gather(task, return_exceptions=True)
         for node in (await client.list(NODES, label_selector=f"{GROWN}=true")).items:
             await client.delete(NODES, "", node["metadata"]["name"])
-
-
-__all__ = ["Answer", "GrowingPools", "Pool", "a_pool", "fits", "growing_pools", "growth", "install_requests", "together"]
-__all__ += ["CONSUMES", "GROWN", "POD_TEMPLATES", "REQUESTS"]
