@@ -43,6 +43,7 @@ _END_SECONDS = 10.0
 """How long to wait for killed processes to end. Only a process that is stuck inside the kernel takes longer; it dies when it leaves the
 kernel."""
 _FORKS_OUTRUN = 1000
+_LISTS = 200
 _NICE = 10
 """Niceness of containers. Next to a process of niceness 0 they get a tenth of a busy processor, and all of an idle one."""
 _AUTOGROUP_SECONDS = 0.5
@@ -71,17 +72,28 @@ class ProcessStat:
 
 
 def processes() -> Iterator[ProcessStat]:
-    """Every visible process of the machine, except those that end meanwhile."""
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its import in a helper that must start at once
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123
-                stat = file.read()
-        except OSError:
-            continue
-        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
-        yield ProcessStat(int(entry), int(fields[1]), int(fields[3]), fields[0].decode())
+    """Every process of the machine that is visible and lives when the last of them has been given, and some that have ended meanwhile.
+
+    A process that was listed may fork and end before it is read; so the list is made again until it holds nothing new. Then a living process
+    was either listed and read, or its parent lived after the last list was begun, so that the parent was. Within a list a parent comes before
+    its children: who finds a parent gone reads of its children that the sub-reaper has them. Processes that fork faster than they are listed
+    end the search after `_LISTS` lists; one of those is then nearly always read alive.
+    """
+    read: set[str] = set()
+    for _ in range(_LISTS):
+        listed = os.listdir("/proc")  # noqa: PTH208 - pathlib is not worth its import in a helper that must start at once
+        fresh = [entry for entry in listed if entry.isdigit() and entry not in read]
+        if not fresh:
+            return
+        read.update(fresh)
+        for entry in fresh:
+            try:
+                with open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123
+                    stat = file.read()
+            except OSError:
+                continue
+            fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may contain blanks and parentheses
+            yield ProcessStat(int(entry), int(fields[1]), int(fields[3]), fields[0].decode())
 
 
 def descendants(root: int) -> list[ProcessStat]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from diloco_operator.local.processes import Exited, Process, StartFailed, Supervisor
-from diloco_operator.local.supervisor import processes
+from diloco_operator.local.supervisor import has_mark, processes
 
 ENV = {"PATH": os.environ["PATH"]}
 GROUPED = Path("/proc/self/autogroup").exists()
@@ -229,22 +229,36 @@ async def test_nothing_outlives_a_command_that_dies_together_with_its_stopped_pr
     await gone(helper, main, daemon)
 
 
-async def test_processes_that_keep_forking_are_outrun(tmp_path: Path) -> None:
-    """Each child forks the next and dies, so that no list of processes is ever current."""
-    relay = (
-        "import os, pathlib, time\n"
-        "while True:\n"
-        "    if os.fork(): os._exit(0)\n"
-        "    os.setsid(); pathlib.Path('alive').touch(); time.sleep(0.001)\n"
-    )
-    async with Supervisor() as supervisor:
-        argv = ["sh", "-c", f'{sys.executable} -c "$SCRIPT" & exec sleep 100']
-        process = await supervisor.spawn(argv, env={**ENV, "SCRIPT": relay}, cwd=tmp_path, log=tmp_path / "log")
-        await appears(tmp_path / "alive")
-        mark = process.mark
-    from diloco_operator.local.supervisor import has_mark
+RELAY = (
+    "import os, pathlib, time\n"
+    "while True:\n"
+    "    if os.fork(): os._exit(0)\n"
+    "    os.setsid(); pathlib.Path('alive').touch(); time.sleep(0.001)\n"
+)
+"""Each child forks the next and dies, so that no list of processes is ever current."""
 
-    assert not [process for process in processes() if process.alive and has_mark(process.pid, mark)]
+
+async def relay(supervisor: Supervisor, folder: Path) -> Process:
+    argv = ["sh", "-c", f'{sys.executable} -c "$SCRIPT" & exec sleep 100']
+    process = await supervisor.spawn(argv, env={**ENV, "SCRIPT": RELAY}, cwd=folder, log=folder / "log")
+    await appears(folder / "alive")
+    return process
+
+
+def living(process: Process) -> list[int]:
+    return [found.pid for found in processes() if found.alive and has_mark(found.pid, process.mark)]
+
+
+async def test_a_search_finds_processes_that_keep_forking(supervisor: Supervisor, tmp_path: Path) -> None:
+    process = await relay(supervisor, tmp_path)
+    for _ in range(20):
+        assert [pid for pid in living(process) if pid != process.pid]
+
+
+async def test_processes_that_keep_forking_are_outrun(tmp_path: Path) -> None:
+    async with Supervisor() as supervisor:
+        process = await relay(supervisor, tmp_path)
+    assert not living(process)
 
 
 async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
