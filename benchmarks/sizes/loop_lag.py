@@ -2,6 +2,8 @@
 others get it.
 
 On this loop run the leases, the pulls and the reports of learners that are training already. The learners hold no model (`light_learners`).
+`without_waiting` is the same percentile without the time in which the loop's thread could have run and had no core: the threads of gRPC and
+the process of the learners want the same cores.
 """
 
 from __future__ import annotations
@@ -38,19 +40,28 @@ async def joins(rig: ExchangeRig, size: Size) -> tuple[float, float]:
         return began, time.monotonic()
 
 
-def lags(size: Size) -> list[float]:
-    """Of each tick during the joins, seconds."""
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Seconds."""
+
+    lag: float
+    waited: float
+    """For a core."""
+
+
+def ticks_of_joins(size: Size) -> list[Tick]:
+    """Every tick during the joins."""
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload) as rig:
         found = Path(directory) / "lags"
         rig.start_syncer("-m", "benchmarks.sizes.watched_syncer", str(found))
         began, ended = asyncio.run(joins(rig, size))
         ticks = (line.split() for line in found.read_text(encoding="ascii").splitlines()[:-1])
-        return [float(lag) for due, lag in ticks if began <= float(due) <= ended]
+        return [Tick(float(lag), float(waited)) for due, lag, waited in ticks if began <= float(due) <= ended]
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    found = in_own_process(lags, SMOKE if smoke else FULL)
-    p50, p99, longest = (1000 * percentile(found, share) for share in (0.5, 0.99, 1.0))
-    yield Figure(
-        "loop-lag", p99, "ms", LIMIT_MS, p99 <= LIMIT_MS, 1, {"ticks": len(found), "p50": round(p50, 2), "longest": round(longest, 2)}
-    )
+    ticks = in_own_process(ticks_of_joins, SMOKE if smoke else FULL)
+    p50, p99, longest = (1000 * percentile([tick.lag for tick in ticks], share) for share in (0.5, 0.99, 1.0))
+    own = 1000 * percentile([max(0.0, tick.lag - tick.waited) for tick in ticks], 0.99)
+    more = {"ticks": len(ticks), "p50": round(p50, 2), "longest": round(longest, 2), "without_waiting": round(own, 2)}
+    yield Figure("loop-lag", p99, "ms", LIMIT_MS, p99 <= LIMIT_MS, 1, more)

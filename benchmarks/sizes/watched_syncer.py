@@ -1,7 +1,7 @@
 """A syncer whose event loop is watched: `python -m benchmarks.sizes.watched_syncer LAGS`, in the environment of a syncer.
 
-LAGS gets one line for each tick of 5 ms: when it was due, seconds of CLOCK_MONOTONIC, and how late the loop came to it. A loop that is held
-up for long is late for several ticks.
+LAGS gets one line for each tick of 5 ms: when it was due, seconds of CLOCK_MONOTONIC, how late the loop came to it, and how long the loop's
+thread has waited for a core since it last slept. A loop that is held up for long is late for several ticks.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from diloco.syncer.main import serve
 TICK = 0.005
 
 
+def waited() -> float:
+    """Seconds in which this thread could have run and had no core."""
+    return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+
+
 async def watch(path: Path) -> None:
     """Until cancelled."""
     due = time.monotonic()
     with path.open("w", encoding="ascii", buffering=1) as lags:
+        before = waited()
         while True:
             due += TICK
             if (left := due - time.monotonic()) > 0:
+                before = waited()
                 await asyncio.sleep(left)
-            lags.write(f"{due:.6f} {time.monotonic() - due:.6f}\n")
+            lags.write(f"{due:.6f} {time.monotonic() - due:.6f} {waited() - before:.6f}\n")
 
 
 async def run(lags: Path) -> int:
