@@ -1,7 +1,12 @@
-"""Settings and fixtures of every test."""
+"""Settings and fixtures of every test.
+
+See docs/decisions/0179-two-runs-of-tests.md.
+"""
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -22,17 +27,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let all learners of a session, and these processes, share what JAX compiles, and these processes what pytest rewrites. Those of xdist
     start later, and inherit the folder."""
     if not hasattr(config, "workerinput"):
-        folder = tempfile.mkdtemp(prefix="diloco-tests-jax-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        compiled = tempfile.mkdtemp(prefix="diloco-tests-jax-")
+        config.add_cleanup(functools.partial(shutil.rmtree, compiled, ignore_errors=True))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         if processes := getattr(config.option, "numprocesses", None):
-            rewrite_tests(config, Path(__file__).parent, processes)
+            for chosen in config.args:
+                rewrite_tests(config, config.invocation_params.dir / chosen.partition("::")[0], processes)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Check that groups hold, and bring the programs of the control plane before the first test's time limit runs. hack/test.sh has done so
-    already."""
+    already. What was imported stays to the end, so that the garbage collector need not look at it again."""
+    gc.freeze()
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in grouped):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests, so each worker would start every control plane")

@@ -18,6 +18,8 @@ import pytest
 import yaml
 from builders.control_plane import ROOT
 
+pytestmark = pytest.mark.xdist_group("images")  # what the Dockerfiles' steps make takes half a minute, once
+
 FILES = {
     "operator": ROOT / "controller" / "Dockerfile",
     "syncer": ROOT / "runtimes" / "syncer.Dockerfile",
