@@ -14,9 +14,10 @@ from builders.operator_run import an_api, an_operator, running
 from builders.pods import running_status
 from diloco_operator.api import names
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
+from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.kube.reflector import CachedObject, Reflector
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.report import Report, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
 

@@ -13,8 +13,9 @@ from builders.control_plane import ControlPlane, start
 from builders.grown_nodes import grown_nodes, in_background
 from builders.karpenter import MADE_BY_KARPENTER, Karpenter, Machine, karpenter
 from diloco_operator.api import names
+from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
-from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
 

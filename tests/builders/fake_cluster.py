@@ -15,8 +15,9 @@ from builders.pods import ended_status, running_status
 from diloco.contract import Result, UnitResult
 from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
+from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
-from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.report import Report, UnitPhase, UnitReport

@@ -16,8 +16,9 @@ from builders.control_plane import ControlPlane, start
 from builders.kube_objects import CONFIG_MAPS, SECRETS, config_map, eventually
 from builders.severed_link import link_to
 from diloco.protocol.backoff import ExponentialBackoff
+from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Obj, Unavailable
-from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
 

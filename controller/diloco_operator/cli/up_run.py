@@ -21,8 +21,9 @@ from diloco_operator.api.job import ModelStatus
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
 from diloco_operator.cli.view import View
 from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
+from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
-from diloco_operator.kube.reflector import CachedObject, Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.control_plane import LocalControlPlane
 from diloco_operator.local.faults import Fault, Fired
 from diloco_operator.local.state_dir import claim_folder

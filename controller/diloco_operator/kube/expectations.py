@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Obj, Resource
-from diloco_operator.kube.reflector import CachedObject
 from diloco_operator.timeouts import RECONCILE
 
 

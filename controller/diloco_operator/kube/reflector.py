@@ -17,114 +17,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer, ObjectKey, Projection
 from diloco_operator.kube.client import ApiError, Client, EventType, Forbidden, Gone, NotFound, Obj, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
 
 log = logging.getLogger(__name__)
-
-type ObjectKey = tuple[str, str]
-"""(namespace, name); namespace is "" for a cluster-scoped object."""
-
-
-@dataclass(frozen=True, slots=True)
-class CachedObject[T]:
-    """What a cache holds of one object. Shared by all readers: never change it."""
-
-    namespace: str
-    name: str
-    uid: str
-    version: str
-    """resourceVersion."""
-    deleting: bool
-    """Its deletion was requested."""
-    value: T
-    """The projection: the parts of the object that are read. Whole objects are a hundred times as big."""
-    label: str = ""
-    """The value of the label by which the reflector selects; "": it selects by none."""
-
-    @property
-    def key(self) -> ObjectKey:
-        return self.namespace, self.name
-
-
-type Projection[T] = Callable[[Obj, T | None], T]
-"""From the API's object, and the projection of the object's earlier version if there was one. Raises ValueError, above all
-`MalformedField`, for an object that cannot be used."""
-type Handler[T] = Callable[[CachedObject[T] | None, CachedObject[T] | None], None]
-"""Called with the old and the new cached object; None: no object. Must not block."""
-type Indexer[T] = Callable[[CachedObject[T]], Iterable[Hashable]]
-"""The index values of an object."""
-
-
-def as_it_is(obj: Obj, _previous: Obj | None) -> Obj:
-    """The projection that keeps the whole object."""
-    return obj
-
-
-class Cache[T]:
-    """Objects by (namespace, name) and by indexes."""
-
-    def __init__(self, indexers: Mapping[str, Indexer[T]] | None = None) -> None:
-        self._objects: dict[ObjectKey, CachedObject[T]] = {}
-        self._indexers = dict(indexers or {})
-        self._indexes: dict[str, dict[Hashable, dict[ObjectKey, CachedObject[T]]]] = {name: {} for name in self._indexers}
-
-    def get(self, namespace: str, name: str) -> CachedObject[T] | None:
-        """The object, or None."""
-        return self._objects.get((namespace, name))
-
-    def by_index(self, index: str, value: Hashable) -> list[CachedObject[T]]:
-        """All objects with `value` in `index`, in the order in which they came."""
-        return list(self._indexes[index].get(value, {}).values())
-
-    def count(self, index: str, value: Hashable) -> int:
-        """Number of objects with `value` in `index`."""
-        return len(self._indexes[index].get(value, ()))
-
-    def __iter__(self) -> Iterator[CachedObject[T]]:
-        """A copy of the objects of now: the cache may change during the iteration."""
-        return iter(list(self._objects.values()))
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def put(self, held: CachedObject[T]) -> CachedObject[T] | None:
-        """Add or replace an object. Returns what the cache had under its key before."""
-        key = held.key
-        old = self._objects.get(key)
-        filed = {name: set(indexer(held)) for name, indexer in self._indexers.items()}  # if this fails, nothing has changed
-        self._objects[key] = held
-        for name, values in filed.items():
-            index = self._indexes[name]
-            if old is not None:
-                self._unfile(index, set(self._indexers[name](old)) - values, key)
-            for value in values:
-                index.setdefault(value, {})[key] = held
-        return old
-
-    def drop(self, key: ObjectKey) -> CachedObject[T] | None:
-        """Remove an object. Returns what the cache had."""
-        old = self._objects.pop(key, None)
-        if old is not None:
-            for name, indexer in self._indexers.items():
-                self._unfile(self._indexes[name], indexer(old), key)
-        return old
-
-    @staticmethod
-    def _unfile(index: dict[Hashable, dict[ObjectKey, CachedObject[T]]], values: Iterable[Hashable], key: ObjectKey) -> None:
-        for value in values:
-            filed = index.get(value)
-            if filed is not None:
-                filed.pop(key, None)
-                if not filed:
-                    del index[value]
-
 
 PAGE_SIZE = 50
 """Objects in one page of a list. A page is held as a whole, as JSON, and the process keeps the memory that it took: 1,000 pods cost 25 MiB

@@ -7,8 +7,9 @@ import contextlib
 import random
 
 from diloco_operator.api.names import VOLUME_CLAIMS
+from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 
 
 class ClaimBinder:

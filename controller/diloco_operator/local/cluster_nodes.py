@@ -27,9 +27,10 @@ from diloco_operator.api.names import (
     LOCAL_NODES_MANAGER,
     NODES,
 )
+from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.lease import LEASES
-from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.kubelet import Kubelet, NodeFailure
 from diloco_operator.local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_operator.local.nodes import complete, set_ready

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, PODS
+from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import Client, Obj
-from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.kubelet import Kubelet
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diloco_operator.api.names import COMPONENT_EXPORT, LABEL_COMPONENT, PODS
+from diloco_operator.kube.cache import CachedObject, ObjectKey, as_it_is
 from diloco_operator.kube.client import Obj
-from diloco_operator.kube.reflector import CachedObject, ObjectKey, Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.environment import Command
 from diloco_operator.local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
 from diloco_operator.local.pod_worker import PodWorker

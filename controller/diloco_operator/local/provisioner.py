@@ -24,8 +24,9 @@ from diloco_operator.api.names import (
     STORAGE_CLASSES,
     VOLUME_CLAIMS,
 )
+from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.environment import ContainerConfigError
 from diloco_operator.local.kubelet_context import WATCHES
 

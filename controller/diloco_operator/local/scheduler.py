@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 from diloco_operator.api.names import NODES, PODS
+from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Obj
-from diloco_operator.kube.reflector import Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.neighbours import Neighbours
 from diloco_operator.local.pod_status import timestamp
 from diloco_operator.local.scheduling import choose, labels_of, occupies_node, requests, used_resources

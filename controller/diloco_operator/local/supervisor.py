@@ -74,10 +74,10 @@ class ProcessStat:
 def processes() -> Iterator[ProcessStat]:
     """Every process of the machine that is visible and lives when the last of them has been given, and some that have ended meanwhile.
 
-    A process that was listed may fork and end before it is read; so the list is made again until it holds nothing new. Then a living process
-    was either listed and read, or its parent lived after the last list was begun, so that the parent was. Within a list a parent comes before
-    its children: who finds a parent gone reads of its children that the sub-reaper has them. Processes that fork faster than they are listed
-    end the search after `_LISTS` lists; one of those is then nearly always read alive.
+    A process that was listed may fork and end before it is read; so the list is made again until it holds nothing new. Then each living
+    process was listed and read, or its parent lived after the last list was begun, so that the parent was. Within a list a parent comes
+    before its children: who finds a parent gone reads of its children that the sub-reaper has them. Processes that fork faster than they
+    are listed end the search after `_LISTS` lists; one of those is then nearly always read alive.
     """
     read: set[str] = set()
     for _ in range(_LISTS):

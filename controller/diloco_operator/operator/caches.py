@@ -13,10 +13,11 @@ from diloco_operator.api import names
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.view import project_certificates, project_foreign
 from diloco_operator.fleet import NodeView, PodUse, project_node
+from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer, Projection
 from diloco_operator.kube.client import Client, Obj, Resource
 from diloco_operator.kube.fields import controller_uid, fields, string
 from diloco_operator.kube.malformed import MalformedObjects
-from diloco_operator.kube.reflector import Cache, CachedObject, Handler, Indexer, Projection, Reflector
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.operator.projections import (
     CachedJob,
     JobObject,

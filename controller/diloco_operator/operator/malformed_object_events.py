@@ -10,9 +10,9 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.reasons import EventReason
+from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.malformed import MalformedObject
-from diloco_operator.kube.reflector import CachedObject
 from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Event

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from diloco_operator.api import names
 from diloco_operator.fleet import Inventory, PodUse
-from diloco_operator.kube.reflector import CachedObject, ObjectKey
+from diloco_operator.kube.cache import CachedObject, ObjectKey
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.reconcile import PodView
 

@@ -16,9 +16,9 @@ from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory, NodeView
+from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Client, Resource
 from diloco_operator.kube.expectations import Expectations
-from diloco_operator.kube.reflector import CachedObject
 from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.events import EventRecorder

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from builders.scripted_api import an_object
 from diloco_operator.api.names import DILOCO_JOBS, PODS, SERVICES
+from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.expectations import Expectations
-from diloco_operator.kube.reflector import CachedObject
 
 
 class Clock:

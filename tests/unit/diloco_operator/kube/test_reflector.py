@@ -8,10 +8,11 @@ import pytest
 from builders.scripted_api import SILENCE, ScriptedApi, added, an_object, bookmark, deleted, modified
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api.names import PODS
+from diloco_operator.kube.cache import Cache, CachedObject, as_it_is
 from diloco_operator.kube.client import ApiError, Forbidden, Gone, NotFound, Obj, ObjList, Unavailable
 from diloco_operator.kube.fields import needed_string
 from diloco_operator.kube.malformed import MalformedObjects
-from diloco_operator.kube.reflector import Cache, CachedObject, Reflector, as_it_is
+from diloco_operator.kube.reflector import Reflector
 from diloco_operator.timeouts import WatchTimeouts
 
 GONE = Gone(410, "Expired", "too old resource version")
