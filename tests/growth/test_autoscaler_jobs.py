@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.growing_cluster import GrowingCluster
+from builders.control_plane import ControlPlane
+from builders.growing_cluster import GrowingCluster, growing_cluster
 from builders.growing_jobs import a_growing_job, contributing
 from builders.karpenter import Karpenter
 from builders.kube_jobs import operator
 from builders.local import is_gone, wait_for
+from builders.nodes import a_fleet_gpu_node
 from builders.operator_process import OperatorReplica
 from diloco_operator.api.names import NODES
 
@@ -60,6 +62,24 @@ async def test_a_pool_out_of_capacity_leaves_its_unit_to_the_next_pool(
     finally:
         autoscaler.limit("v5p", 100)
     assert len(autoscaler.claims_of("h100")) == 1
+
+
+async def test_a_unit_that_waits_for_its_node_takes_one_that_becomes_free_and_asks_for_none(
+    plane: ControlPlane, autoscaler: Karpenter, tmp_path: Path
+) -> None:
+    autoscaler.limit("h100", 0)
+    try:
+        async with growing_cluster(plane, tmp_path, autoscaler, fleet=[a_fleet_gpu_node("gpu-0")]) as cluster:
+            await cluster.kubectl("cordon", "gpu-0")
+            with operator(plane, tmp_path):
+                await cluster.apply(a_growing_job("free", "h100", min=1))
+                await cluster.unit("free", "h100-0", lambda unit: unit.get("reason") == "WaitingForNodes")
+                await cluster.kubectl("uncordon", "gpu-0")
+                unit = await cluster.unit("free", "h100-0", lambda unit: unit.get("state") == "Training", timeout=120)
+            assert (unit["slice"], unit["attempt"]) == ("gpu-0", 1)
+            assert autoscaler.claims == []
+    finally:
+        autoscaler.limit("h100", 100)
 
 
 async def test_a_consolidation_drains_a_unit_that_may_be_moved_and_it_trains_on_the_cheaper_node(

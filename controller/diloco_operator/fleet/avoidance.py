@@ -1,11 +1,11 @@
-"""A view of the fleet for a job that avoids some nodes. Pure.
+"""Views of the fleet for a job that avoids some nodes, or to which some are too new. Pure.
 
-See docs/decisions/0131-four-time-outs.md.
+See docs/decisions/0131-four-time-outs.md. See docs/decisions/0177-slices-while-waiting.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from diloco_operator.fleet.health import NotReadyCounts
@@ -16,15 +16,36 @@ from diloco_operator.fleet.use import PodUse
 
 
 @dataclass(frozen=True, slots=True)
+class NewNodes(Container[str]):
+    """Nodes of a fleet that are younger than `age` seconds, or of which this is not known."""
+
+    fleet: Fleet
+    now: float
+    """Seconds since the epoch."""
+    age: float
+
+    def __contains__(self, node: object) -> bool:
+        view = self.fleet.node(node) if isinstance(node, str) else None
+        if view is None or view.created is None:
+            return True
+        return abs(self.now - view.created) < self.age  # one from further in the future was created by another clock
+
+
+@dataclass(frozen=True, slots=True)
 class FleetWithout:
     """A `Fleet` that offers no free slice with one of these nodes, or, with `last`, offers those last."""
 
     fleet: Fleet
-    avoid: Collection[str]
+    avoid: Container[str]
     last: bool = False
+    shapes: Collection[Shape] | None = None
+    """Slices of other shapes are offered as they are; None: there are no others."""
 
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`."""
+        if self.shapes is not None and shape not in self.shapes:
+            yield from self.fleet.free(shape)
+            return
         avoided: list[Slice] = []
         for slice_ in self.fleet.free(shape):
             if any(host.node in self.avoid for host in slice_.hosts):

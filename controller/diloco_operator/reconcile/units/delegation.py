@@ -28,6 +28,7 @@ from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
+from diloco_operator.timeouts import RECONCILE
 
 _GROWS = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 
@@ -57,7 +58,8 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     and devices bit by bit, so that for a while they may look like anything."""
     shape = context.shapes.get(record.pool)
     if shape is None or len(pods) < shape.hosts or not all_bound(pods) or not context.up_to_date(record):
-        return Binding()
+        due = stuck_at(context, pods)
+        return Binding(recheck_at=due if due is not None and context.now < due else None)
     in_order = sorted(pods, key=lambda pod: pod.host)
     slices = [context.observed.fleet.resolve(shape, pod.node) for pod in in_order]
     known = [found[0] for found in slices if found]
@@ -75,6 +77,13 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     limit = f"{format_duration(timeout)} (provisioning.timeout of pool {record.pool})"
     where = ", ".join(sorted({pod.node for pod in pods})[:3])
     return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", f"its nodes ({where}) did not become a slice of {shape} within {limit}"))
+
+
+def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None:
+    """From when on a unit, of whose pods some have a node and others have none, counts as one for which kube-scheduler finds no place."""
+    bound = [bound_at(pod, context.now) for pod in pods]
+    last = max((moment for moment in bound if moment is not None), default=None)
+    return last + RECONCILE.half_bound if last is not None and None in bound else None
 
 
 def _one_slice(

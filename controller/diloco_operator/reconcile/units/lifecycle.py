@@ -256,7 +256,9 @@ def _account_older(
             continue
         mine = [pod for pod in pods if pod.attempt == attempt]
         end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
-        if record.state is UnitState.DRAINING or end is None:
+        if end is None and is_waiting(record) and attempt == record.attempt:
+            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, "the unit took a slice that became free", context.now)
+        elif record.state is UnitState.DRAINING or end is None:
             # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
         end = _when(context, record, end)

@@ -9,7 +9,7 @@ from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import UnitReason
-from diloco_operator.fleet.avoidance import FleetWithout
+from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, PoolRequest, Solver, UnitRequest, UnplacedUnit
 from diloco_operator.placement.matching import SliceRequirements, slice_requirements
 from diloco_operator.plan import Create
@@ -22,9 +22,11 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
+from diloco_operator.reconcile.units.meanwhile import awaits_grant, takes_slices
 from diloco_operator.reconcile.units.quota import pod_group, still_there, without_kueue
 from diloco_operator.reconcile.units.requirements import hardware_request
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
+from diloco_operator.timeouts import RECONCILE
 
 _ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST, UnitReason.GAVE_WAY})
 """Why an attempt ended that did not fail."""
@@ -86,7 +88,7 @@ def scale(
     records = _without_places(context, records)
     every = _job_request(context, records, avoid)
     request = _for_placement(context, every)
-    placement = _place(context, request, solver, avoid)
+    placement = _place(context, request, records, solver, avoid)
     scaling = Scaling(dict(records), avoid=avoid)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
@@ -97,7 +99,7 @@ def scale(
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
-        if left.unit in records:
+        if left.unit in records and not is_waiting(records[left.unit]):
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
     _delegate(context, scaling, every, placement, pods, blocked)
     scaling.placement = replace(placement, pools=tuple(with_waiting(context, placement.pools, scaling.records)))
@@ -111,8 +113,13 @@ def scale(
     return scaling
 
 
-def _place(context: ReconcileContext, request: JobRequest, solver: Solver, avoid: Mapping[str, float]) -> Placement:
+def _place(
+    context: ReconcileContext, request: JobRequest, records: Mapping[str, UnitStatusRecord], solver: Solver, avoid: Mapping[str, float]
+) -> Placement:
     fleet = context.observed.fleet
+    waiting = {context.shapes[record.pool] for record in records.values() if awaits_grant(context, record)}
+    if waiting:  # what an autoscaler makes for a request is left to its pods, which come in a moment
+        fleet = FleetWithout(fleet, NewNodes(fleet, context.now, RECONCILE.new_node), shapes=waiting)
     if avoid:
         placement = solver(PlacementRequest((request,), FleetWithout(fleet, avoid)))
         if all(left.reason is not UnitReason.NO_CAPACITY for left in placement.unplaced):
@@ -191,8 +198,11 @@ def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 def _pool_request(
     context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
 ) -> PoolRequest:
-    waiting = sum(map(is_waiting, mine))
-    candidates = sorted((r for r in mine if r.state in _KEEP_ORDER and not is_waiting(r)), key=lambda r: (_KEEP_ORDER[r.state], r.number))
+    waiting = [r for r in mine if is_waiting(r)]
+    if all(takes_slices(context, r) for r in waiting):
+        waiting = []  # kube-scheduler has no pods for what is free
+    able = (r for r in mine if r.state in _KEEP_ORDER and r not in waiting)
+    candidates = sorted(able, key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - occupancy.failed)
     request = replace(
         hardware_request(context, pool),
@@ -201,7 +211,7 @@ def _pool_request(
         reserved=occupancy.taken,
         given_up=occupancy.failed,
         switched_off=pool.learners.max == 0,
-        asked=waiting,
+        asked=len(waiting),
     )
     requirements = slice_requirements(request)
     spare = SpareSlices(context.observed.fleet, requirements._replace(avoided=requirements.avoided.union(avoid)))
@@ -209,14 +219,14 @@ def _pool_request(
     if occupancy.grows and not context.finishing:
         used = {record.number for record in mine}
         fresh = (i for i in range(pool.learners.max) if i not in used)
-        new = max(0, min(most - occupancy.taken - waiting, context.spec.learners.max) - len(units))
+        new = max(0, min(most - occupancy.taken - len(waiting), context.spec.learners.max) - len(units))
         units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
     return replace(request, units=tuple(units))
 
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
-    """A unit with processes stays. One without keeps its slice as long as it is usable and fits the pool, which may have been edited, and
-    no other can take the place of a bad host, or of a node that was given up."""
+    """A unit with processes stays, and one that waits for nodes has none. One without processes keeps its slice as long as it is usable and
+    fits the pool, which may have been edited, and no other can take the place of a bad host, or of a node that was given up."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
@@ -261,9 +271,13 @@ def _assign(
     blocked: str,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or UnitStatusRecord(assignment.unit, assignment.pool, since=context.now)
+    if is_waiting(record):  # its attempt never ran: the slice was there before the nodes that it asked for
+        record = record._replace(ended_attempt=record.attempt)
     if record.running:
         return record
     record = record._replace(slice=assignment.slice)
+    if record.reason == UnitReason.NOT_PROVISIONED:  # it pauses before it asks again, and asks nobody for this slice
+        record = record._replace(not_before=None)
     if record.not_before is not None and context.now < record.not_before:
         scaling.deadlines.append(record.not_before)
         return record

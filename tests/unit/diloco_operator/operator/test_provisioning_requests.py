@@ -106,6 +106,28 @@ def test_request_is_granted_its_pods_come_and_the_binding_tells_the_slice() -> N
     play_with_team(scenario)
 
 
+def test_slice_that_comes_while_a_request_waits_is_taken_and_the_request_goes() -> None:
+    async def scenario(team: Team) -> None:
+        await team.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
+        await team.apply()
+        async with running(team.operator):
+            await team.request()
+            await team.answer(a_condition("Accepted", message="in the queue"))
+            for node in (a_gpu_node("gpu-0"), a_gpu_node("gpu-1")):
+                await team.api.create(names.NODES, node)
+                name = node["metadata"]["name"]
+                await team.api.patch(names.NODES, "", name, {"status": node["status"]}, type=PatchType.MERGE, subresource="status")
+            await team.unit_says("slice", "gpu-0+gpu-1")
+
+            async def only_pods() -> bool:
+                return (await team.requests(), await team.templates()) == ([], [])
+
+            await eventually(only_pods, "the request to go", seconds=60)
+            assert await team.learners() == ["lm-h100-0-a2-0", "lm-h100-0-a2-1"]
+
+    play_with_team(scenario)
+
+
 def test_failed_request_is_withdrawn_and_asked_anew_and_a_job_that_is_suspended_asks_for_nothing() -> None:
     async def scenario(team: Team) -> None:
         await team.api.create(names.CUSTOM_RESOURCES, provisioning_crd())

@@ -196,19 +196,21 @@ def test_group_is_called_by_its_hosts_in_the_order_of_the_pods() -> None:
     assert stage.states() == {"h100-0": "Starting"}
 
 
-def test_pods_on_two_slices_never_ran_and_are_asked_for_again() -> None:
+def test_pods_on_two_slices_never_ran_and_start_again_on_one() -> None:
     stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
     for node in (*a_tpu_slice("np-1", 2), *a_tpu_slice("np-2", 2)):
         stage.set_node(node)
     stage.binds("v5p-0", 1, "np-1-0", "np-2-0")
+    stage.kubelets_start()
+    stage.step()
+    unit = stage.unit("v5p-0")
+    assert (unit["state"], unit["failures"]) == ("Pending", [])
+    assert "its pods were bound to two slices, np-1 and np-2" in unit["message"]
+    assert "waits until the pod" in unit["message"]
+    stage.kubelets_finish_deletions()
     stage.settle()
     unit = stage.unit("v5p-0")
-    assert (unit["state"], unit["reason"], unit["failures"]) == ("Pending", "NotProvisioned", [])
-    assert "its pods were bound to two slices, np-1 and np-2" in unit["message"]
-    stage.kubelets_finish_deletions()
-    stage.advance(10)
-    stage.settle()
-    assert stage.unit("v5p-0")["attempt"] == 2
+    assert (unit["attempt"], unit["slice"], unit["restarts"], unit["failures"]) == (2, "np-1", 0, [])
 
 
 def test_node_that_the_operator_has_not_seen_yet_is_waited_for() -> None:
@@ -253,6 +255,40 @@ def test_half_a_unit_is_withdrawn_when_its_time_is_up() -> None:
     plan = stage.step()
     assert {delete.name for delete in plan.deletes} == {"bytes-lm-h100-0-a1-0", "bytes-lm-h100-0-a1-1"}
     assert stage.unit("h100-0")["reason"] == "NotProvisioned"
+
+
+def half_bound(*, whole: bool) -> Stage:
+    """A unit of two hosts has one of them in zone a, where there is no other; `whole`: zone b has two that are free."""
+    stage = a_stage(a_growing_pool(hosts=2))
+    stage.set_node(a_gpu_node("a-0", labels={names.NODE_ZONE: "a"}))
+    stage.binds("h100-0", 1, "a-0")
+    starts(stage.pod("h100-0", 1, 0), stage.now)
+    for node in ("b-0", "b-1") if whole else ():
+        stage.set_node(a_gpu_node(node, labels={names.NODE_ZONE: "b"}))
+    stage.settle()
+    return stage
+
+
+def test_half_a_unit_for_which_no_other_half_comes_takes_a_whole_slice_that_is_free() -> None:
+    stage = half_bound(whole=True)
+    assert stage.unit("h100-0")["attempt"] == 1  # kube-scheduler may be in the middle of it
+    assert stage.plans[-1].requeue_after is not None
+    assert stage.plans[-1].requeue_after <= 30.001
+    stage.advance(30)
+    stage.settle()
+    unit = stage.unit("h100-0")
+    assert (unit["slice"], unit["attempt"], unit["restarts"], unit["failures"]) == ("b-0+b-1", 2, 0, [])
+    assert "deletionTimestamp" in stage.pod("h100-0", 1, 0)["metadata"]
+    stage.kubelets_finish_deletions()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0", "bytes-lm-h100-0-a2-1"]
+
+
+def test_half_a_unit_waits_for_its_other_half_where_no_slice_is_free() -> None:
+    stage = half_bound(whole=False)
+    stage.advance(30)
+    stage.settle()
+    assert (stage.unit("h100-0")["attempt"], stage.unit("h100-0")["reason"]) == (1, "WaitingForNodes")
 
 
 def test_half_a_unit_that_does_not_wait_for_the_other_half_has_not_failed() -> None:
@@ -322,6 +358,16 @@ def test_pool_for_which_nothing_came_is_asked_again_after_a_pause_that_doubles()
             stage.settle()
         pauses.append(stage.now - begun)
     assert pauses[0] < pauses[1] < pauses[2]
+
+
+def test_unit_that_pauses_because_no_node_came_takes_a_slice_that_becomes_free() -> None:
+    stage = a_stage()
+    stage.advance(600)
+    stage.settle()
+    assert (stage.unit("h100-0")["reason"], stage.learner_pods()) == ("NotProvisioned", [])
+    stage.set_node(a_gpu_node("gpu-0"))
+    stage.settle()
+    assert stage.pod("h100-0", 2)["metadata"]["annotations"][names.ANNOTATION_NODE] == "gpu-0"
 
 
 def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:

@@ -237,6 +237,80 @@ def test_pods_that_were_granted_and_find_no_node_are_withdrawn_in_time() -> None
     assert (stage.learner_pods(), stage.requests) == ([], {})
 
 
+OLD = "2026-11-20T11:00:00Z"
+"""An hour before a stage begins."""
+
+
+def test_slice_that_becomes_free_is_taken_and_the_request_is_withdrawn() -> None:
+    stage = a_stage(a_pool(hosts=2))
+    answers(stage, a_condition("Accepted"))
+    for node in ("gpu-0", "gpu-1"):
+        stage.set_node(a_gpu_node(node, created=OLD))
+    stage.settle()
+    unit = stage.unit("h100-0")
+    assert (unit["slice"], unit["attempt"], unit["restarts"], unit["failures"]) == ("gpu-0+gpu-1", 2, 0, [])
+    assert stage.pod("h100-0", 2, 1)["metadata"]["annotations"][names.ANNOTATION_NODE] == "gpu-1"
+    assert names.CONSUME_REQUEST not in stage.pod("h100-0", 2)["metadata"]["annotations"]
+    assert (stage.requests, stage.templates) == ({}, {})
+
+
+def test_one_slice_goes_to_one_of_two_units_that_wait_and_the_other_goes_on_waiting() -> None:
+    stage = a_stage(min=2, max=2)
+    stage.set_node(a_gpu_node("gpu-0", created=OLD))
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "gpu-0"
+    assert (stage.unit("h100-1")["reason"], stage.unit("h100-1")["attempt"]) == ("WaitingForNodes", 1)
+    assert list(stage.requests) == ["bytes-lm-h100-1-a1"]
+
+
+def test_nodes_that_are_new_are_left_to_the_request_until_it_had_time_to_say_that_they_are_its_own() -> None:
+    stage = a_stage()
+    stage.advance(300)
+    stage.set_node(a_gpu_node("new-0", created=format_timestamp(stage.now)))
+    stage.settle()
+    stage.advance(119)
+    stage.settle()
+    assert list(stage.requests) == ["bytes-lm-h100-0-a1"]
+    stage.advance(1)
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "new-0"
+    assert stage.requests == {}
+
+
+def test_nodes_that_are_granted_are_used_and_not_another_slice() -> None:
+    stage = a_stage()
+    answers(stage, a_condition("Provisioned"))
+    stage.set_node(a_gpu_node("gpu-0", created=OLD))
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
+    assert list(stage.requests) == ["bytes-lm-h100-0-a1"]
+
+
+def test_operator_that_dies_while_a_unit_takes_a_slice_leaves_neither_half_a_unit_nor_a_request() -> None:
+    for writes in range(8):
+        stage = a_stage(a_pool(hosts=2))
+        for node in ("gpu-0", "gpu-1"):
+            stage.set_node(a_gpu_node(node, created=OLD))
+        stage.step(crash_after=writes)
+        stage.restart_operator()
+        stage.settle()
+        unit = stage.unit("h100-0")
+        assert (unit["slice"], unit["attempt"], unit["restarts"]) == ("gpu-0+gpu-1", 2, 0)
+        assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0", "bytes-lm-h100-0-a2-1"]
+        assert (stage.requests, stage.templates) == ({}, {})
+
+
+def test_request_that_is_granted_while_its_unit_takes_a_slice_is_withdrawn_as_well() -> None:
+    stage = a_stage()
+    stage.set_node(a_gpu_node("gpu-0", created=OLD))
+    stage.step(crash_after=2)  # the pod is there; status and deletion are not
+    stage.requests["bytes-lm-h100-0-a1"]["status"] = {"conditions": [a_condition("Provisioned")]}
+    stage.restart_operator()
+    stage.settle()
+    assert stage.learner_pods() == ["bytes-lm-h100-0-a2-0"]
+    assert (stage.requests, stage.templates) == ({}, {})
+
+
 def test_request_is_withdrawn_when_another_pool_is_faster() -> None:
     stage = a_stage(a_pool(), tpu_pool(topology="2x2x1"))
     assert list(stage.requests) == ["bytes-lm-h100-0-a1"]
