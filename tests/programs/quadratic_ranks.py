@@ -10,6 +10,7 @@ RANKS_BATCHES, RANKS_BATCHES_OF_<rank>   batches for each step (default 1)
 RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
 RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbers in the trace are (epoch, index)
 RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
+RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
@@ -74,11 +75,7 @@ class RowStore(ArrayStore):
     def fill(self, names: Sequence[str]) -> None:
         """As a collective of a framework: it ends once all ranks have called it as often."""
         self.fills += 1
-        if folder := os.environ.get("RANKS_FILLS"):
-            (Path(folder) / f"{self.rank}-{self.fills}").touch()
-            others = [Path(folder) / f"{rank}-{self.fills}" for rank in range(self.ranks)]
-            while not all(other.exists() for other in others):
-                time.sleep(0.001)
+        _meet("RANKS_FILLS", self.rank, self.ranks, self.fills)
 
     def _mine(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self.arrays]
@@ -107,6 +104,7 @@ def main() -> None:
             for value in store.arrays.values():
                 value += np.float32(0.1) * (1 - value)
             time.sleep(step_seconds)
+            _meet("RANKS_MEETS", rank, ranks, session.step_count)
             adopted.clear()
             session.step(tokens=TOKENS * len(numbers), loss=0.5, batches=batches)
             _trace(session, rank, numbers, adopted)
@@ -117,6 +115,15 @@ def main() -> None:
             session.evaluate(0.25, 100)
             rows = {name: [store.first[name], value.tobytes().hex()] for name, value in store.rows.items()}
             print(json.dumps({"rank": rank, "steps": session.step_count, "rows": rows}), flush=True)
+
+
+def _meet(variable: str, rank: int, ranks: int, number: int) -> None:
+    """A collective, as a program has them: it waits for the other ranks, and the session does not see it."""
+    if folder := os.environ.get(variable):
+        (Path(folder) / f"{rank}-{number}").touch()
+        others = [Path(folder) / f"{other}-{number}" for other in range(ranks)]
+        while not all(other.exists() for other in others):
+            time.sleep(0.001)
 
 
 def _batches(session: Session, batch_size: int) -> Iterator[list[int]]:

@@ -79,8 +79,9 @@ class LoopCheck:
         if loop != self._loops:
             raise LoopError("two loops take batches of this session in turn: batches of one would count for the other. Use one at a time")
 
-    def fetch(self, ahead: int, *, shards: bool = False) -> None:
-        """The program wants one more batch, or shard. `ahead`: how many it may hold unsettled. Raises LoopError."""
+    def fetch(self, ahead: int, *, shards: bool = False, who: str = "the program") -> None:
+        """The program wants one more batch, or shard. `ahead`: how many it may hold unsettled. `who`: what the error calls it. Raises
+        LoopError."""
         if self.feeds_itself:
             raise LoopError(
                 "this program takes a batch from the session after steps with data of its own: the ledger cannot count both. Take every "
@@ -90,12 +91,12 @@ class LoopCheck:
             raise LoopError("this program takes both batches and shards from the session, and step() settles one kind only. Take one kind")
         if shards and len(self.unsettled) >= ahead:
             raise LoopError(
-                f"the program holds {plural(len(self.unsettled), 'shard')} that no step() has settled. Call session.step(tokens=…) after "
+                f"{who} holds {plural(len(self.unsettled), 'shard')} that no step() has settled. Call session.step(tokens=…) after "
                 "every update of the optimizer, and read each shard before you take the next one"
             )
         if len(self.unsettled) >= ahead:
             raise LoopError(
-                f"the program holds {plural(len(self.unsettled), 'batch', 'batches')} that no step() has settled. Call "
+                f"{who} holds {plural(len(self.unsettled), 'batch', 'batches')} that no step() has settled. Call "
                 "session.step(tokens=…) once after every update of the optimizer, and with N batches in one update "
                 "session.step(tokens=…, batches=N). A loader that fetches further ahead (workers x prefetch factor, and the batches of an "
                 f"update) needs ahead=… above {ahead}"

@@ -70,6 +70,11 @@ class Member(Protocol):
         ...
 
     @property
+    def who(self) -> str:
+        """Who takes the batches, for an error about them."""
+        ...
+
+    @property
     def why_none(self) -> str:
         """Why `take` gives none, human-readable: what follows the name of the unit."""
         ...
@@ -92,9 +97,9 @@ class Member(Protocol):
         """The program wants the job to end now. Of a unit's ranks the leader says so."""
         ...
 
-    def ask_for_work(self, batch_size: int, batches: int | None) -> None:
+    def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
         """Ask for samples where there are too few for the next steps. `batch_size`: samples of this process's batch. `batches`: how many of
-        them to hold; None: enough for some time of training."""
+        them to hold; None: enough for some time of training. `ahead`: how many the program may hold unsettled."""
         ...
 
     def restore(self) -> None:

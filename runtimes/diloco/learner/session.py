@@ -140,6 +140,8 @@ class Session:
         self._batch_size = 0
         self._batches_held: int | None = None
         """Batches to hold leases for, beyond those in hand; None: for some time of training."""
+        self._ahead = MOST_AHEAD
+        """Batches that the program may hold unsettled."""
         self._pause: tuple[str, float] | None = None
         self._finish_asked = False
         self._closed = False
@@ -364,6 +366,7 @@ class Session:
         loop, left = self._check.begin()
         self._batch_size = batch_size
         self._batches_held = 1 if shards else None
+        self._ahead = ahead
         self._timer.restart()
         while not self.over:
             self._check.called(threading.current_thread().name)
@@ -371,7 +374,7 @@ class Session:
             if left:
                 yield left.pop(0)
                 continue
-            self._check.fetch(ahead, shards=shards)
+            self._check.fetch(ahead, shards=shards, who=self._member.who)
             if (numbers := self._next_numbers(batch_size)) is None:
                 return
             self._check.unsettled.append(numbers)
@@ -405,7 +408,7 @@ class Session:
 
     def _ask_for_work(self) -> None:
         if self._batch_size and not self.done:
-            self._member.ask_for_work(self._batch_size, self._batches_held)
+            self._member.ask_for_work(self._batch_size, self._batches_held, self._ahead)
 
 
 def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:

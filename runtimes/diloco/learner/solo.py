@@ -122,6 +122,10 @@ class SoloMember:
         return numbers
 
     @property
+    def who(self) -> str:
+        return "the program"
+
+    @property
     def why_none(self) -> str:
         return self._work.why_none
 
@@ -141,7 +145,7 @@ class SoloMember:
     def finish(self, reason: str) -> None:
         self._link.finish(reason)
 
-    def ask_for_work(self, batch_size: int, batches: int | None) -> None:
+    def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
         self._link.set_initial_request((batches or AHEAD_BATCHES) * batch_size)
         asked = self._work.asked
         samples = self._work.wanted(batch_size, self._batch_seconds, batches)

@@ -88,14 +88,15 @@ class LeasedWork:
         self.remaining -= count
         return tuple(pieces)
 
-    def wanted(self, batch_size: int, batch_seconds: float, batches: int | None = None) -> int:
+    def wanted(self, batch_size: int, batch_seconds: float, batches: int | None = None, least: int = AHEAD_BATCHES) -> int:
         """Samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program fetched ahead
-        is no more held. `batch_seconds`: of training one batch, 0: unknown. `batches`: how many to hold, in place of what that tells."""
+        is no more held. `batch_seconds`: of training one batch, 0: unknown. `batches`: how many to hold, in place of what that tells;
+        otherwise `least` at least."""
         if self.quorum:
             return 0
-        ahead = AHEAD_BATCHES
+        ahead = least
         if batch_seconds > 0:
-            ahead = min(MOST_AHEAD_BATCHES, max(ahead, math.ceil(AHEAD_SECONDS / batch_seconds)))
+            ahead = max(ahead, min(MOST_AHEAD_BATCHES, math.ceil(AHEAD_SECONDS / batch_seconds)))
         missing = (batches or ahead) * batch_size - self.remaining - self.asked
         if missing < (1 if batches else LEASE_BATCHES) * batch_size:
             return 0

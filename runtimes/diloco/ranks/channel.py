@@ -93,6 +93,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._mail: deque[tuple[int, Heard]] = deque()
         self._said: list[Said] = []
         """For the next `send`."""
+        self._saying = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="diloco-ranks", daemon=True)
         self._over = False
@@ -131,9 +132,10 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
 
     def send(self) -> None:
         """Send what was said. Each call wakes the channel's thread once, so what belongs together goes together."""
-        if self._said:
-            said, self._said = self._said, []
-            self._post(lambda: self._write(said))
+        with self._saying:
+            if self._said:
+                said, self._said = self._said, []
+                self._post(lambda: self._write(said))
 
     def failed(self, error: BaseException | str) -> None:
         """The program ends for this reason: tell the others, and wait until they know. Does not return if the reason is the loss of

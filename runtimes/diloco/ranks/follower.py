@@ -33,8 +33,9 @@ class Follower(SideChannel[FromLeader]):
         self._stream: Stream | None = None
 
     def say(self, message: ToLeader) -> None:
-        """Say it to the leader with the next `send`. Never waits; what is said by one thread keeps its order."""
-        self._said.append((message.SerializeToString(), None))
+        """Say it to the leader with the next `send`. Never waits; what is said keeps its order."""
+        with self._saying:
+            self._said.append((message.SerializeToString(), None))
 
     def _write(self, said: Sequence[Said]) -> None:
         if self._stream is not None:

@@ -9,6 +9,9 @@ import logging
 import math
 import time
 
+import numpy as np
+from numpy.typing import NDArray
+
 from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.leave import leave
@@ -18,6 +21,7 @@ from diloco.ranks.follower import Follower
 from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import LAST, Version
 from diloco.ranks.ranks_pb2 import ToLeader
+from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +33,17 @@ class FollowerMember(RankMember[Follower]):
         """`incarnations`: those that this rank's own stream has met."""
         super().__init__(parts, channel)
         self._incarnations = incarnations
+        self._leader_took = 0
+        """Batches, as far as this rank knows."""
+        self._wanted = 0
+
+    @property
+    def who(self) -> str:
+        me = self._channel.me
+        return (
+            f"{me.name(me.rank)} ({plural(self._taken, 'batch', 'batches')} taken so far, rank 0: {self._leader_took}; all ranks settle "
+            "the same number in each step)"
+        )
 
     @property
     def why_none(self) -> str:
@@ -42,6 +57,14 @@ class FollowerMember(RankMember[Follower]):
 
     def evaluated(self, held_out_loss: float, tokens: int) -> None:
         """The leader says it for the unit."""
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        numbers = super().take(count)
+        if numbers is None and self._end is None and self._wanted <= self._taken:
+            self._wanted = self._taken + 1
+            self._channel.say(ToLeader(wants=ranks_pb2.Wants(batches=self._wanted)))
+            self._channel.send()
+        return numbers
 
     def close(self) -> None:
         if self.draining:
@@ -60,7 +83,7 @@ class FollowerMember(RankMember[Follower]):
     def _decide(self) -> None:
         pass
 
-    def _ask(self, batch_size: int, batches: int | None) -> None:
+    def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
         pass
 
     def _hear_syncer(self, event: InboxEvent) -> None:
@@ -84,6 +107,7 @@ class FollowerMember(RankMember[Follower]):
                     self._cut = action
                 case "deal":
                     self._dealt.append(messages.deal_from_wire(message.deal))
+                    self._leader_took = message.deal.taken
                 case "drop":
                     fragment = messages.checked(message.drop.fragment, fragments)
                     self._drop(fragment, messages.version_from_wire(message.drop.version, number))

@@ -59,10 +59,13 @@ class Leader(SideChannel[ToLeader]):
         self._heres: dict[int, Here] = {}
         self._verdict = Verdict()
         self._left: set[int] = set()
+        self.wanted: Callable[[int], None] = lambda batches: None
+        """A rank wants so many batches in all. Called on the channel's thread."""
 
     def say(self, message: FromLeader, rank: int | None = None) -> None:
-        """Say it to one rank, or to all others, with the next `send`. Never waits; what is said by one thread keeps its order."""
-        self._said.append((message.SerializeToString(), rank))
+        """Say it to one rank, or to all others, with the next `send`. Never waits; what is said keeps its order."""
+        with self._saying:
+            self._said.append((message.SerializeToString(), rank))
 
     @property
     def data_ranks(self) -> list[int]:
@@ -165,6 +168,8 @@ class Leader(SideChannel[ToLeader]):
                             self._left.add(rank)
                             self.changed.notify_all()
                         return
+                    case "wants":
+                        self.wanted(message.wants.batches)
                     case "told" | "stepped" | "draining":
                         self._put(rank, message)
         except (StreamError, DecodeError) as error:

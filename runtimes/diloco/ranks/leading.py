@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,11 +17,12 @@ from numpy.typing import NDArray
 from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.unit_plan import UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
-from diloco.learner.work import AHEAD_BATCHES, LeasedWork
+from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
 from diloco.ranks.counts import Reached
+from diloco.ranks.dealing import Dealing
 from diloco.ranks.leader import Leader
 from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import Order, Version
@@ -30,6 +30,7 @@ from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule, ahead
 from diloco.ranks.settled import Settled
+from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -50,25 +51,27 @@ class LeaderMember(RankMember[Leader]):
         """Of a syncer that this rank's own stream has not met yet."""
         everyone = range(channel.me.ranks)
         self._schedule = Schedule(new_unit(len(parts.portions), parts.steps), [everyone] * len(parts.portions), counting, self._plan)
-        self._work = LeasedWork()
-        self._in_hand: deque[tuple[int, int]] = deque()
-        """Batches of the unit that were dealt and not settled: (generation, samples)."""
+        self._dealing = Dealing(self._give)
+        channel.wanted = self._deal_more
         self._feeds_itself = False
         self._per_step = FIRST_BATCHES
         """Batches that the last step settled."""
         self._shards = False
         """The program takes shards, not batches."""
         self._settled = Settled(channel.me.ranks)
-        self._groups = 0
-        """Batches, or groups of one shard for each rank, that were dealt in all."""
         self._reported = 0
         """The local step of the last report of progress."""
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
     @property
+    def who(self) -> str:
+        taken = plural(self._taken, "batch", "batches")
+        return f"{self._channel.me.name(0)} ({taken} taken so far; all ranks settle the same number in each step)"
+
+    @property
     def why_none(self) -> str:
-        return self._work.why_none
+        return self._dealing.why_none
 
     def paused(self, reason: str, at_most: float) -> None:
         self._parts.link.paused(reason, at_most)
@@ -105,7 +108,7 @@ class LeaderMember(RankMember[Leader]):
         said = self._schedule.boundary(events, self._shelf.waiting(self._schedule.ordered))
         if generation not in (0, self._schedule.state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
-        self._work.follow(said.work)
+        self._dealing.follow(said.work, self._schedule.state.generation, over=self._schedule.last is not None)
         for drop in said.dropped:
             if drop.rank == 0:
                 self._drop(drop.fragment, drop.version)
@@ -118,7 +121,7 @@ class LeaderMember(RankMember[Leader]):
         steps_ahead = ahead(self._step_seconds)
         # Before the release of steps that need them.
         self._deal(steps_ahead)
-        most = self._settled.most_steps(self._groups) if self._shards else None
+        most = self._settled.most_steps(self._dealing.dealt) if self._shards else None
         for order in [*said.orders, *self._schedule.release(self.step_count, steps_ahead, most)]:
             self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
             self._cursor.put(order)
@@ -129,33 +132,28 @@ class LeaderMember(RankMember[Leader]):
         elif said.repeat_progress:
             self._report(replace(reached, loss=math.nan), math.nan)
 
-    def _ask(self, batch_size: int, batches: int | None) -> None:
+    def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
         self._shards = batches is not None
-        samples = batch_size * self._parts.data.of
-        self._parts.link.set_initial_request((batches or AHEAD_BATCHES) * samples)
-        asked = self._work.asked
-        wanted = self._work.wanted(samples, self._step_seconds / self._per_step, batches)
-        if wanted and not self._parts.link.want(self._generation, wanted):
-            self._work.asked = asked
+        self._parts.link.set_initial_request((batches or AHEAD_BATCHES + ahead) * batch_size * self._parts.data.of)
+        seconds = self._step_seconds / self._per_step
+        self._dealing.ask(seconds, batches, ahead, lambda samples: self._parts.link.want(self._generation, samples))
 
     def _deal(self, steps_ahead: int) -> None:
         """Deal out batches or shards for the next steps, so that no rank has to wait for them."""
-        samples = self._batch_size * self._parts.data.of
-        while samples and self._schedule.last is None and self._too_few(steps_ahead):
-            ranges = self._work.take_ranges(samples)
-            if ranges is None:
-                return
-            self._in_hand.append((self._schedule.state.generation, samples))
-            self._give(ranges)
+        self._dealing.deal(self._batch_size * self._parts.data.of, lambda: self._too_few(steps_ahead))
+
+    def _deal_more(self, batches: int) -> None:
+        """On the channel's thread: the training thread may wait in a collective for the rank that wants them."""
+        self._dealing.want(batches)
+        self._channel.send()
 
     def _too_few(self, steps_ahead: int) -> bool:
         if self._shards:
-            return self._settled.most_steps(self._groups) < self.step_count + 2 + steps_ahead
+            return self._settled.most_steps(self._dealing.dealt) < self.step_count + 2 + steps_ahead
         return len(self._dealt) < (steps_ahead + 1) * self._per_step
 
     def _give(self, batch: Ranges) -> None:
-        self._groups += 1
-        self._channel.say(FromLeader(deal=messages.deal_to_wire(batch)))
+        self._channel.say(FromLeader(deal=messages.deal_to_wire(batch, self._taken)))
         self._dealt.append(batch)
 
     def take(self, count: int) -> NDArray[np.int64] | None:
@@ -167,7 +165,7 @@ class LeaderMember(RankMember[Leader]):
             self._cut = last
             self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
         self._channel.send()
-        if self._shards and self._cut is None and self._settled.most_steps(self._groups) < self._schedule.state.step:
+        if self._shards and self._cut is None and self._settled.most_steps(self._dealing.dealt) < self._schedule.state.step:
             return None  # a rank could come to a step with no shard, while this one waits for it in the step's collectives
         return super().take(count)
 
@@ -232,7 +230,7 @@ class LeaderMember(RankMember[Leader]):
 
     def _count_trained(self) -> None:
         for count in self._settled.ready(shards=self._shards):
-            self._schedule.trained([self._in_hand.popleft() for _ in range(count)])
+            self._schedule.trained(self._dealing.settle(count))
 
     def _tell_drain(self) -> None:
         self._schedule.drain()

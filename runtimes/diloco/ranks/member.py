@@ -100,6 +100,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._to_seed: _ToSeed | None = None
         self._dealt: deque[Ranges] = deque()
         """Batches of the unit that this rank has not taken."""
+        self._taken = 0
+        """Batches that this rank has taken in all."""
         self._cut: Last | None = None
         self._generation = 0
         """Of this rank's own stream."""
@@ -200,10 +202,11 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 "must give batches() the same batch_size"
             )
         self._dealt.popleft()
+        self._taken += 1
         return numbers
 
-    def ask_for_work(self, batch_size: int, batches: int | None) -> None:
-        self._ask(batch_size, batches)
+    def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
+        self._ask(batch_size, batches, ahead)
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         if self._end is not None:
@@ -232,8 +235,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         """Of the leader: give orders. Called at each boundary."""
 
     @abstractmethod
-    def _ask(self, batch_size: int, batches: int | None) -> None:
-        """Of the leader: ask the syncer for samples where there are too few. `batch_size`: of one rank. `batches`: as of `ask_for_work`."""
+    def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
+        """Of the leader: ask the syncer for samples where there are too few. `batch_size`: of one rank. The rest: as of `ask_for_work`."""
 
     @abstractmethod
     def _hear_ranks(self) -> None:

@@ -91,9 +91,9 @@ def checked(fragment: int, fragments: int) -> int:
     return fragment
 
 
-def deal_to_wire(samples: Ranges) -> ranks_pb2.Deal:
-    """A batch of the unit for the wire."""
-    return ranks_pb2.Deal(ranges=[ranks_pb2.Range(start=start, end=end) for start, end in samples])
+def deal_to_wire(samples: Ranges, taken: int) -> ranks_pb2.Deal:
+    """A batch of the unit for the wire. `taken`: batches that the leader has taken."""
+    return ranks_pb2.Deal(ranges=[ranks_pb2.Range(start=start, end=end) for start, end in samples], taken=taken)
 
 
 def deal_from_wire(deal: ranks_pb2.Deal) -> Ranges:

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToLeader(_message.Message):
-    __slots__ = ("here", "failed", "left", "told", "stepped", "draining")
+    __slots__ = ("here", "failed", "left", "told", "stepped", "draining", "wants")
     HERE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     TOLD_FIELD_NUMBER: _ClassVar[int]
     STEPPED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    WANTS_FIELD_NUMBER: _ClassVar[int]
     here: Here
     failed: Failed
     left: Left
     told: Told
     stepped: Stepped
     draining: Draining
-    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
+    wants: Wants
+    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ...) -> None: ...
 
 class FromLeader(_message.Message):
     __slots__ = ("met", "end", "left", "order", "deal", "cut", "drop", "counted")
@@ -126,6 +128,12 @@ class Stepped(_message.Message):
     settled: int
     def __init__(self, tokens: _Optional[int] = ..., loss: _Optional[float] = ..., settled: _Optional[int] = ...) -> None: ...
 
+class Wants(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: int
+    def __init__(self, batches: _Optional[int] = ...) -> None: ...
+
 class Draining(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -207,10 +215,12 @@ class Release(_message.Message):
     def __init__(self, t: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Deal(_message.Message):
-    __slots__ = ("ranges",)
+    __slots__ = ("ranges", "taken")
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[Range]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+    taken: int
+    def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Range(_message.Message):
     __slots__ = ("start", "end")

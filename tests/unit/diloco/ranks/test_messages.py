@@ -51,7 +51,7 @@ def test_an_order_about_a_fragment_that_the_model_does_not_have_is_an_error(orde
 
 
 def test_batches_and_counters_arrive_as_they_were() -> None:
-    assert messages.deal_from_wire(messages.deal_to_wire(((4, 8), (20, 21)))) == ((4, 8), (20, 21))
+    assert messages.deal_from_wire(messages.deal_to_wire(((4, 8), (20, 21)), taken=2)) == ((4, 8), (20, 21))
     counted = Counted(1, 40, steps=8, tokens=900, samples_done=70, tokens_done=1000, steps_done=9)
     assert messages.counted_from_wire(messages.counted_to_wire(counted), 2) == counted
     with pytest.raises(messages.MessageError, match="fragment 1 of 1"):

@@ -130,6 +130,29 @@ def test_ranks_that_settle_different_numbers_of_batches_end_with_an_error_that_s
     assert all(said in program.text for program in unit.programs), "rank 1 hears it from the leader"
 
 
+def test_a_rank_that_wants_more_batches_than_the_others_gets_them_while_its_leader_waits_for_it(job: Processes, tmp_path: Path) -> None:
+    """The leader deals out 16 batches before the first step, and then waits for rank 1 in a collective, which wants 20 for this step."""
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_BATCHES_OF_1="20", RANKS_MEETS=str(tmp_path))
+    assert set(unit.wait()) <= {1, Exit.RANK_LOST}
+    said = "in local step 1 rank 0 settled 1 batch, and rank 1 settled 20 batches"
+    assert all(said in program.text for program in unit.programs)
+
+
+@pytest.mark.parametrize("stray", [1, 0])
+def test_a_rank_that_takes_batches_without_a_step_ends_with_an_error_while_the_others_wait_for_it(
+    job: Processes, tmp_path: Path, stray: int
+) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(**{f"RANKS_BATCHES_OF_{stray}": "1000", "RANKS_MEETS": str(tmp_path)})
+    expected = [Exit.RANK_LOST, Exit.RANK_LOST]
+    expected[stray] = Exit.CRASHED
+    assert unit.wait() == expected
+    who = ("rank 0 (the leader) of unit u (64 batches taken so far;", "rank 1 of unit u (64 batches taken so far, rank 0: 1;")[stray]
+    for program in unit.programs:
+        assert f"{who} all ranks settle the same number in each step) holds 64 batches that no step() has settled" in program.text
+
+
 def test_sigterm_to_one_rank_drains_all_of_them_at_one_step(job: Processes) -> None:
     job.syncer()
     unit = RankUnit(job, "u", 3).start()
