@@ -57,14 +57,20 @@ class Masters:
 
 def _places(params: object, opt_state: object) -> list[dict[_Path, int]]:
     """For each place of the state below which float32 arrays lie like shorter parameters: by path of the parameter, which of its leaves."""
-    short = {path: leaf for path, leaf in _by_path(params).items() if _is_short(leaf)}
+    of_params = _by_path(params)
+    short = {_names(path): path for path, leaf in of_params.items() if _is_short(leaf)}
     found: dict[_Path, dict[_Path, int]] = {}
     for index, (whole, leaf) in enumerate(jax.tree_util.tree_flatten_with_path(opt_state)[0]):
-        for path, parameter in short.items():
-            above = len(whole) - len(path)
-            if above >= 0 and tuple(map(str, whole[above:])) == tuple(map(str, path)) and _like(leaf, parameter):
+        named = _names(whole)
+        for above in range(len(whole) + 1):
+            path = short.get(named[above:])
+            if path is not None and _like(leaf, of_params[path]):
                 found.setdefault(whole[:above], {})[path] = index
     return list(found.values())
+
+
+def _names(path: _Path) -> tuple[str, ...]:
+    return tuple(map(str, path))
 
 
 def _by_path(tree: object) -> dict[_Path, Any]:
