@@ -43,14 +43,15 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A merge patch, of a Secret whose certificates are issued or of the volume claim. uid and resourceVersion in its metadata bind it to
-    the object that the plan was made from."""
+    """A merge patch, of a Secret whose certificates are issued, of the volume claim, or of a pod. uid and resourceVersion in its metadata
+    bind it to the object that the plan was made from."""
 
     resource: Resource
     namespace: str
     name: str
     body: Obj = field(repr=False)
     wave: int = WAVE_CONFIGURATION
+    subresource: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,10 +416,16 @@ async def ask_grantors(cluster: KubeCluster, since: int) -> None:
     await cluster.kubectl("delete", "podtemplate", template)
     await wait_for(cluster.client, PROVISIONING_REQUESTS, "default", template, lambda obj: obj is not None)
     await wait_for(cluster.client, PODS, "default", queued, lambda obj: obj is not None)
-    await cluster.kubectl("patch", "pod", queued, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": [KUEUE_FINALIZER]}}))
+    admitted = [
+        {"op": "remove", "path": "/spec/schedulingGates"},
+        {"op": "add", "path": "/metadata/finalizers", "value": [KUEUE_FINALIZER]},
+    ]
+    await cluster.kubectl("patch", "pod", queued, "--type=json", "-p", json.dumps(admitted))
+    await cluster.client.bind("default", queued, "a-node-that-is-gone")
     for job in ("templated", "queued"):
         await cluster.change(job, {"suspend": True})
-    await asked_for(cluster, since, "patch", "pods")
+    for what in ("pods", "pods/status"):
+        await asked_for(cluster, since, "patch", what)
     await cluster.kubectl("patch", "pod", queued, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
     await wait_for(cluster.client, PROVISIONING_REQUESTS, "default", template, is_gone)
     await wait_for(cluster.client, POD_TEMPLATES, "default", template, is_gone)

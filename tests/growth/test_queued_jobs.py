@@ -110,6 +110,21 @@ async def test_a_unit_keeps_its_quota_over_a_crash_while_another_waits(cluster: 
     assert waits(await cluster.unit("shared", two, bool))
 
 
+async def test_a_unit_on_a_lost_node_starts_again_with_its_quota_while_another_waits(cluster: GrowingCluster, queues: Kueue) -> None:
+    await cluster.apply(a_job("lost", a_queue(queues, "kept", units=1)))
+    first, waiting = await one_trains(cluster, "lost")
+    one, node = first["name"], first["slice"]
+    granted = await group(cluster, "lost", one)
+    await cluster.kubectl("annotate", "node", node, f"{names.ANNOTATION_SIMULATE}=stopped")
+    await cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+    again = await trains(cluster, "lost", one, attempt=2)
+    assert (again["slice"] != node, again["failures"]) == (True, [])
+    assert await group(cluster, "lost", one) == granted
+    assert queues.is_admitted(granted)
+    assert waits(await cluster.unit("lost", waiting["name"], bool))
+    await cluster.pod(f"lost-{one}-a1-0", is_gone)  # though no kubelet has said that it ended
+
+
 async def test_a_unit_that_is_given_up_leaves_its_quota_to_the_one_that_waits(cluster: GrowingCluster, queues: Kueue) -> None:
     await cluster.apply(a_job("given", a_queue(queues, "another", units=1), restarts=0))
     first, waiting = await one_trains(cluster, "given")

@@ -26,6 +26,7 @@ NAMESPACED: Rules = {
     ("diloco.dev", "dilocojobs"): "list watch delete",
     ("diloco.dev", "dilocojobs/status"): "patch",
     ("", "pods"): f"{ALL} create patch delete",
+    ("", "pods/status"): "patch",
     ("", "configmaps"): f"{ALL} create delete",
     ("", "secrets"): f"{ALL} create patch delete",
     ("", "services"): f"{ALL} create",

@@ -247,6 +247,7 @@ class Executor:
                     patch.name,
                     patch.body,
                     type=PatchType.MERGE,
+                    subresource=patch.subresource,
                     field_manager=names.FIELD_MANAGER,
                     metadata_only=True,
                 ),

@@ -37,7 +37,7 @@ from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, p
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
-from diloco_operator.reconcile.units.quota import orphan_releases, release_all, released_groups
+from diloco_operator.reconcile.units.quota import orphan_releases, quota_changes, release_all
 from diloco_operator.reconcile.units.requests import granted_pods
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
@@ -158,7 +158,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         write.due,
     )
     return Plan(
-        patches=(*retention.patches, *released_groups(context, scaling.records)),
+        patches=(*retention.patches, *quota_changes(context, scaling.records)),
         creates=(*configuration.creates, *syncer.creates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
@@ -184,7 +184,7 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     status = assemble(context, conditions.suspended(left), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
-        patches=(*retention.patches, *released_groups(context, scaling.records)),
+        patches=(*retention.patches, *quota_changes(context, scaling.records)),
         status=write.apply,
         deletes=(
             *cleanup.deletes,

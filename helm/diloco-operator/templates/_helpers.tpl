@@ -71,6 +71,9 @@ app.kubernetes.io/part-of: diloco-operator
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]   # pods on lost nodes, for which Kueue waits
+- apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]

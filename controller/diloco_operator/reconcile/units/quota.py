@@ -68,13 +68,39 @@ def _is_replaceable(pod: PodView) -> bool:
     return pod.phase == "Failed" or pod.never_runs
 
 
+def pods_given_up(context: ReconcileContext) -> list[Patch]:
+    """Pods that Kueue counts, that were asked to go, and whose node does not answer: they are called Failed, as Kubernetes' garbage
+    collector does it with pods of nodes that are gone. Their kubelet cannot, and until somebody does, Kueue takes no successor in their
+    place, and their group is not over. It is safe, since the syncer refuses what an old attempt sends."""
+    return [_failed(pod) for pods in context.learners.values() for pod in pods if pod.deletion is not None and _awaits_end(context, pod)]
+
+
+def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
+    """Whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no longer."""
+    held = pod.group is not None and pod.group.held and not pod.ended and not pod.never_runs
+    return held and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
+
+
+def _failed(pod: PodView) -> Patch:
+    message = f"node {pod.node} does not answer, and the unit goes on without it"
+    body = {"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "reason": UnitReason.NODE_LOST.value, "message": message}}
+    return Patch(names.PODS, pod.namespace, pod.name, body, subresource="status")
+
+
 def still_there(context: ReconcileContext, record: UnitStatusRecord) -> str:
     """A pod of an earlier attempt that must end before the next one may begin in its group; "": there is none."""
     waiting = (pod.name for pod in context.learners.get(record.name, ()) if pod.group is not None and _may_run(context, pod))
     return next(waiting, "")
 
 
-def released_groups(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
+def quota_changes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
+    """What Kueue must be told of the pods of a job, given the records as they will be once this plan's status is written."""
+    ended = pods_given_up(context)
+    told = {patch.name for patch in ended}
+    return [*ended, *(mark for mark in _released_groups(context, records) if mark.name not in told)]
+
+
+def _released_groups(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
     """Marks of the groups that nothing follows in, given the records as they will be once this plan's status is written."""
     over = (
         _mark(group)
@@ -87,8 +113,8 @@ def released_groups(context: ReconcileContext, records: Mapping[str, UnitStatusR
 
 
 def release_all(context: ReconcileContext) -> list[Patch]:
-    """Marks of all groups of a job that is over or suspended."""
-    return released_groups(context, {})
+    """For all groups of a job that is over or suspended."""
+    return quota_changes(context, {})
 
 
 def orphan_releases(pods: Iterable[PodView], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False) -> list[Patch]:
@@ -132,8 +158,8 @@ def _name(group: Sequence[PodView]) -> str:
 
 
 def _may_run(context: ReconcileContext, pod: PodView) -> bool:
-    """Some process of it may still run, and its kubelet will report when it has ended."""
-    return not pod.ended and not pod.never_runs and not context.unreachable(pod.node)
+    """Some process of it may still run, and its kubelet will report when it has ended; or the operator will say so."""
+    return not pod.ended and not pod.never_runs and (not context.unreachable(pod.node) or _awaits_end(context, pod))
 
 
 def _mark(group: Sequence[PodView]) -> Patch:

@@ -14,6 +14,7 @@ from builders.workloads import NO_QUOTA
 from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile import project_pod
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
 from diloco_operator.reconcile.units.quota import orphan_releases
 
 ONE, TWO = "h100-0", "h100-1"
@@ -291,13 +292,55 @@ def test_unit_of_a_changed_template_asks_anew_and_gives_the_old_quota_back() -> 
     assert group(stage, ONE, 2) != first
 
 
-def test_unit_on_a_lost_node_asks_anew_since_its_old_pod_may_still_run() -> None:
+LOST = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+
+
+def lost(queue: SimulatedQueue) -> None:
+    """The node of the first unit does not answer any more."""
+    queue.stage.set_node(a_gpu_node("gpu-0", taints=[LOST]))
+    queue.play()
+
+
+def test_unit_on_a_lost_node_starts_again_with_its_quota_before_units_that_wait() -> None:
+    queue = a_training_unit()
+    stage, first = queue.stage, group(queue.stage, ONE, 1)
+    lost(queue)
+    assert group(stage, ONE, 2) == first
+    assert stage.unit(ONE)["failures"] == []
+    assert queue.admitted == [first]
+    assert queue.excess == []
+    assert "bytes-lm-h100-0-a1-0" not in stage.pods
+    trains(queue, ONE, 2, "gpu-2")
+    assert stage.unit(ONE)["state"] == "Training"
+    assert stage.unit(TWO)["reason"] == "WaitingForQuota"
+
+
+def test_pod_on_a_lost_node_is_called_failed_and_says_why() -> None:
+    stage = a_training_unit(min=1, max=1).stage
+    stage.set_node(a_gpu_node("gpu-0", taints=[LOST]))
+    assert stage.step().patches == ()
+    assert "waits until the pod bytes-lm-h100-0-a1-0 has ended" in stage.unit(ONE)["message"]
+    [patch] = stage.step().patches  # its deletion was asked for
+    assert (patch.name, patch.subresource) == ("bytes-lm-h100-0-a1-0", "status")
+    status = stage.pod(ONE, 1)["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "NodeLost")
+    assert status["message"] == "node gpu-0 does not answer, and the unit goes on without it"
+
+
+def test_suspended_job_gives_back_the_quota_of_a_unit_on_a_lost_node() -> None:
+    queue = a_training_unit(min=1, max=1)
+    queue.stage.edit(suspend=True)
+    lost(queue)
+    assert (queue.admitted, queue.stage.learner_pods()) == ([], [])
+
+
+def test_operator_that_may_not_end_pods_of_lost_nodes_lets_their_units_ask_anew() -> None:
     queue = a_training_unit(quota=2, min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
-    stage.set_node(a_gpu_node("gpu-0", taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]))
-    queue.play()
+    no = RejectedWrite(403, "cannot patch resource pods/status", stage.now + 30, stage.job["metadata"]["generation"])
+    stage.rejected_writes[("Pod", "bytes-lm-h100-0-a1-0")] = no
+    lost(queue)
     assert group(stage, ONE, 2) != first
-    assert released(stage) == {first}
     assert queue.excess == []
 
 
