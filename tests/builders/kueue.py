@@ -69,6 +69,11 @@ class Kueue:
                         found["nominalQuota"] = amount
         self.plane.request("PATCH", path, {"spec": {"resourceGroups": groups}}, content_type="application/merge-patch+json")
 
+    def stop(self, cluster_queue: str, policy: str) -> None:
+        """Hold admits nobody any more, HoldAndDrain evicts what is admitted as well, None goes on."""
+        path = f"{_GROUP}/clusterqueues/{cluster_queue}"
+        self.plane.request("PATCH", path, {"spec": {"stopPolicy": policy}}, content_type="application/merge-patch+json")
+
     def priority_class(self, name: str, value: int) -> None:
         """A WorkloadPriorityClass."""
         body = {"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}

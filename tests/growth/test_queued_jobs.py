@@ -157,6 +157,31 @@ async def test_a_preempted_unit_drains_the_job_goes_on_and_the_unit_comes_back(c
     await trains(cluster, "preempted", out, attempt=2)
 
 
+async def test_a_quota_that_shrinks_takes_nothing_until_its_queue_is_drained_and_units_come_back_with_it(
+    cluster: GrowingCluster, queues: Kueue
+) -> None:
+    queue = a_queue(queues, "shrinks", units=2)
+    await cluster.apply(a_job("shrunk", queue))
+    for unit in (ONE, TWO):
+        await trains(cluster, "shrunk", unit)
+    queues.set_quota(queue, queue, GPU, "8")  # Kueue admits nothing beyond it, and leaves what is admitted alone
+    await kill(cluster, "shrunk", TWO)
+    await trains(cluster, "shrunk", TWO, attempt=2)
+
+    queues.stop(queue, "HoldAndDrain")
+    for unit in (ONE, TWO):
+        found = await cluster.unit("shrunk", unit, waits)
+        assert len(found["failures"]) == (unit == TWO), "a drained unit has not failed"
+        assert "ClusterQueue" in found["message"], "Kueue's words: that it is stopped, or inactive"
+    assert "drained after" in cluster.log(f"shrunk-{ONE}-a1-0")
+
+    queues.stop(queue, "None")
+    _, waiting = await one_trains(cluster, "shrunk")
+    assert "insufficient" in waiting["message"]
+    queues.set_quota(queue, queue, GPU, "16")
+    await trains(cluster, "shrunk", waiting["name"], attempt=waiting["attempt"])
+
+
 async def test_two_hosts_of_a_unit_are_never_in_two_slices(cluster: GrowingCluster, queues: Kueue) -> None:
     template = learner_template(QUADRATIC_STEP_MS=100)
     pool = tpu_pool("v5p", topology="2x2x2", max=2, template=template)

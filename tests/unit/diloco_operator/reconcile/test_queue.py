@@ -229,6 +229,26 @@ def test_preempted_unit_drains_without_a_failure_asks_again_and_the_others_go_on
     assert queue.excess == []
 
 
+def test_units_of_a_queue_that_is_drained_come_back_as_far_as_its_quota_goes() -> None:
+    queue = a_training_unit(quota=2)
+    trains(queue, TWO, 1, "gpu-1")
+    stage = queue.stage
+    for unit in (ONE, TWO):
+        queue.preempt(group(stage, unit, 1))
+    queue.play()
+    stage.kubelets_finish_deletions()
+    queue.play()
+    for unit in (ONE, TWO):
+        assert (stage.unit(unit)["state"], stage.unit(unit)["reason"]) == ("Starting", "WaitingForQuota")
+        assert stage.unit(unit)["failures"] == []
+    assert stage.condition("Placed")["reason"] == "WaitingForQuota"
+    for quota, admitted in ((1, 1), (2, 2)):
+        queue.quota = quota
+        queue.play()
+        assert len(queue.admitted) == admitted
+    assert queue.excess == []
+
+
 def test_operator_that_died_in_the_middle_of_an_attempt_completes_its_group() -> None:
     queue = a_queued_stage(quota=0, min=1, max=1, hosts=2)
     stage = queue.stage
