@@ -32,24 +32,25 @@ def allotment_request(
     avoid: Collection[str] = (),
 ) -> AllotmentRequest:
     """`job`: the request to placement; `records`: its units afterwards; `unwanted`: units without a slice that could not use one now;
-    `avoid`: nodes that units use only if there are no others."""
+    `avoid`: nodes that units use only if there are no others.
+
+    Units that Kueue gives quota to stay where they are: only Kueue takes it back."""
+    queued = bool(context.spec.queue_name)
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
     lasting: dict[str, int] = {}
     leaving: dict[str, int] = {}
     for record in records.values():
         if record.state not in (UnitState.DRAINING, UnitState.COMPLETED):
+            if queued:
+                _occupy(context, record, occupied, shared)
             continue
         leaving[record.pool] = leaving.get(record.pool, 0) + 1
         lasts = record.state is UnitState.COMPLETED or record.reason not in _LEAVES_SLICE
         if lasts:
             lasting[record.pool] = lasting.get(record.pool, 0) + 1
-        if record.slice and record.pool in context.shapes and (lasts or _is_stuck(context, record)):
-            shape = context.shapes[record.pool]
-            occupied.update(nodes := _nodes(context, shape, record))
-            if shape.divides and context.observed.job.derived is not None:
-                needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
-                shared |= {(node, record.name): needs for node in nodes}
+        if lasts or _is_stuck(context, record):
+            _occupy(context, record, occupied, shared)
     return AllotmentRequest(
         job=job.key,
         priority=context.observed.priority,
@@ -58,11 +59,22 @@ def allotment_request(
         max=job.max - sum(count for pool, count in leaving.items() if pool not in context.pools),
         pools=tuple(
             _pool_demand(context, pool, records, unwanted, avoid, others=leaving.get(pool.name, 0), lasting=lasting.get(pool.name, 0))
-            for pool in job.pools
+            for pool in (() if queued else job.pools)
         ),
         occupied=frozenset(occupied),
         shared=shared,
     )
+
+
+def _occupy(context: ReconcileContext, record: UnitStatusRecord, occupied: set[str], shared: dict[tuple[str, str], Resources]) -> None:
+    """Add the nodes of the unit's slice to those that no other job can get."""
+    if not record.slice or record.pool not in context.shapes:
+        return
+    shape = context.shapes[record.pool]
+    occupied.update(nodes := _nodes(context, shape, record))
+    if shape.divides and context.observed.job.derived is not None:
+        needs = with_accelerators(context.observed.job.derived.needs[record.pool], shape)
+        shared |= {(node, record.name): needs for node in nodes}
 
 
 def _pool_demand(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from builders.pods import is_unschedulable, starts
 from builders.simulated_queue import GROUP, RETRIABLE, SimulatedQueue
 from builders.stage import Stage
 from builders.workloads import NO_QUOTA
+from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile import project_pod
@@ -108,6 +110,24 @@ def test_free_slices_are_left_to_kueue_and_kube_scheduler() -> None:
         or not stage.plans[-1].request.pools
         or all(pool.wanted == 0 for pool in stage.plans[-1].request.pools)
     )
+
+
+def test_no_other_job_of_the_operator_gets_the_slice_of_a_unit_that_has_quota() -> None:
+    queue = a_training_unit(quota=2, min=1)
+    trains(queue, TWO, 1, "gpu-1")
+    stage = queue.stage
+    request = next(plan.request for plan in reversed(stage.plans) if plan.request is not None)
+    allotment = Allotment(stage.inventory)
+    allotment.update(request)
+    other = Stage(a_job().with_learners(4, 4).with_pools(gpu_pool(min=4, max=4)))
+    other.job["metadata"] |= {"name": "other", "uid": "another"}
+    other.inventory = stage.inventory
+    other.settle()
+    wants = other.plans[-1].request
+    assert wants is not None
+    allotment.update(dataclasses.replace(wants, priority=1000))
+    allotment.refresh()
+    assert allotment.of(request.job).revoked == {}
 
 
 def test_group_that_kueue_does_not_take_up_says_what_to_check() -> None:
