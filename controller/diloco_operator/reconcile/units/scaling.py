@@ -19,7 +19,7 @@ from diloco_operator.reconcile.grantors import Grantor, grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, with_waiting
+from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.meanwhile import awaits_grant, takes_slices
@@ -308,8 +308,9 @@ def _delegate(
     decided = delegate(context, request, placement, scaling.records)
     scaling.deadlines += decided.deadlines
     for unit in decided.withdrawn:
-        text = "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
-        scaling.records[unit] = _set(scaling.records[unit], UnitState.DRAINING, UnitReason.SCALED_DOWN, text, context.now)
+        record = scaling.records[unit]
+        text = not_needed(record, "its nodes are not needed any more: the job has, or asks for, as many units as it wants")
+        scaling.records[unit] = _set(record, UnitState.DRAINING, UnitReason.SCALED_DOWN, text, context.now)
     for pool, unit in decided.asked:
         known = scaling.records.get(unit)
         if known is None and not _room(scaling.records):
@@ -361,7 +362,7 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
     if record.not_before is not None and context.now < record.not_before and left.reason == UnitReason.NO_CAPACITY:
         scaling.deadlines.append(record.not_before)
         return record._replace(slice="")
-    why = _with_cause(record, left.message) if left.reason == UnitReason.NO_CAPACITY else left.message
+    why = _with_cause(record, left.message) if left.reason == UnitReason.NO_CAPACITY else not_needed(record, left.message)
     return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, why, context.now)
 
 

@@ -24,6 +24,8 @@ from diloco_operator.reconcile.units.timeouts import NoPlace
 
 GAVE_UP = frozenset({UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN, UnitReason.NOT_PROVISIONED})
 """Reasons of units that gave their slice up, or that no slice came for."""
+NEXT_STARTS = "; the next one starts at "
+"""Stands in their messages before the time of the next attempt."""
 
 
 def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
@@ -58,7 +60,7 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
         ended_attempt=record.attempt,
         slice="",
         reason=why.reason,
-        message=f"attempt {record.attempt} {did}{times}: {why.message}; the next one starts at {format_timestamp(not_before)}",
+        message=f"attempt {record.attempt} {did}{times}: {why.message}{NEXT_STARTS}{format_timestamp(not_before)}",
         since=context.now,
         not_before=not_before,
         unschedulable=in_a_row,

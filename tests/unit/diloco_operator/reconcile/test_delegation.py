@@ -373,6 +373,8 @@ def test_unit_that_pauses_because_no_node_came_takes_a_slice_that_becomes_free()
 def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
     stage = a_stage(a_growing_pool(), tpu_pool(topology="2x2x1"))
     assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
+    is_unschedulable(stage.pod("h100-0", 1), WORDS)
+    stage.settle()
     stage.set_node(a_tpu_node("tpu-0"))
     stage.settle()
     stage.kubelets_finish_deletions()
@@ -380,6 +382,11 @@ def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
     unit = stage.unit("h100-0")
     assert (unit["state"], unit["reason"], unit["restarts"]) == ("Pending", "ScaledDown", 0)
+    asked = f"bytes-lm-h100-0-a1-0: asked the autoscaler for nodes at {format_timestamp(stage.now)}; the scheduler says: {WORDS}"
+    assert unit["message"] == f"the job has the 1 unit of learners.max; pool h100 has 0; until then: {asked}"
+    pool = stage.status["pools"][0]
+    assert pool["reason"] == "JobAtMaximum"
+    assert pool["message"] == f"the job has the 1 unit of learners.max; pool h100 has 0; h100-0 until then: {asked}"
 
 
 def test_scale_down_withdraws_the_newest_of_those_that_wait() -> None:

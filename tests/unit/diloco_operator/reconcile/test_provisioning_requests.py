@@ -320,6 +320,28 @@ def test_request_is_withdrawn_when_another_pool_is_faster() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
 
 
+def test_pool_whose_request_failed_says_so_while_another_pool_has_the_units() -> None:
+    stage = a_stage(a_pool(), tpu_pool(topology="2x2x1"))
+    answers(stage, a_condition("Failed", message="quota exceeded"))
+    stage.set_node(a_tpu_node("tpu-0"))
+    stage.settle()
+    stage.kubelets_start()
+    stage.all_contribute()
+    for _ in range(3):
+        stage.advance(60)  # longer than the pause
+        stage.settle()
+    said = "ProvisioningRequest bytes-lm-h100-0-a1 failed; it says: Failed=True: Said: quota exceeded"
+    pool = stage.status["pools"][0]
+    assert (pool["reason"], stage.unit("h100-0")["reason"]) == ("JobAtMaximum", "ScaledDown")
+    assert pool["message"].endswith(f"; h100-0 until then: attempt 1 was withdrawn: {said}")
+    assert stage.unit("h100-0")["message"].endswith(f"; until then: attempt 1 was withdrawn: {said}")
+    # once it is needed again, it asks again, and nothing of that is said any more
+    stage.scale(min=2, max=2)
+    stage.settle()
+    assert list(stage.requests) == ["bytes-lm-h100-0-a2"]
+    assert "until then" not in stage.unit("h100-0")["message"] + stage.status["pools"][0]["message"]
+
+
 @pytest.mark.parametrize("granted", [False, True])
 def test_suspend_withdraws_every_request_and_lets_the_job_ask_again(granted: bool) -> None:
     stage = a_stage(min=2, max=2)
