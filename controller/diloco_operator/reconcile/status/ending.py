@@ -22,8 +22,8 @@ from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import RETRY_HINT
-from diloco_operator.reconcile.units.scaling import possible_units
 
 
 class RecordedEnd(NamedTuple):

@@ -10,31 +10,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from diloco.wording import plural
-
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.advance import advance
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.delegation import is_waiting, read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.requests import read_answer
 from diloco_operator.reconcile.units.restarts import after_end
-from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, NoPlace, Timeout, all_bound, all_run, bound_at, starting, timed_out
+from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, NoPlace, Timeout, all_bound, bound_at, timed_out
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
-from diloco_operator.report import UnitPhase, UnitReport
 from diloco_operator.timeouts import RECONCILE
 
-_PAUSE_TOLERANCE = 5.0
-"""Seconds."""
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
-_REST_SHOWN_AFTER = 10.0
-"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step: that is nothing to look at."""
 
 
 class Units(NamedTuple):
@@ -212,7 +205,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if timeout.no_place is not None:
         return UnitObservation(give_slice_up(context, record, timeout.no_place), adopted, deadlines, timeout.no_place.node)
     if end is None:
-        return UnitObservation(_advance(context, record, current), adopted, deadlines)
+        return UnitObservation(advance(context, record, current), adopted, deadlines)
     due = cause_due(end, current, context.now)
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
@@ -317,52 +310,6 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
         return End(EndKind.DISRUPTION, UnitReason.POD_LOST, f"attempt {record.attempt} was replaced", now)
     began = record.since if record.since is not None else now
     return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == UnitReason.NODE_LOST)
-
-
-def _advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
-    seen = context.unit_report(record.name, record.attempt)
-    state, reason, message = _state(context, record, pods, seen)
-    if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
-        until = _paused_until(context, record, seen)
-        record = record._replace(paused_until=until)
-        words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
-        reason, message = UnitReason.PAUSED, words
-    if record.unschedulable and all_bound(pods):
-        record = record._replace(unschedulable=0)
-    if state is UnitState.TRAINING and record.ended_at is not None:
-        record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
-    if (state, reason, message) == (record.state, record.reason, record.message):
-        return record
-    return record._replace(state=state, reason=reason, message=message, since=record.since if state is record.state else context.now)
-
-
-def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
-    """What is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
-    assert context.report is not None
-    until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
-    same = before is not None and record.reason == UnitReason.PAUSED and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
-    return before if same and before is not None else until
-
-
-def _state(
-    context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], seen: UnitReport | None
-) -> tuple[UnitState, str, str]:
-    if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
-        quorum = plural(context.spec.training.quorum, "learner")
-        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, f"is ahead of the job, and rests until a quorum of {quorum} trains"
-    if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
-        return UnitState.TRAINING, "", ""
-    if not all_run(pods):
-        if record.state is not UnitState.STARTING and pods:
-            return record.state, record.reason, record.message
-        return UnitState.STARTING, *starting(context, record, pods)
-    if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
-        return record.state, record.reason, record.message
-    if seen is not None and seen.phase is UnitPhase.JOINING:
-        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
-    if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer and reconnects by itself"
-    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from diloco_operator.allotment import AllotmentRequest
-from diloco_operator.api import names
-from diloco_operator.api.job import Capacity, Pool, UnitState
+from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
-from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, PoolRequest, Solver, UnitRequest, UnplacedUnit
-from diloco_operator.placement.matching import SliceRequirements, slice_requirements
+from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, Solver, UnplacedUnit
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import Grantor, grantor_of
-from diloco_operator.reconcile.observe.object_size import MAX_UNITS
+from diloco_operator.reconcile.grantors import grantor_of
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.asking import DESKS
 from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
-from diloco_operator.reconcile.units.hosts import SpareSlices
-from diloco_operator.reconcile.units.meanwhile import awaits_grant, takes_slices
-from diloco_operator.reconcile.units.quota import pod_group, still_there, without_kueue
-from diloco_operator.reconcile.units.requirements import hardware_request
+from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
+from diloco_operator.reconcile.units.meanwhile import awaits_grant
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 from diloco_operator.timeouts import RECONCILE
 
 _ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST, UnitReason.GAVE_WAY})
 """Why an attempt ended that did not fail."""
-_KEEP_ORDER = {
-    UnitState.TRAINING: 0,
-    UnitState.JOINING: 1,
-    UnitState.STARTING: 2,
-    UnitState.BACKING_OFF: 3,
-    UnitState.PENDING: 4,
-}
 _WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
-_PERMANENT = (UnitReason.REFUSED_LAYOUT, UnitReason.BAD_CONTRACT)
 
 
 @dataclass(slots=True)
@@ -64,16 +52,6 @@ class Scaling:
     """Nodes that units avoid, because no scheduler bound a pod there lately -> since when."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Occupancy:
-    """Units of a pool that placement cannot move: those that drain or have finished still count."""
-
-    taken: int
-    failed: int
-    grows: bool
-    """False: a unit of the pool failed in a way that a new one would repeat."""
-
-
 def scale(
     context: ReconcileContext,
     records: Mapping[str, UnitStatusRecord],
@@ -85,9 +63,9 @@ def scale(
 ) -> Scaling:
     """Place, start and release units. `blocked`: "" or why no pod may be created yet. `avoid`: nodes that units use only if there are no
     others -> since when."""
-    records = _without_places(context, records)
-    every = _job_request(context, records, avoid)
-    request = _for_placement(context, every)
+    records = without_places(context, records)
+    every = job_request(context, records, avoid)
+    request = for_placement(context, every)
     placement = _place(context, request, records, solver, avoid)
     scaling = Scaling(dict(records), avoid=avoid)
     busy = _busy_nodes(context, records)
@@ -126,128 +104,6 @@ def _place(
             return placement
         fleet = FleetWithout(fleet, avoid, last=True)
     return solver(PlacementRequest((request,), fleet))
-
-
-def request_on_record(context: ReconcileContext) -> AllotmentRequest:
-    """What the job has and wants by its status."""
-    known = {name: record for name, record in context.before.items() if record.pool in context.pools}
-    records = _without_places(context, known)
-    return allotment_request(context, _for_placement(context, _job_request(context, records)), records)
-
-
-# --- the request -----------------------------------------------------------------------------------------------------------
-def _job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:
-    by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
-    for record in records.values():
-        by_pool.setdefault(record.pool, []).append(record)
-    learners = context.spec.learners
-    occupancy = {name: _occupancy(mine) for name, mine in by_pool.items()}
-    taken = sum(occupancy.taken for occupancy in occupancy.values())
-    most_new = _most_new(context, records)
-    # Scavenged pools come last, as in the allotment: they take what no other job wants.
-    pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
-    return JobRequest(
-        key=context.observed.job.key,
-        min=learners.min,
-        max=learners.max,
-        reserved=taken,
-        priority=context.observed.priority,
-        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new, avoid) for pool in pools),
-    )
-
-
-def _without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
-    """A unit that Kueue gives quota to starts again wherever its quota is: it keeps no slice while nothing of it runs."""
-    if not context.spec.queue_name:
-        return records
-    return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
-
-
-def _for_placement(context: ReconcileContext, request: JobRequest) -> JobRequest:
-    """The request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives each
-    slice there that becomes free to the pods that wait. Of a job with a queue, Kueue and kube-scheduler choose every slice."""
-    if context.spec.queue_name:
-        return replace(request, pools=tuple(replace(_with_slices(pool), asked=0) for pool in request.pools))
-    return replace(request, pools=tuple(_with_slices(pool) if pool.asked else pool for pool in request.pools))
-
-
-def _with_slices(pool: PoolRequest) -> PoolRequest:
-    return replace(pool, units=tuple(unit for unit in pool.units if unit.slice))
-
-
-def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
-    failed = [r for r in mine if r.state is UnitState.FAILED]
-    return _Occupancy(
-        taken=sum(r.state in (UnitState.DRAINING, UnitState.COMPLETED) for r in mine),
-        failed=len(failed),
-        grows=not any(r.reason in _PERMANENT for r in failed),
-    )
-
-
-def _room(records: Mapping[str, UnitStatusRecord]) -> int:
-    """Units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
-    return max(0, MAX_UNITS - len(records))
-
-
-def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """New units of one pool. The new ones of all pools, of which learners.max can start, must stay within the room."""
-    room = _room(records)
-    return room if room >= context.spec.learners.max else room // len(context.pools)
-
-
-def _pool_request(
-    context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
-) -> PoolRequest:
-    waiting = [r for r in mine if is_waiting(r)]
-    if all(takes_slices(context, r) for r in waiting):
-        waiting = []  # kube-scheduler has no pods for what is free
-    able = (r for r in mine if r.state in _KEEP_ORDER and r not in waiting)
-    candidates = sorted(able, key=lambda r: (_KEEP_ORDER[r.state], r.number))
-    most = max(0, pool.learners.max - occupancy.failed)
-    request = replace(
-        hardware_request(context, pool),
-        min=0 if pool.capacity is Capacity.SCAVENGED else min(most, max(0, pool.learners.min - occupancy.failed)),
-        max=most,
-        reserved=occupancy.taken,
-        given_up=occupancy.failed,
-        switched_off=pool.learners.max == 0,
-        asked=len(waiting),
-    )
-    requirements = slice_requirements(request)
-    spare = SpareSlices(context.observed.fleet, requirements._replace(avoided=requirements.avoided.union(avoid)))
-    units = [_unit_request(context, requirements, record, spare) for record in candidates]
-    if occupancy.grows and not context.finishing:
-        used = {record.number for record in mine}
-        fresh = (i for i in range(pool.learners.max) if i not in used)
-        new = max(0, min(most - occupancy.taken - len(waiting), context.spec.learners.max) - len(units))
-        units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
-    return replace(request, units=tuple(units))
-
-
-def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
-    """A unit with processes stays, and one that waits for nodes has none. One without processes keeps its slice as long as it is usable and
-    fits the pool, which may have been edited, and no other can take the place of a bad host, or of a node that was given up."""
-    if record.running or not record.slice:
-        return UnitRequest(record.name, record.slice)
-    fleet = context.observed.fleet
-    slices = fleet.resolve(requirements.shape, record.slice)
-    possible = requirements._replace(avoided=frozenset())
-    if slices is None or not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
-        return UnitRequest(record.name)
-    if not requirements.near_enough(slices) or spare.replace(slices):
-        return UnitRequest(record.name)
-    return UnitRequest(record.name, record.slice)
-
-
-def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """Units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
-    able, most_new = 0, _most_new(context, records)
-    for pool in context.spec.pools:
-        mine = [r for r in records.values() if r.pool == pool.name]
-        occupancy = _occupancy(mine)
-        most = min(pool.learners.max, len(mine) + (most_new if occupancy.grows else 0))
-        able += max(0, most - occupancy.failed)
-    return min(context.spec.learners.max, able)
 
 
 # --- the answer --------------------------------------------------------------------------------------------------------
@@ -313,33 +169,30 @@ def _delegate(
         scaling.records[unit] = _set(record, UnitState.DRAINING, UnitReason.SCALED_DOWN, text, context.now)
     for pool, unit in decided.asked:
         known = scaling.records.get(unit)
-        if known is None and not _room(scaling.records):
+        if known is None and not room_on_record(scaling.records):
             continue
         record = known or UnitStatusRecord(unit, pool, since=context.now)
         scaling.records[unit] = _ask(context, scaling, pods, record._replace(slice=""), blocked)
 
 
 def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
-    if missing := without_kueue(context):
-        return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_QUOTA, missing, context.now)
+    grantor = grantor_of(context.spec, context.pools[record.pool])
+    assert grantor is not None, "only units of pools with a grantor are asked for"
+    desk = DESKS[grantor]
+    if closed := desk.closed(context):
+        return _set(record, UnitState.PENDING, grantor.waits, closed, context.now)
     if blocked:
         return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
-    if blocker := still_there(context, record):
+    if blocker := desk.waits_for(context, record):
         why = _with_cause(record, f"waits until the pod {blocker} has ended")
         return _set(record, UnitState.PENDING, UnitReason.SCHEDULING, why, context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.deadlines.append(rejection.retry_at)
         return _set(record, UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
-    grantor = grantor_of(context.spec, context.pools[record.pool])
-    assert grantor is not None, "only units of pools with a grantor are asked for"
     started = _started(context, record)
-    started = started._replace(reason=grantor.waits, message=asked_message(grantor, context.now), since=context.now)
-    if grantor is Grantor.PROVISIONING_REQUEST:
-        scaling.creates += pods.of_request(started)
-    else:
-        scaling.creates += pods.of_delegated(started, grantor, pod_group(context, started) if grantor is Grantor.KUEUE else "")
-    return started
+    scaling.creates += desk.asks(context, pods, started)
+    return started._replace(reason=grantor.waits, message=asked_message(grantor, context.now), since=context.now)
 
 
 def _with_cause(record: UnitStatusRecord, waits: str) -> str:
@@ -378,7 +231,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
     short = learners.min - scaling.placed - waits
     assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
     for left in placement.unplaced:
-        if left.unit in scaling.records or not _room(scaling.records):
+        if left.unit in scaling.records or not room_on_record(scaling.records):
             continue
         pool = context.pools[left.pool]
         if left.reason == UnitReason.NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):

@@ -1,0 +1,68 @@
+"""The state of a unit whose attempt goes on: by its pods, and by what the syncer reports of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diloco.wording import plural
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
+from diloco_operator.report import UnitPhase, UnitReport
+
+_PAUSE_TOLERANCE = 5.0
+"""Seconds."""
+_REST_SHOWN_AFTER = 10.0
+"""Seconds. With a quorum of all units, the faster ones rest for a moment in every outer step: that is nothing to look at."""
+
+
+def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
+    """The record with the state that the attempt is in now. `pods`: its own."""
+    seen = context.unit_report(record.name, record.attempt)
+    state, reason, message = _state(context, record, pods, seen)
+    if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
+        until = _paused_until(context, record, seen)
+        record = record._replace(paused_until=until)
+        words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
+        reason, message = UnitReason.PAUSED, words
+    if record.unschedulable and all_bound(pods):
+        record = record._replace(unschedulable=0)
+    if state is UnitState.TRAINING and record.ended_at is not None:
+        record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
+    if (state, reason, message) == (record.state, record.reason, record.message):
+        return record
+    return record._replace(state=state, reason=reason, message=message, since=record.since if state is record.state else context.now)
+
+
+def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
+    """What is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
+    assert context.report is not None
+    until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
+    same = before is not None and record.reason == UnitReason.PAUSED and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
+    return before if same and before is not None else until
+
+
+def _state(
+    context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], seen: UnitReport | None
+) -> tuple[UnitState, str, str]:
+    if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
+        quorum = plural(context.spec.training.quorum, "learner")
+        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, f"is ahead of the job, and rests until a quorum of {quorum} trains"
+    if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
+        return UnitState.TRAINING, "", ""
+    if not all_run(pods):
+        if record.state is not UnitState.STARTING and pods:
+            return record.state, record.reason, record.message
+        return UnitState.STARTING, *starting(context, record, pods)
+    if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
+        return record.state, record.reason, record.message
+    if seen is not None and seen.phase is UnitPhase.JOINING:
+        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
+    if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer and reconnects by itself"
+    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"

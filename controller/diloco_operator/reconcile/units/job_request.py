@@ -1,0 +1,162 @@
+"""The request of a job to placement: the units that may run, those that have a slice and those that wait for one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.api import names
+from diloco_operator.api.job import Capacity, Pool, UnitState
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
+from diloco_operator.placement.matching import SliceRequirements, slice_requirements
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.object_size import MAX_UNITS
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.delegation import is_waiting
+from diloco_operator.reconcile.units.demand import allotment_request
+from diloco_operator.reconcile.units.hosts import SpareSlices
+from diloco_operator.reconcile.units.meanwhile import takes_slices
+from diloco_operator.reconcile.units.requirements import hardware_request
+
+_KEEP_ORDER = {
+    UnitState.TRAINING: 0,
+    UnitState.JOINING: 1,
+    UnitState.STARTING: 2,
+    UnitState.BACKING_OFF: 3,
+    UnitState.PENDING: 4,
+}
+_PERMANENT = (UnitReason.REFUSED_LAYOUT, UnitReason.BAD_CONTRACT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Occupancy:
+    """Units of a pool that placement cannot move: those that drain or have finished still count."""
+
+    taken: int
+    failed: int
+    grows: bool
+    """False: a unit of the pool failed in a way that a new one would repeat."""
+
+
+def request_on_record(context: ReconcileContext) -> AllotmentRequest:
+    """What the job has and wants by its status."""
+    known = {name: record for name, record in context.before.items() if record.pool in context.pools}
+    records = without_places(context, known)
+    return allotment_request(context, for_placement(context, job_request(context, records)), records)
+
+
+def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:
+    """All units that may run, those that wait for nodes among them. `avoid`: nodes that units use only if there are no others."""
+    by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
+    for record in records.values():
+        by_pool.setdefault(record.pool, []).append(record)
+    learners = context.spec.learners
+    occupancy = {name: _occupancy(mine) for name, mine in by_pool.items()}
+    taken = sum(occupancy.taken for occupancy in occupancy.values())
+    most_new = _most_new(context, records)
+    # Scavenged pools come last, as in the allotment: they take what no other job wants.
+    pools = sorted(context.spec.pools, key=lambda pool: pool.capacity is Capacity.SCAVENGED)
+    return JobRequest(
+        key=context.observed.job.key,
+        min=learners.min,
+        max=learners.max,
+        reserved=taken,
+        priority=context.observed.priority,
+        pools=tuple(_pool_request(context, pool, by_pool[pool.name], occupancy[pool.name], most_new, avoid) for pool in pools),
+    )
+
+
+def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
+    """A unit that Kueue gives quota to starts again wherever its quota is: it keeps no slice while nothing of it runs."""
+    if not context.spec.queue_name:
+        return records
+    return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
+
+
+def for_placement(context: ReconcileContext, request: JobRequest) -> JobRequest:
+    """The request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives each
+    slice there that becomes free to the pods that wait. Of a job with a queue, Kueue and kube-scheduler choose every slice."""
+    if context.spec.queue_name:
+        return replace(request, pools=tuple(replace(_with_slices(pool), asked=0) for pool in request.pools))
+    return replace(request, pools=tuple(_with_slices(pool) if pool.asked else pool for pool in request.pools))
+
+
+def _with_slices(pool: PoolRequest) -> PoolRequest:
+    return replace(pool, units=tuple(unit for unit in pool.units if unit.slice))
+
+
+def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
+    failed = [r for r in mine if r.state is UnitState.FAILED]
+    return _Occupancy(
+        taken=sum(r.state in (UnitState.DRAINING, UnitState.COMPLETED) for r in mine),
+        failed=len(failed),
+        grows=not any(r.reason in _PERMANENT for r in failed),
+    )
+
+
+def room_on_record(records: Mapping[str, UnitStatusRecord]) -> int:
+    """Units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
+    return max(0, MAX_UNITS - len(records))
+
+
+def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
+    """New units of one pool. The new ones of all pools, of which learners.max can start, must stay within the room."""
+    room = room_on_record(records)
+    return room if room >= context.spec.learners.max else room // len(context.pools)
+
+
+def _pool_request(
+    context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
+) -> PoolRequest:
+    waiting = [r for r in mine if is_waiting(r)]
+    if all(takes_slices(context, r) for r in waiting):
+        waiting = []  # kube-scheduler has no pods for what is free
+    able = (r for r in mine if r.state in _KEEP_ORDER and r not in waiting)
+    candidates = sorted(able, key=lambda r: (_KEEP_ORDER[r.state], r.number))
+    most = max(0, pool.learners.max - occupancy.failed)
+    request = replace(
+        hardware_request(context, pool),
+        min=0 if pool.capacity is Capacity.SCAVENGED else min(most, max(0, pool.learners.min - occupancy.failed)),
+        max=most,
+        reserved=occupancy.taken,
+        given_up=occupancy.failed,
+        switched_off=pool.learners.max == 0,
+        asked=len(waiting),
+    )
+    requirements = slice_requirements(request)
+    spare = SpareSlices(context.observed.fleet, requirements._replace(avoided=requirements.avoided.union(avoid)))
+    units = [_unit_request(context, requirements, record, spare) for record in candidates]
+    if occupancy.grows and not context.finishing:
+        used = {record.number for record in mine}
+        fresh = (i for i in range(pool.learners.max) if i not in used)
+        new = max(0, min(most - occupancy.taken - len(waiting), context.spec.learners.max) - len(units))
+        units += [UnitRequest(names.unit_name(pool.name, index)) for index, _ in zip(fresh, range(min(new, most_new)), strict=False)]
+    return replace(request, units=tuple(units))
+
+
+def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
+    """A unit with processes stays, and one that waits for nodes has none. One without processes keeps its slice as long as it is usable and
+    fits the pool, which may have been edited, and no other can take the place of a bad host, or of a node that was given up."""
+    if record.running or not record.slice:
+        return UnitRequest(record.name, record.slice)
+    fleet = context.observed.fleet
+    slices = fleet.resolve(requirements.shape, record.slice)
+    possible = requirements._replace(avoided=frozenset())
+    if slices is None or not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
+        return UnitRequest(record.name)
+    if not requirements.near_enough(slices) or spare.replace(slices):
+        return UnitRequest(record.name)
+    return UnitRequest(record.name, record.slice)
+
+
+def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
+    """Units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
+    able, most_new = 0, _most_new(context, records)
+    for pool in context.spec.pools:
+        mine = [r for r in records.values() if r.pool == pool.name]
+        occupancy = _occupancy(mine)
+        most = min(pool.learners.max, len(mine) + (most_new if occupancy.grows else 0))
+        able += max(0, most - occupancy.failed)
+    return min(context.spec.learners.max, able)
