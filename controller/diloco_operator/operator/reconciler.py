@@ -28,6 +28,7 @@ from diloco_operator.allotment import Allotment, AllotmentRequest, Allotted
 from diloco_operator.api import names
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
+from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import Caches, JobKey
@@ -42,7 +43,7 @@ from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, bound_nodes, first_request, reconcile, reservations
-from diloco_operator.reconcile.units.quota import orphan_releases
+from diloco_operator.reconcile.units.quota import counts_on, orphan_releases
 from diloco_operator.telemetry import Endpoint, Telemetry
 from diloco_operator.timeouts import RECONCILE
 
@@ -225,9 +226,12 @@ class Reconciler:
 
     async def _release_quota(self, key: JobKey) -> ReconcileResult:
         """Pods of a job that is gone go with it, but Kueue holds them, and their quota, until it learns that no others will follow."""
-        patches = orphan_releases(self._caches.pods(key))
-        if not patches:
-            return ReconcileResult()
+        pods, now = self._caches.pods(key), self._now()
+        self._inventory.advance(now)
+        fleet, signals = self._inventory, self._config.disruption_signals
+        patches = orphan_releases(pods, lambda node: bool(node) and is_unreachable(fleet.node(node), signals, now, fleet.not_ready))
+        if not patches:  # a node that is lost later wakes nobody
+            return ReconcileResult(requeue_after=RECONCILE.stuck_deletion if any(map(counts_on, pods)) else None)
         executed = await self._executor.execute(Subject(*key, ""), Plan(patches=tuple(patches)))
         for failure in executed.failures:
             log.warning("job %s/%s is gone: %s", *key, failure)

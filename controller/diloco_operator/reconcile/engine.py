@@ -8,6 +8,7 @@ from datetime import datetime
 
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
+from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.placement import Solver, place
 from diloco_operator.plan import Delete, Patch, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
@@ -94,6 +95,7 @@ def _orphans(observed: ObservedState, now: float) -> list[Patch]:
     job, config = observed.job, observed.config
     return orphan_releases(
         observed.pods,
+        lambda node: bool(node) and is_unreachable(observed.fleet.node(node), config.disruption_signals, now, observed.fleet.not_ready),
         job.uid,
         lambda key: standing_rejection(observed.rejected_writes, key, job.generation, now, config) is not None,
     )

@@ -77,8 +77,7 @@ def pods_given_up(context: ReconcileContext) -> list[Patch]:
 
 def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
     """Whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no longer."""
-    held = pod.group is not None and pod.group.held and not pod.ended and not pod.never_runs
-    return held and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
+    return counts_on(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
 
 
 def _failed(pod: PodView) -> Patch:
@@ -117,12 +116,23 @@ def release_all(context: ReconcileContext) -> list[Patch]:
     return quota_changes(context, {})
 
 
-def orphan_releases(pods: Iterable[PodView], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False) -> list[Patch]:
-    """Marks of the groups of a job that is gone, whose pods go with it. `owner`: uid of the job that has its name now; "": there is none.
-    `rejected`: whether a write must not be tried now."""
+def orphan_releases(
+    pods: Iterable[PodView], unreachable: Callable[[str], bool], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False
+) -> list[Patch]:
+    """Marks of the groups of a job that is gone, whose pods go with it, and the ends of pods on nodes that do not answer. `unreachable`:
+    whether a node does not. `owner`: uid of the job that has its name now; "": there is none. `rejected`: whether a write must not be tried
+    now."""
     foreign = [pod for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner != owner and pod.deletion is not None]
+    ended = [_failed(pod) for pod in foreign if counts_on(pod) and unreachable(pod.node)]
+    told = {patch.name for patch in ended}
     marks = [_mark(group) for group in _groups(foreign) if not _is_over(group)]
-    return [mark for mark in marks if not rejected((mark.resource.kind, mark.name))]
+    patches = (*ended, *(mark for mark in marks if mark.name not in told))
+    return [patch for patch in patches if not rejected((patch.resource.kind, patch.name))]
+
+
+def counts_on(pod: PodView) -> bool:
+    """Whether Kueue counts the pod until somebody says that it has ended."""
+    return pod.group is not None and pod.group.held and not pod.ended and not pod.never_runs
 
 
 def _groups(pods: Iterable[PodView]) -> Iterator[list[PodView]]:

@@ -108,3 +108,26 @@ def test_groups_of_a_job_that_is_deleted_are_released_after_it_is_gone() -> None
             await eventually(released, "the group's release", seconds=600)
 
     play(scenario)
+
+
+def test_pod_of_a_job_that_is_gone_ends_although_its_node_does_not_answer() -> None:
+    async def scenario(cluster: TwoTeams) -> None:
+        await cluster.api.create(names.CUSTOM_RESOURCES, workloads_crd())
+        await _suspended_queue(cluster)
+        await _resume(cluster)
+        async with running(cluster.operator):
+            await _pod(cluster)
+            admitted: Obj = {"metadata": {"finalizers": [FINALIZER]}, "spec": {"schedulingGates": None}}
+            await cluster.api.patch(names.PODS, "team-a", POD, admitted, type=PatchType.MERGE)
+            await cluster.api.bind("team-a", POD, "a-node-that-is-gone")
+            await cluster.api.delete(names.DILOCO_JOBS, "team-a", "lm")
+            if POD in await cluster.pods("team-a"):
+                await cluster.api.delete(names.PODS, "team-a", POD)  # as the garbage collector does
+
+            async def ended() -> bool:
+                status = (await cluster.api.get(names.PODS, "team-a", POD))["status"]
+                return (status.get("phase"), status.get("reason")) == ("Failed", "NodeLost")
+
+            await eventually(ended, "the end of the pod", seconds=600)
+
+    play(scenario)

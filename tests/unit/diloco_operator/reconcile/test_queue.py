@@ -15,9 +15,10 @@ from builders.workloads import NO_QUOTA
 from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile import project_pod
+from diloco_operator.plan import Patch
+from diloco_operator.reconcile import PodView, project_pod
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
-from diloco_operator.reconcile.units.quota import orphan_releases
+from diloco_operator.reconcile.units import quota
 
 ONE, TWO = "h100-0", "h100-1"
 NODES = ("gpu-0", "gpu-1", "gpu-2")
@@ -276,10 +277,10 @@ def test_units_of_a_queue_that_is_drained_come_back_as_far_as_its_quota_goes() -
         assert (stage.unit(unit)["state"], stage.unit(unit)["reason"]) == ("Starting", "WaitingForQuota")
         assert stage.unit(unit)["failures"] == []
     assert stage.condition("Placed")["reason"] == "WaitingForQuota"
-    for quota, admitted in ((1, 1), (2, 2)):
-        queue.quota = quota
+    for units in (1, 2):
+        queue.quota = units
         queue.play()
-        assert len(queue.admitted) == admitted
+        assert len(queue.admitted) == units
     assert queue.excess == []
 
 
@@ -448,6 +449,10 @@ def test_groups_of_an_earlier_job_of_this_name_are_released_when_their_pods_go()
 def test_pods_of_a_job_that_is_gone_release_their_groups_once() -> None:
     stage = a_training_unit(min=1, max=1).stage
     pod = stage.pod(ONE, 1)
+
+    def orphan_releases(pods: list[PodView]) -> list[Patch]:
+        return quota.orphan_releases(pods, lambda _: False)
+
     assert orphan_releases([project_pod(pod)]) == []
     pod["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
     [patch] = orphan_releases([project_pod(pod)])
@@ -455,6 +460,16 @@ def test_pods_of_a_job_that_is_gone_release_their_groups_once() -> None:
     assert patch.body == {"metadata": {"uid": pod["metadata"]["uid"], "annotations": {RETRIABLE: "false"}}}
     pod["metadata"]["annotations"][RETRIABLE] = "false"
     assert orphan_releases([project_pod(pod)]) == []
+
+
+def test_pod_of_a_job_that_is_gone_is_called_failed_once_its_node_does_not_answer() -> None:
+    stage = a_training_unit(min=1, max=1).stage
+    pod = stage.pod(ONE, 1)
+    pod["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
+    pod["metadata"]["annotations"][RETRIABLE] = "false"
+    assert quota.orphan_releases([project_pod(pod)], lambda node: node != "gpu-0") == []
+    [patch] = quota.orphan_releases([project_pod(pod)], lambda node: node == "gpu-0")
+    assert (patch.subresource, patch.body["status"]["phase"]) == ("status", "Failed")
 
 
 # --- strangers --------------------------------------------------------------------------------------------------------
