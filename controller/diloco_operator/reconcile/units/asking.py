@@ -16,21 +16,21 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.quota import pod_group, still_there, without_kueue
 
 
-class Desk(NamedTuple):
-    """Where a grantor is asked."""
+class Asking(NamedTuple):
+    """How one grantor is asked for a unit."""
 
-    asks: Callable[[ReconcileContext, LearnerPods, UnitStatusRecord], list[Create]]
+    creates: Callable[[ReconcileContext, LearnerPods, UnitStatusRecord], list[Create]]
     """What to create for an attempt that begins: its pods, or what brings them."""
-    closed: Callable[[ReconcileContext], str] = lambda _: ""
+    unavailable: Callable[[ReconcileContext], str] = lambda _: ""
     """Why it cannot be asked for any unit of the job; "": it can."""
     waits_for: Callable[[ReconcileContext, UnitStatusRecord], str] = lambda _, __: ""
     """A pod of an earlier attempt that must end before; "": there is none."""
 
 
-DESKS: Mapping[Grantor, Desk] = {
-    Grantor.AUTOSCALER: Desk(lambda _, pods, record: pods.of_delegated(record, Grantor.AUTOSCALER)),
-    Grantor.PROVISIONING_REQUEST: Desk(lambda _, pods, record: pods.of_request(record)),
-    Grantor.KUEUE: Desk(
+ASKING: Mapping[Grantor, Asking] = {
+    Grantor.AUTOSCALER: Asking(lambda _, pods, record: pods.of_delegated(record, Grantor.AUTOSCALER)),
+    Grantor.PROVISIONING_REQUEST: Asking(lambda _, pods, record: pods.of_request(record)),
+    Grantor.KUEUE: Asking(
         lambda context, pods, record: pods.of_delegated(record, Grantor.KUEUE, pod_group(context, record)), without_kueue, still_there
     ),
 }

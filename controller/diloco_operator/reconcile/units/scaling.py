@@ -16,7 +16,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import grantor_of
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.asking import DESKS
+from diloco_operator.reconcile.units.asking import ASKING
 from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
@@ -178,12 +178,12 @@ def _delegate(
 def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
     grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
-    desk = DESKS[grantor]
-    if closed := desk.closed(context):
-        return _set(record, UnitState.PENDING, grantor.waits, closed, context.now)
+    asking = ASKING[grantor]
+    if unavailable := asking.unavailable(context):
+        return _set(record, UnitState.PENDING, grantor.waits, unavailable, context.now)
     if blocked:
         return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
-    if blocker := desk.waits_for(context, record):
+    if blocker := asking.waits_for(context, record):
         why = _with_cause(record, f"waits until the pod {blocker} has ended")
         return _set(record, UnitState.PENDING, UnitReason.SCHEDULING, why, context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
@@ -191,7 +191,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
         scaling.deadlines.append(rejection.retry_at)
         return _set(record, UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
     started = _started(context, record)
-    scaling.creates += desk.asks(context, pods, started)
+    scaling.creates += asking.creates(context, pods, started)
     return started._replace(reason=grantor.waits, message=asked_message(grantor, context.now), since=context.now)
 
 
