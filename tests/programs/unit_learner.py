@@ -7,6 +7,7 @@ processes, or one). These, all optional, say how to behave:
 
 UNIT_STEP_MS     a step lasts this long at least (default 5)
 UNIT_TRACE       append one JSON line {"unit", "attempt", "rank", "step", "t", "numbers"} a step to this file
+UNIT_KEEPS       "1": of `jax`: go on from the program's own parameters, and not from those that it gets back
 
 UNIT_DIE         "UNIT:RANK:STEP": this rank of the unit's first attempt kills itself at this local step
 
@@ -219,7 +220,8 @@ def with_jax(step_seconds: float) -> None:
             last = float(loss)
             die_when_told(session, index)
             pause(until)
-            params, _ = session.step(params, (), tokens=len(numbers) * INPUT, loss=last)
+            got, _ = session.step(params, (), tokens=len(numbers) * INPUT, loss=last)
+            params = params if os.environ.get("UNIT_KEEPS") else got
             trace(session, index, numbers)
         if session.done:
             final = {name: np.asarray(value) for name, value in multihost_utils.process_allgather(session.params, tiled=True).items()}

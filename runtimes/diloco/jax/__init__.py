@@ -75,6 +75,7 @@ def join[Tree, State](
     except LayoutError as error:
         raise refused_layout(error) from error
     masters = Masters(params, opt_state)
+    store.watch()
     world = world_of(data_parallel)
     driver = Driver.join(
         store, framework="jax", environment=environment, updates=lambda: (store.updates,), world=world, how_to_meet=_HOW_TO_MEET

@@ -19,6 +19,7 @@ import numpy as np
 from diloco.algorithm.layout import FrozenTensor, LayoutError, TensorSpec
 from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
+from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
 from diloco.learner.store import Float32Array, Ready, check_size
 
@@ -69,6 +70,10 @@ class TreeStore[Tree]:
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out."""
+        self.adoptions: Adoptions | None = None
+        """Looks at what is applied; None: nobody does."""
+        self._handed_out = False
+        """The program holds the tree."""
         self.updates = 0
         """Times that the program gave back other arrays than it was handed out."""
         self._to_host = ThreadPoolExecutor(1, "diloco-to-host")
@@ -76,13 +81,15 @@ class TreeStore[Tree]:
     def hand_out(self) -> Tree:
         """The tree as it is now, for the program to compute with."""
         self._applied.clear()
+        self._handed_out = True
         leaves = [self._leaves[path] if path in self._leaves else self._frozen[path] for path in self._paths]
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
     def take_back(self, params: Tree) -> None:
         """The tree after a step on what was handed out last. What was written in between, while the program held the older values, is
-        written again over them. Raises ValueError when its structure, a shape or a type is another than before."""
+        written again over them. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when the
+        program undoes what was applied (`Adoptions`)."""
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
@@ -95,9 +102,12 @@ class TreeStore[Tree]:
         self._leaves = {path: _array(path, every[path], self._spread) for path in self._leaves}
         self._frozen = {path: every[path] for path in self._frozen}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
-        for ready in self._applied:
-            self._leaves |= self._updated(ready)
-        self._applied.clear()
+        self._handed_out = False
+        if self.adoptions is not None:
+            self.adoptions.stepped(self._leaves)
+        applied, self._applied = self._applied, []
+        for ready in applied:
+            self._put(ready)
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
@@ -131,7 +141,7 @@ class TreeStore[Tree]:
 
     def apply(self, ready: Ready) -> None:
         """Put the new values into the tree that is handed out next."""
-        self._leaves |= self._updated(ready)
+        self._put(ready)
         self._applied.append(ready)
 
     def fill(self, names: Sequence[str]) -> None:
@@ -158,9 +168,20 @@ class TreeStore[Tree]:
         ValueError for another shape."""
         self.apply(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
 
+    def watch(self) -> None:
+        """From now on see whether the program undoes what is applied."""
+        self.adoptions = Adoptions(self._leaves.values())
+
     def applied_paths(self) -> list[str]:
         """The paths of the leaves that were overwritten since the tree was handed out, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for ready in self._applied for name in ready.names))
+
+    def _put(self, ready: Ready) -> None:
+        updated = self._updated(ready)
+        if self.adoptions is not None and not self._handed_out:
+            # Otherwise the program may have donated the leaves, and what is put is put again over those that it gives back.
+            self.adoptions.adopted(self._leaves, updated)
+        self._leaves |= updated
 
     def _native(self, part: Part, value: Float32Array) -> _Native:
         """The value on the device or devices of its leaf, whole; of a layer that is spread over devices, a piece for each of them."""

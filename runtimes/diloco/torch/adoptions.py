@@ -9,22 +9,17 @@ See docs/decisions/0170-masters.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from diloco.learner.loop_check import LoopError
+from diloco.learner.lasting import Lasting
 from diloco.torch.places import Place, local
 
 SAMPLE = 256
 """Elements of an adopted fragment that are looked at."""
-FIRST, EVERY = 16, 32
-"""The first adoptions are looked at, then one of so many: each costs the host a wait for the device."""
-LOST = 3
-"""So many adoptions in a row that do not last are no chance."""
 
 
 @dataclass(slots=True)
@@ -51,13 +46,12 @@ class Adoptions:
         """Of the fragment that is adopted now."""
         self._keys: dict[str, list[Any]] = {}
         """By parameter, where in its optimizer's state masters are; there is no entry while the state is empty."""
-        self._seen = 0
-        self._lost = 0
+        self._lasting = Lasting()
 
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
         """Before `target`, a place in a parameter's memory, is overwritten. Call the result afterwards."""
         masters = self._masters(name, parameter, place, target)
-        looked_at = self._seen < FIRST or self._seen % EVERY == 0
+        looked_at = self._lasting.looks  # each costs the host a wait for the device
         where = _some_of(target) if looked_at else ()
         before = target[where].float() if looked_at else None
 
@@ -72,7 +66,7 @@ class Adoptions:
 
     def adopted(self) -> None:
         """All parameters of a fragment were overwritten: the largest of them is looked at again."""
-        self._seen += 1
+        self._lasting.adopted()
         if self._candidates:
             self._open.append(max(self._candidates, key=lambda sample: sample.elements))
             self._candidates.clear()
@@ -85,16 +79,8 @@ class Adoptions:
         done = [sample for sample in self._open if len(sample.later) == 2]
         self._open = [sample for sample in self._open if len(sample.later) < 2]
         for sample in done:
-            lasts = _lasts(sample)
-            if lasts is None:
-                continue
-            self._lost = 0 if lasts else self._lost + 1
-            if self._lost >= LOST:
-                raise LoopError(
-                    f"the program undoes what it adopts: after a step parameter {sample.name!r} goes on from the values that it had before "
-                    f"an adoption, {LOST} times in a row. Something keeps a copy of the parameters, such as float32 masters of bfloat16 "
-                    "ones. Overwrite it in join(on_adopt=…), which is called with the names of what was adopted"
-                )
+            before, adopted, *after = (value.cpu().numpy() for value in (sample.before, sample.adopted, *sample.later))
+            self._lasting.judge(sample.name, before, adopted, *after)
 
     def _masters(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> list[torch.Tensor]:
         """The same place in tensors of its optimizer's state that the parameter is a rounded copy of."""
@@ -119,17 +105,3 @@ def _some_of(target: torch.Tensor) -> tuple[torch.Tensor, ...]:
     count = min(SAMPLE, target.numel())
     flat = torch.arange(count, device=target.device) * target.numel() // max(1, count)
     return torch.unravel_index(flat, target.shape)
-
-
-def _lasts(sample: _Sample) -> bool | None:
-    """Whether the first step after the adoption went on from what was adopted; None: too little changed to tell.
-
-    The step itself moves the parameters, as far as the one after it, of which it must be told apart.
-    """
-    moved = (sample.adopted - sample.before).double()
-    after, later = (value.double() for value in sample.later)
-    size, step = float(moved.norm()), float((later - after).norm())
-    rounding = float(sample.adopted.double().norm()) * 2**-8
-    if not math.isfinite(size) or size <= 4 * step or size <= 4 * rounding:
-        return None
-    return float(((after - sample.before.double()) @ moved) / (size * size)) >= 0.5

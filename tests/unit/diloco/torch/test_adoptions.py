@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from diloco.learner.lasting import FIRST, LOST
 from diloco.learner.loop_check import LoopError
-from diloco.torch.adoptions import FIRST, LOST, Adoptions
+from diloco.torch.adoptions import Adoptions
 from diloco.torch.store import ModuleStore
 from torch import nn
 

@@ -1,0 +1,63 @@
+"""Whether what a unit adopts lasts through the next step of its program, told from a few elements around the adoption. Pure.
+
+See docs/decisions/0170-masters.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco.learner.loop_check import LoopError
+
+FIRST, EVERY = 16, 32
+"""The first adoptions are looked at, then one of so many."""
+LOST = 3
+"""So many adoptions in a row that do not last are no chance."""
+
+
+class Lasting:
+    """What the adoptions of one program showed so far."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._lost = 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether the adoption under way is looked at."""
+        return self._seen < FIRST or self._seen % EVERY == 0
+
+    def adopted(self) -> None:
+        """An adoption is done."""
+        self._seen += 1
+
+    def judge(self, name: str, before: NDArray[np.float32], adopted: NDArray[np.float32], *after: NDArray[np.float32]) -> None:
+        """The same elements of a parameter before and after an adoption, and after each of the next two steps. Raises LoopError when the
+        program went on from the values before, several times running."""
+        if (lasting := lasts(before, adopted, *after)) is None:
+            return
+        self._lost = 0 if lasting else self._lost + 1
+        if self._lost >= LOST:
+            raise LoopError(
+                f"the program undoes what it adopts: after a step parameter {name!r} goes on from the values that it had before "
+                f"an adoption, {LOST} times in a row. Something keeps a copy of the parameters, such as float32 masters of bfloat16 "
+                "ones. Overwrite it in join(on_adopt=…), which is called with the names of what was adopted"
+            )
+
+
+def lasts(before: NDArray[np.float32], adopted: NDArray[np.float32], after: NDArray[np.float32], later: NDArray[np.float32]) -> bool | None:
+    """Whether the first step after the adoption went on from what was adopted; None: too little changed to tell.
+
+    The step itself moves the parameters, as far as the one after it, of which it must be told apart. What was not adopted tells nothing.
+    """
+    changed = adopted != before
+    old, new, first, second = (value[changed].astype(np.float64) for value in (before, adopted, after, later))
+    moved = new - old
+    size, step = float(np.linalg.norm(moved)), float(np.linalg.norm(second - first))
+    rounding = float(np.linalg.norm(new)) * 2**-8
+    if not math.isfinite(size) or size <= 4 * step or size <= 4 * rounding:
+        return None
+    return float((first - old) @ moved / (size * size)) >= 0.5
