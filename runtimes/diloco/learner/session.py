@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import threading
 import time
@@ -28,26 +27,18 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.algorithm.fragments import make_fragments
-from diloco.algorithm.layout import Layout, LayoutError
 from diloco.contract import Exit
-from diloco.environment import ContractError
-from diloco.learner.config import LearnerConfig, read_learner_config
-from diloco.learner.connection import Connection
 from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
 from diloco.learner.forks import let_forked_children_end
-from diloco.learner.inbox import Inbox
+from diloco.learner.joining import make_member, read_config
 from diloco.learner.leave import leave, log_to_stderr
 from diloco.learner.loop_check import MOST_AHEAD, LoopCheck
 from diloco.learner.member import Member
-from diloco.learner.solo import SoloMember
 from diloco.learner.standing import check_pause, check_reason
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
-from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
-from diloco.protocol.tls import TlsError, WrongIdentity
-from diloco.ranks.join import World, join_ranks
+from diloco.ranks.join import World
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -90,38 +81,8 @@ class Session:
         `Exit` when the syncer refuses this learner for good, and with `Exit.DRAINED` when SIGTERM comes while it waits.
         """
         log_to_stderr()
-        try:
-            config = read_learner_config(environment)
-            if config.ranks != (ranks := 1 if world is None else world.ranks):
-                raise ContractError(
-                    f"unit {config.unit} runs as {plural(config.ranks, 'process', 'processes')} on {plural(config.hosts, 'host')}, and "
-                    f"{framework} knows of {ranks}: {how_to_meet}"
-                )
-        except ContractError as error:
-            raise leave(Exit.BAD_CONTRACT, str(error)) from error
-        try:
-            config.tls.examine(config.identity)
-        except WrongIdentity as error:
-            raise leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
-        except TlsError as error:
-            _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
-        try:
-            layout = Layout(store.specs(), store.frozen())
-            fragments = make_fragments(layout, config.job.training.fragments)
-        except LayoutError as error:
-            raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
-        hello = _hello(config, layout, framework)
-        member: Member
-        if world is None:
-            overlap_steps = config.job.training.overlap_steps
-            inbox = Inbox(overlap_steps)
-            link = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, inbox, keepalive, overlap_steps)
-            member = SoloMember(store, fragments, config, inbox, link, on_adopt)
-        else:
-            try:
-                member = join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
-            except ContractError as error:
-                raise leave(Exit.BAD_CONTRACT, str(error)) from error
+        config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
+        member = make_member(config, store, framework, world, on_adopt, keepalive)
         session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped)
         session._wait_for_parameters()
         return session
@@ -247,7 +208,7 @@ class Session:
         if self._closed:
             return
         if self._finish_asked and self._member.ends_between_steps:
-            self._wait_until(lambda: self.done or self.draining, "the end of the job")
+            self._wait_for(lambda: self.done or self.draining, "the end of the job")
         if not (self.done or self.draining):
             _log.warning(
                 "unit %s leaves at outer step %d of %d, before the job is done: the job goes on without it, and its operator starts it "
@@ -318,21 +279,27 @@ class Session:
             self._former_handler = signal.signal(signal.SIGTERM, self._drain)
             let_forked_children_end(self._drain)
         self._member.start()
-        self._wait_until(lambda: self._member.may_step or self.done, "the job's parameters")
+        self._wait_for(lambda: self._member.may_step or self.done, "the job's parameters")
         self._member.warm_up()
         _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
         self._timer.restart()
 
-    def _wait_until(self, come: Callable[[], bool], what: str) -> None:
+    def _wait_for(self, come: Callable[[], bool], what: str) -> None:
+        self._wait_until(lambda: come() or self.draining, lambda: f"waits for {what}", logging.INFO)
+        if not come():
+            self.close()
+
+    def _wait_until(self, come: Callable[[], bool], why: Callable[[], str], level: int = logging.WARNING) -> float:
+        """Go from one boundary to the next until it has come. `why`: what the log says of the wait, after the name of the unit. Returns how
+        long it took, seconds."""
         began = logged = time.monotonic()
         while not come():
-            if self.draining:
-                self.close()
             self._member.wait(_POLL)
             self._member.boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.info("unit %s waits for %s for %.0f s now", self._unit, what, now - began)
+                _log.log(level, "unit %s %s for %.0f s now", self._unit, why(), now - began)
                 logged = now
+        return time.monotonic() - began
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
         self._member.drain()
@@ -346,15 +313,7 @@ class Session:
     def _wait_until_it_may_step(self) -> None:
         """A rank that has overtaken its leader waits until the leader has decided what comes before the next step. A unit that rests waits
         here, as a program may hold batches for many steps, or take none from the session."""
-        began = logged = time.monotonic()
-        while not (self._member.may_step or self.done or self.draining):
-            self._member.wait(_POLL)
-            self._member.boundary()
-            if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.warning("unit %s %s for %.0f s now", self._unit, self._member.why_none, now - began)
-                logged = now
-        if (waited := time.monotonic() - began) > 0:
-            self._timer.idle(waited)
+        self._timer.idle(self._wait_until(lambda: self._member.may_step or self.over, lambda: self._member.why_none))
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -383,20 +342,19 @@ class Session:
 
     def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
         """The sequence numbers of the next batch, int64 [count]; None: there is no next step."""
-        began = logged = time.monotonic()
-        while not self.over:
-            numbers = self._member.take(count)
-            if numbers is not None:
-                if (waited := time.monotonic() - began) > 0:
-                    self._timer.idle(waited)
-                return numbers
-            self._ask_for_work()
-            self._member.wait(_POLL)
-            self._member.boundary()
-            if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
-                _log.warning("unit %s %s for %.0f s now", self._unit, self._member.why_none, now - began)
-                logged = now
-        return None
+        found: list[NDArray[np.int64]] = []
+
+        def come() -> bool:
+            if self.over:
+                return True
+            if (numbers := self._member.take(count)) is None:
+                self._ask_for_work()
+                return False
+            found.append(numbers)
+            return True
+
+        self._timer.idle(self._wait_until(come, lambda: self._member.why_none))
+        return found[0] if found else None
 
     def _undo(self) -> None:
         if not self._undone:
@@ -409,16 +367,3 @@ class Session:
     def _ask_for_work(self) -> None:
         if self._batch_size and not self.done:
             self._member.ask_for_work(self._batch_size, self._batches_held, self._ahead)
-
-
-def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:
-    return Hello(
-        job_uid=config.job.uid,
-        unit=config.unit,
-        attempt=config.attempt,
-        session=secrets.token_bytes(16),
-        framework=framework,
-        tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
-        fingerprint=layout.fingerprint,
-        frozen=[FrozenTensor(name=x.name, shape=x.shape, digest=x.digest) for x in layout.frozen],
-    )

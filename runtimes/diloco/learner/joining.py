@@ -1,0 +1,90 @@
+"""How a process becomes a member of its job: from its contract and its model, alone or with the other ranks of its unit.
+
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0169-joined-ranks.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout, LayoutError
+from diloco.contract import Exit
+from diloco.environment import ContractError
+from diloco.learner.config import LearnerConfig, read_learner_config
+from diloco.learner.connection import Connection
+from diloco.learner.inbox import Inbox
+from diloco.learner.leave import leave
+from diloco.learner.member import Member
+from diloco.learner.solo import SoloMember
+from diloco.learner.store import ParameterStore
+from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
+from diloco.protocol.tls import TlsError, WrongIdentity
+from diloco.ranks.join import World, join_ranks
+from diloco.wording import plural
+
+_log = logging.getLogger(__name__)
+
+
+def read_config(environment: Mapping[str, str], framework: str, ranks: int, how_to_meet: str) -> LearnerConfig:
+    """What the environment says. `ranks`: the processes of this unit that the framework knows; `how_to_meet`: what a program does so that
+    it knows them. Raises Leave for an environment that cannot be, and for a certificate of another identity."""
+    try:
+        config = read_learner_config(environment)
+        if config.ranks != ranks:
+            raise ContractError(
+                f"unit {config.unit} runs as {plural(config.ranks, 'process', 'processes')} on {plural(config.hosts, 'host')}, and "
+                f"{framework} knows of {ranks}: {how_to_meet}"
+            )
+    except ContractError as error:
+        raise leave(Exit.BAD_CONTRACT, str(error)) from error
+    try:
+        config.tls.examine(config.identity)
+    except WrongIdentity as error:
+        raise leave(Exit.REFUSED_UNAUTHENTICATED, str(error)) from error
+    except TlsError as error:
+        _log.warning("%s", error)  # it may be renewed at any moment; the connection waits for that
+    return config
+
+
+def make_member(
+    config: LearnerConfig,
+    store: ParameterStore,
+    framework: str,
+    world: World | None,
+    on_adopt: Callable[[Sequence[str]], None] | None,
+    keepalive: Keepalive,
+) -> Member:
+    """This process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. Raises Leave
+    for a model that cannot be trained, and when the ranks of the unit do not agree or do not come."""
+    try:
+        layout = Layout(store.specs(), store.frozen())
+        fragments = make_fragments(layout, config.job.training.fragments)
+    except LayoutError as error:
+        raise leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in job {config.job.name}: {error}") from error
+    hello = _hello(config, layout, framework)
+    if world is None:
+        overlap_steps = config.job.training.overlap_steps
+        inbox = Inbox(overlap_steps)
+        link = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, inbox, keepalive, overlap_steps)
+        return SoloMember(store, fragments, config, inbox, link, on_adopt)
+    try:
+        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
+    except ContractError as error:
+        raise leave(Exit.BAD_CONTRACT, str(error)) from error
+
+
+def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:
+    return Hello(
+        job_uid=config.job.uid,
+        unit=config.unit,
+        attempt=config.attempt,
+        session=secrets.token_bytes(16),
+        framework=framework,
+        tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
+        fingerprint=layout.fingerprint,
+        frozen=[FrozenTensor(name=x.name, shape=x.shape, digest=x.digest) for x in layout.frozen],
+    )
