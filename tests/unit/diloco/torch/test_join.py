@@ -164,6 +164,31 @@ def test_a_program_that_feeds_itself_trains_to_the_end_and_the_report_says_so(tm
     assert (ledger.committed, ledger.frontier) == (0, 0)
 
 
+def test_a_program_with_a_grad_scaler_leaves_out_updates_and_trains_to_the_end(tmp_path: Path) -> None:
+    """The gradient of the outputs is 2^6 times the scale, which begins at 2^16, and float16 ends at 2^16: the scale is halved seven times
+    for the outputs, and twice at most for the sums over batch and outputs behind them, each with an update left out. 16 of 64 may be."""
+    place = Place(tmp_path, job_file(training(70)))
+    net = model()
+    scaler = torch.amp.GradScaler("cpu")
+    skipped = 0
+    with LocalSyncer(place) as syncer:
+        optimizer = adam(net.parameters())
+        with diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            for batch in session.batches(lambda numbers: torch.ones(len(numbers), 3), 2):
+                with torch.autocast("cpu", torch.float16):
+                    loss = net(batch).float().sum() * 2.0**6
+                before = scaler.get_scale()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                skipped += scaler.get_scale() < before
+                session.step(tokens=batch.numel())
+    assert session.done
+    assert 7 <= skipped <= 9
+    assert all(value.isfinite().all() for value in net.parameters())
+
+
 def test_a_step_for_each_micro_batch_ends_the_program(tmp_path: Path) -> None:
     with pytest.raises(diloco.torch.LoopError, match=r"step\(\) was called 64 times for 16 updates of the optimizer"):
         accumulate(tmp_path, 1000, step_at_each_batch=True)
