@@ -155,12 +155,14 @@ def new_unit(fragments: int, steps: int) -> UnitState:
     return UnitState(nothing, nothing, versions=(-1,) * fragments, missing=frozenset(range(fragments)), steps=steps)
 
 
-def plan_boundary(state: UnitState, events: Sequence[InboxEvent], table: Timetable, most: int) -> tuple[UnitPlan, UnitState]:
+def plan_boundary(
+    state: UnitState, events: Sequence[InboxEvent], table: Timetable, most: int, *, reads_ahead: bool = True
+) -> tuple[UnitPlan, UnitState]:
     """The plan for this boundary, and the state once it is carried out.
 
     `events` came since the last boundary, in this order. A boundary moves at most `most` elements, in order of arrival, and then reads
-    ahead with what is left of them; but always one fragment, and all of them while the model lacks some. The rest waits for the next
-    boundary.
+    ahead with what is left of them, if `reads_ahead`; but always one fragment, and all of them while the model lacks some. The rest
+    waits for the next boundary.
     """
     work, seed, finish, refused = Work(), False, False, None
     heard = state.pace.t
@@ -196,7 +198,7 @@ def plan_boundary(state: UnitState, events: Sequence[InboxEvent], table: Timetab
     if seed:  # after the adoptions: what the unit sends is what it adopted last, and becomes version 0
         state = replace(state, versions=(0,) * len(state.versions))
     moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
-    ahead = None if state.step == state.planned else _ahead(state, table, most, moved)
+    ahead = None if state.step == state.planned or not reads_ahead else _ahead(state, table, most, moved)
     repeat = bool(state.quorum) and state.step == state.planned and not state.done
     plan = UnitPlan(state.step, replace(work, quorum=state.quorum), reads, adoptions, ahead, seed, finish, repeat, refused)
     return plan, replace(state, planned=state.step)

@@ -100,7 +100,8 @@ class LeaderMember(RankMember[Leader]):
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def _plan(self, state: UnitState, events: Sequence[InboxEvent]) -> tuple[UnitPlan, UnitState]:
-        return plan_boundary(state, events, self._parts.table, most_at_once(self._step_seconds))
+        # Nothing is read ahead: a rank answers a pull at the boundary that the leader orders, as its counters come after that.
+        return plan_boundary(state, events, self._parts.table, most_at_once(self._step_seconds), reads_ahead=False)
 
     def _decide(self) -> None:
         events, self._events = self._events, []

@@ -239,6 +239,11 @@ def test_reads_ahead_take_what_pulls_and_adoptions_leave_of_a_boundary() -> None
     assert ahead(slow(), most=5)[0] == [(1, 97)], "one fragment always"
 
 
+def test_a_unit_that_answers_at_its_boundaries_alone_reads_nothing_ahead() -> None:
+    plan, _ = plan_boundary(slow(), [], TABLE, 1000, reads_ahead=False)
+    assert plan.ahead is None
+
+
 def test_nothing_is_read_ahead_beyond_the_last_outer_step() -> None:
     assert ahead(replace(slow(), steps=97))[0] == [(1, 97)]
     assert ahead(slow(), Finished(97))[0] == []
