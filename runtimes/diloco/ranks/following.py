@@ -69,7 +69,7 @@ class FollowerMember(RankMember[Follower]):
     def close(self) -> None:
         if self.draining:
             until = time.monotonic() + COUNTERS_TIMEOUT
-            while self._reads and (left := until - time.monotonic()) > 0:
+            while self._read_outs and (left := until - time.monotonic()) > 0:
                 self.wait(left)
                 self._hear()
                 self._send()
@@ -112,7 +112,7 @@ class FollowerMember(RankMember[Follower]):
                     fragment = messages.checked(message.drop.fragment, fragments)
                     self._drop(fragment, messages.version_from_wire(message.drop.version, number))
                 case "counted":
-                    self._count(messages.counted_from_wire(message.counted, fragments))
+                    self._read_outs.count(messages.counted_from_wire(message.counted, fragments))
 
     def _tell(self, fragment: int, version: Version | None) -> None:
         if version is not None:

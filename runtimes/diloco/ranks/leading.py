@@ -118,7 +118,7 @@ class LeaderMember(RankMember[Leader]):
                 self._channel.say(FromLeader(drop=ranks_pb2.Drop(fragment=drop.fragment, version=wire)), drop.rank)
         for counted in said.counted:
             self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
-            self._count(counted)
+            self._read_outs.count(counted)
         steps_ahead = ahead(self._step_seconds)
         # Before the release of steps that need them.
         self._deal(steps_ahead)
@@ -173,7 +173,7 @@ class LeaderMember(RankMember[Leader]):
     def _say_counted(self) -> None:
         for counted in self._schedule.counts.ready():
             self._channel.say(FromLeader(counted=messages.counted_to_wire(counted)))
-            self._count(counted)
+            self._read_outs.count(counted)
 
     def _report(self, reached: Reached, step_seconds: float) -> None:
         progress = Progress(

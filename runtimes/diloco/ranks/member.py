@@ -21,13 +21,12 @@ from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.leave import leave
 from diloco.learner.progress import JobProgress
-from diloco.learner.store import Float32Array, ParameterStore, Ready, Staged
+from diloco.learner.store import Float32Array, ParameterStore, Ready
 from diloco.learner.timetable import Timetable
-from diloco.protocol.diloco_pb2 import Chunk
 from diloco.ranks.arrivals import Shelf
 from diloco.ranks.channel import SideChannel
-from diloco.ranks.counts import Counted
 from diloco.ranks.orders import LAST, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, Version
+from diloco.ranks.read_outs import ReadOuts
 from diloco.ranks.samples import Ranges, own
 
 _log = logging.getLogger(__name__)
@@ -91,12 +90,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._progress = JobProgress(parts.table, parts.budget)
         self._cursor = Cursor()
         self._shelf: Shelf[_Arrived] = Shelf()
-        self._reads: dict[int, tuple[ReadOut, Staged]] = {}
-        """By fragment what was read out and waits for its counters."""
-        self._pushes: list[tuple[int, Chunk, Staged]] = []
-        """To be handed to this rank's stream: (generation, header, values)."""
-        self._counted: dict[int, Counted] = {}
-        """By fragment the counters of what is read out at a boundary to come: they may be known before this rank is there."""
+        self._read_outs = ReadOuts(parts.coding)
         self._to_seed: _ToSeed | None = None
         self._dealt: deque[Ranges] = deque()
         """Batches of the unit that this rank has not taken."""
@@ -313,8 +307,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 assert_never(action)
         if isinstance(action, LAST):
             self._end = action
-            for _, staged in self._reads.values() if not isinstance(action, Drain) else ():
-                staged.release()
+            if not isinstance(action, Drain):
+                self._read_outs.release()
 
     def _adopt(self, fragment: int, ready: Ready) -> None:
         self._parts.store.apply(ready)
@@ -328,45 +322,13 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             self._adopt(fragment, self._parts.store.prepare(self._names[fragment], value))
 
     def _read_out(self, read: ReadOut) -> None:
-        if (former := self._reads.pop(read.fragment, None)) is not None:
-            former[1].release()
         if self._parts.portions[read.fragment].size:
-            self._reads[read.fragment] = read, self._parts.store.stage(self._names[read.fragment])
-            self._push(read.fragment)
-
-    def _count(self, counted: Counted) -> None:
-        """The counters of a push are known."""
-        self._counted[counted.fragment] = counted
-        self._push(counted.fragment)
-
-    def _push(self, fragment: int) -> None:
-        """Send what was read out if its counters are known, to the syncer that asked for it alone."""
-        read, staged = self._reads.get(fragment, (None, None))
-        counted = self._counted.get(fragment)
-        if read is None or staged is None or counted is None or read.t != counted.t:
-            return
-        del self._reads[fragment], self._counted[fragment]
-        if read.epoch != self._epoch:
-            staged.release()
-            return
-        header = Chunk(
-            kind=Chunk.PUSH,
-            fragment=counted.fragment,
-            t=counted.t,
-            coding=int(self._parts.coding),  # type: ignore[arg-type]
-            steps=counted.steps,
-            tokens=counted.tokens,
-            samples_done=counted.samples_done,
-            tokens_done=counted.tokens_done,
-            steps_done=counted.steps_done,
-        )
-        self._pushes.append((self._generation, header, staged))
+            self._read_outs.put(read, self._parts.store.stage(self._names[read.fragment]))
 
     def _send(self) -> None:
         """Hand over to other threads what is to be sent."""
-        pushes, self._pushes = self._pushes, []
-        for generation, header, staged in pushes:
-            self._parts.link.push(generation, header, staged)
+        for header, staged in self._read_outs.take(self._epoch):
+            self._parts.link.push(self._generation, header, staged)
         self._channel.send()
 
     def _now(self, fragment: int) -> Float32Array:
