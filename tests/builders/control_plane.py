@@ -516,8 +516,23 @@ class ControlPlane:
         """Install the CRD, and wait until the server takes jobs and publishes their schema. Publishing comes after Established, and
         `kubectl explain` fails until then."""
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-        self.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=60s")
+        self.wait_until_established("dilocojobs.diloco.dev")
         self.wait_for(lambda: self._publishes("apis/diloco.dev/v1alpha1", "dev.diloco.v1alpha1.DiLoCoJob"), "the schema of DiLoCoJob")
+
+    def wait_until_established(self, *names: str) -> None:
+        """Until the server serves what these CustomResourceDefinitions define. `kubectl wait` fails while one has no conditions yet."""
+        for name in names:
+            self.wait_for(lambda name=name: self._is_established(name), f"the resource of {name}")  # type: ignore[misc]
+
+    def _is_established(self, name: str) -> bool:
+        try:
+            crd = self.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+        except RequestFailed as error:
+            if error.code == 404:
+                return False
+            raise
+        conditions = crd.get("status", {}).get("conditions") or []
+        return any(found["type"] == "Established" and found["status"] == "True" for found in conditions)
 
     def _publishes(self, group_version: str, schema: str) -> bool:
         published = self.request("GET", "/openapi/v3")["paths"].get(group_version)

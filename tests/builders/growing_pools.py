@@ -231,7 +231,7 @@ def install_requests(plane: ControlPlane) -> None:
     provide_programs(("kueue",))
     name = "autoscaling.x-k8s.io_provisioningrequests.yaml"
     plane.kubectl("apply", "--server-side", "-f", str(PROGRAMS / "kueue-manifests" / name))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{REQUESTS.plural}.{REQUESTS.group}")
+    plane.wait_until_established(f"{REQUESTS.plural}.{REQUESTS.group}")
 
 
 @contextlib.asynccontextmanager

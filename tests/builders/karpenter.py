@@ -169,7 +169,7 @@ def karpenter(plane: ControlPlane, folder: Path, machines: Sequence[Machine]) ->
     provide_programs(("karpenter",))
     folder.mkdir(parents=True, exist_ok=True)
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str((PROGRAMS / "karpenter-manifests").resolve()))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{name}" for name in _DEFINITIONS))
+    plane.wait_until_established(*_DEFINITIONS)
     instance_types = folder / "instance-types.json"
     instance_types.write_text(json.dumps([_instance_type(machine) for machine in machines]))
     health = free_port()

@@ -105,7 +105,7 @@ def install_chart(plane: ControlPlane, **config: Any) -> None:
     """Everything of the chart but a running pod: its CRD, ServiceAccount, roles and configuration. Jobs are in namespace default."""
     values = {"replicas": 0, "config": config, "watchNamespaces": ["default"]}
     plane.helm("install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--values", "-", input=json.dumps(values))
-    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
+    plane.wait_until_established("dilocojobs.diloco.dev")
 
 
 @contextlib.contextmanager

@@ -133,8 +133,7 @@ def kueue(plane: ControlPlane, folder: Path) -> Iterator[Kueue]:
 def _install_definitions(plane: ControlPlane) -> None:
     files = sorted((PROGRAMS / "kueue-manifests").glob("kueue.x-k8s.io_*.yaml"))
     plane.kubectl("apply", "--server-side", "--force-conflicts", *(word for file in files for word in ("-f", str(file))))
-    names = [f"crd/{file.stem.removeprefix('kueue.x-k8s.io_')}.kueue.x-k8s.io" for file in files]
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    plane.wait_until_established(*(f"{file.stem.removeprefix('kueue.x-k8s.io_')}.kueue.x-k8s.io" for file in files))
 
 
 def _configuration(webhook: int, health: int, certificates: Path) -> Obj:

@@ -351,7 +351,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
         plane.kubectl(
             "apply", "-f", "-", input=yaml.safe_dump({"apiVersion": CUSTOM_RESOURCES.api_version, "kind": CUSTOM_RESOURCES.kind, **crd})
         )
-        plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
+        plane.wait_until_established(crd["metadata"]["name"])
     # One GPU host for each job: the minimum of a job comes before what another has beyond its own.
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=3)) as cluster:
         # Objects with names that a job needs, but of another owner: the operator checks the owner.

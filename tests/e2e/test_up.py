@@ -87,15 +87,17 @@ def at_step(step: int) -> Callable[[Obj], bool]:
 def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up], tmp_path: Path) -> None:
     jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
     fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
-    steps = 330  # units in JAX find what was compiled before, and begin long before those in torch
-    jobs[0]["spec"]["training"]["steps"] = steps
+    steps = 240
+    # Units in JAX find what was compiled before, and wait for the first in torch: else the job may be over before those in torch took part.
+    jobs[0]["spec"]["training"].update(steps=steps, quorum=3)
+    jobs[0]["spec"]["learners"]["min"] = 3
     for node in fleet:  # so slow that units which start later still find work to do
         node["metadata"].setdefault("annotations", {})["local.diloco.dev/relative-speed"] = "0.06"
     for pool in jobs[0]["spec"]["pools"]:
         pool["template"]["spec"]["containers"][0]["command"] += _MODEL
-    status, result = up(jobs, "--fault", "unit=h100-1,step=110,signal=KILL", "--timeout", "900s", fleet=fleet).end()
+    status, result = up(jobs, "--fault", "unit=h100-1,step=60,signal=KILL", "--timeout", "900s", fleet=fleet).end()
     assert status == 0, result
-    assert [fired["fault"] for fired in result["faults"]["fired"]] == ["unit=h100-1,step=110,signal=KILL"]
+    assert [fired["fault"] for fired in result["faults"]["fired"]] == ["unit=h100-1,step=60,signal=KILL"]
     job = result["jobs"][0]
     conditions = {condition["type"]: condition["status"] for condition in job["conditions"]}
     assert conditions["Complete"] == "True"

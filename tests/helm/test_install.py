@@ -63,7 +63,7 @@ def arguments(plane: ControlPlane, namespace: str) -> list[str]:
 
 def apply_job(plane: ControlPlane, namespace: str) -> str:
     """The quickstart's job; its uid."""
-    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
+    plane.wait_until_established("dilocojobs.diloco.dev")
     plane.kubectl("apply", "--namespace", namespace, "-f", str(ROOT / "examples" / "quickstart.yaml"))
     return job_uid(plane, namespace)
 

@@ -106,7 +106,7 @@ def prepared(plane: ControlPlane) -> ControlPlane:
     crds = [monitoring_crd(kind) for kind in ("ServiceMonitor", "PrometheusRule")]
     everything = {"apiVersion": "v1", "kind": "List", "items": [*spaces, *crds]}
     plane.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(everything))
-    plane.kubectl("wait", "--for=condition=Established", *(f"crd/{crd['metadata']['name']}" for crd in crds), "--timeout=30s")
+    plane.wait_until_established(*(crd["metadata"]["name"] for crd in crds))
     return plane
 
 

@@ -111,7 +111,7 @@ def cluster(plane: ControlPlane) -> Iterator[ControlPlane]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (NAMESPACE, "rights-a", "rights-b", "rights-c")
     ]
     apply(plane, [*spaces, one(render(), "CustomResourceDefinition")])
-    plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
+    plane.wait_until_established("dilocojobs.diloco.dev")
     yield plane
     plane.kubectl("delete", "crd", "dilocojobs.diloco.dev", "--ignore-not-found")
 

@@ -44,6 +44,7 @@ _END_SECONDS = 10.0
 kernel."""
 _FORKS_OUTRUN = 1000
 _LISTS = 200
+_LOOKS_AT_EXEC = 20
 _NICE = 10
 """Niceness of containers. Next to a process of niceness 0 they get a tenth of a busy processor, and all of an idle one."""
 _AUTOGROUP_SECONDS = 0.5
@@ -129,11 +130,16 @@ def lower_priority() -> None:
 
 def has_mark(pid: int, mark: str) -> bool:
     """Whether the process was started with MARK set to something that begins with `mark`."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            environ = file.read()
-    except OSError:
-        return False
+    for _ in range(_LOOKS_AT_EXEC):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+                environ = file.read()
+        except OSError:
+            return False
+        # While a process executes a program, its new environment is not there yet. One of the kernel, or that ends, has no program either.
+        if environ or not os.path.exists(f"/proc/{pid}/exe"):  # noqa: PTH110
+            break
+        time.sleep(0.001)
     return any(item.startswith(f"{MARK}={mark}".encode()) for item in environ.split(b"\0"))
 
 
