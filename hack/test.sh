@@ -22,7 +22,7 @@ low='(echo 10 > /proc/self/autogroup) 2> /dev/null; exec nice -n 10 "$@"'
 COVERAGE_FILE=$written/.coverage.unit setsid bash -c "$low" - .venv/bin/pytest tests/unit tests/numerics --numprocesses="$cores" \
   "${options[@]}" > "$written/unit.log" 2>&1 < /dev/null &
 unit=$!
-trap 'kill -- -$unit 2> /dev/null; rm -rf "$written"' EXIT
+trap 'kill -- -$unit 2> /dev/null || true; rm -rf "$written"' EXIT
 trap 'exit 130' INT TERM HUP
 
 # One process more than cores, six at most: each may start a control plane of its own (600 MB).
