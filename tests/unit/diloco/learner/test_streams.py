@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import datasets
 import grain
 import pytest
+import webdataset
 from builders.scripted_connection import ScriptedSession
 from diloco.learner.data_feed import Shard
 
@@ -36,4 +40,18 @@ def test_a_streaming_data_set_of_datasets() -> None:
 def test_a_map_data_set_of_grain() -> None:
     data = grain.MapDataset.source(range(SAMPLES))
     read = [number for shard in one_epoch(8) for batch in data[shard.index :: shard.count].to_iter_dataset().batch(3) for number in batch]
+    assert sorted(read) == list(range(SAMPLES))
+
+
+def test_a_data_set_of_webdataset(tmp_path: Path) -> None:
+    urls = [str(tmp_path / f"{index}.tar") for index in range(8)]
+    for index, url in enumerate(urls):
+        with webdataset.TarWriter(url) as archive:
+            for number in range(index, SAMPLES, len(urls)):
+                archive.write({"__key__": f"{number}", "json": {"number": number}})
+    read = [
+        json.loads(sample["json"])["number"]
+        for shard in one_epoch(len(urls))
+        for sample in webdataset.WebDataset(urls[shard.index], shardshuffle=False)
+    ]
     assert sorted(read) == list(range(SAMPLES))
