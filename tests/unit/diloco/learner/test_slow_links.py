@@ -5,6 +5,8 @@ import pytest
 from builders.core import a_job
 from builders.slow_links import SlowLinks
 
+pytestmark = pytest.mark.slow
+
 TAU = 2
 STEPS = 240
 WARM_UP = 40

@@ -10,6 +10,8 @@ from builders.engine_simulation import Account, World, a_training, simulate
 from builders.simulated_unit import UnitSpeed
 from builders.virtual_time import run_virtual
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("slow", [False, True], ids=["of like speed", "staging ahead"])
 def test_every_snapshot_holds_exactly_what_its_ledger_says_whatever_dies_when(tmp_path: Path, *, slow: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, tpu_pool
 from builders.operator_run import an_api, an_operator, running
@@ -19,6 +20,8 @@ from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
 from diloco_operator.reconcile import ObservedState
+
+pytestmark = pytest.mark.slow
 
 REQUEST = 0.01
 

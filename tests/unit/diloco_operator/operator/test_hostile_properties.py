@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 from builders.hostile_cluster import NS, HostileCluster, a_hostile_cluster, a_secret, a_strangers_pod
 from builders.jobs import with_field
 from builders.virtual_time import run_virtual
@@ -19,6 +20,8 @@ from diloco_operator.kube.memory.copy_json import copy_json
 from diloco_operator.kube.timestamps import format_timestamp
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+
+pytestmark = pytest.mark.slow
 
 WATCHED: list[tuple[Resource, str]] = [
     (names.PODS, "lm-v6e-0-a1-0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, is_disrupted, phase, starts
@@ -11,6 +12,8 @@ from builders.stage import Stage
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+pytestmark = pytest.mark.slow
 
 SINGLE = ("tpu-0", "tpu-1", "tpu-2")
 PAIRS = ("np-0", "np-1")

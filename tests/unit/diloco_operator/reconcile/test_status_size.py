@@ -24,6 +24,8 @@ from diloco_operator.reconcile.status.bounds import MESSAGE_LIMIT, bounded, clip
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 TEXTS = st.text(st.sampled_from('aé<&"\\\n\x01\u2028😀'), min_size=1, max_size=40)
 UNSTABLE = (*UNIT_FIGURES, "progress")
 
