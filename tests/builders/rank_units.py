@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Processes, Program, free_port, traced
+from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Processes, Program, free_port, traced, until
 from diloco import contract
 
 
@@ -43,6 +43,11 @@ class RankUnit:
     def of(self, rank: int) -> list[dict[str, Any]]:
         """What one rank traced."""
         return [line for line in self.trace if line["rank"] == rank]
+
+    def first_steps(self, count: int) -> list[list[dict[str, Any]]]:
+        """What each rank traced of its first local steps. The syncer may report a merge before the lines are written: this waits."""
+        until(lambda: all(len(self.of(rank)) >= count for rank in range(self.ranks)), f"all ranks of {self.name} make {count} steps")
+        return [self.of(rank)[:count] for rank in range(self.ranks)]
 
     def wait(self) -> list[int]:
         """The exit status of each rank. They start one interpreter each, on a machine that may be busy."""

@@ -75,14 +75,14 @@ def test_a_unit_whose_program_takes_several_batches_a_step_counts_them_all(job: 
     unit = RankUnit(job, "u", 2).start(RANKS_BATCHES="3")
     # A sample has 16 tokens, and a step of the unit 2 ranks x 3 batches x 2 samples.
     assert tokens_of_a_step(job) == 16 * 12
-    assert len(unit.of(1)[0]["numbers"]) == 6
+    assert [len(line["numbers"]) for [line] in unit.first_steps(1)] == [6, 6]
 
 
 def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processes) -> None:
     job.syncer()
     unit = RankUnit(job, "u", 2).start(RANKS_SAME="1")
     assert tokens_of_a_step(job) == 16 * 2
-    drawn = [[number for line in unit.of(rank)[:20] for number in line["numbers"]] for rank in range(2)]
+    drawn = [[line["numbers"] for line in steps] for steps in unit.first_steps(20)]
     assert drawn[0] == drawn[1]
 
 
