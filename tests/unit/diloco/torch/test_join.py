@@ -165,18 +165,19 @@ def test_a_program_that_feeds_itself_trains_to_the_end_and_the_report_says_so(tm
 
 
 def test_a_program_with_a_grad_scaler_leaves_out_updates_and_trains_to_the_end(tmp_path: Path) -> None:
-    """The gradient of the outputs is 2^6 times the scale, which begins at 2^16, and float16 ends at 2^16: the scale is halved seven times
-    for the outputs, and twice at most for the sums over batch and outputs behind them, each with an update left out. 16 of 64 may be."""
+    """The gradient of an output is 2^6 times the scale at most, which begins at 2^16, and float16 ends at 2^16: the scale is halved seven
+    times at most for the outputs, and twice for the sums over batch and outputs behind them, each with an update left out. 16 of 64 may
+    be. Where this loss is low tanh is flat, and the gradients small: however many steps the program makes, no more are left out."""
     place = Place(tmp_path, job_file(training(70)))
     net = model()
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler("cpu", growth_interval=1_000_000)
     skipped = 0
     with LocalSyncer(place) as syncer:
         optimizer = adam(net.parameters())
         with diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
             for batch in session.batches(lambda numbers: torch.ones(len(numbers), 3), 2):
                 with torch.autocast("cpu", torch.float16):
-                    loss = net(batch).float().sum() * 2.0**6
+                    loss = net(batch).float().tanh().sum() * 2.0**6
                 before = scaler.get_scale()
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)
@@ -185,7 +186,7 @@ def test_a_program_with_a_grad_scaler_leaves_out_updates_and_trains_to_the_end(t
                 skipped += scaler.get_scale() < before
                 session.step(tokens=batch.numel())
     assert session.done
-    assert 7 <= skipped <= 9
+    assert 1 <= skipped <= 9
     assert all(value.isfinite().all() for value in net.parameters())
 
 
