@@ -7,7 +7,9 @@ $bin/ruff format --check --quiet .
 $bin/ruff check --quiet .
 said=$($bin/lint-imports 2>&1) || { echo "$said"; exit 1; }
 unset PYTHONDONTWRITEBYTECODE  # see hack/test.sh
+cores=$(env -u OMP_NUM_THREADS nproc)
 # Modules that are slow as a whole are not even imported: transformers, lightning and datasets take each process 8 s of a core.
 slow=$(grep -rlE '^pytestmark = \[?pytest\.mark\.slow\b' tests/unit --include='test_*.py')
+# One process more than cores, for tests of connections and of processes wait at times.
 # shellcheck disable=SC2086 # one word for each module
-OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses=2 --dist=loadgroup -q "$@"
+OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses=$((cores + 1)) --dist=loadgroup -q "$@"

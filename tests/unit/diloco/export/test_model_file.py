@@ -132,6 +132,7 @@ print(json.dumps({"status": status, "peak": tracemalloc.get_traced_memory()[1]})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_memory_does_not_grow_with_the_model(tmp_path: Path, dtype: str) -> None:
     """64 MiB of parameters, of which one tensor has 60: a snapshot of 128 MiB with its momentum."""

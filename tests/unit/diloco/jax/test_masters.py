@@ -64,6 +64,7 @@ def a_model(dtype: Any) -> Params:
     return {"layer": {"weight": jnp.ones((4, 4), dtype), "bias": jnp.zeros(4, dtype)}, "head": {"weight": jnp.ones((2, 4, 4), dtype)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_masters_go_on_from_what_was_adopted(dtype: Any) -> None:
     program = Program(a_model(dtype), with_masters(optax.sgd(RATE)))

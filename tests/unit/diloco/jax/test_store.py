@@ -180,6 +180,7 @@ def test_parameters_that_change_their_form_between_steps_are_refused() -> None:
         store.take_back({"w": jnp.zeros(3, jnp.bfloat16)})
 
 
+@pytest.mark.slow
 def test_arrays_spread_over_devices_keep_their_placement() -> None:
     # The number of CPU devices is fixed when JAX starts, hence a process of its own.
     program = """

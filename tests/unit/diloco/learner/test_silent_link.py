@@ -15,6 +15,7 @@ from diloco.protocol.diloco_pb2 import FromLearner, Hello
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 
+@pytest.mark.slow
 async def test_a_quiet_stream_over_a_silent_link_ends_after_one_ping_that_is_not_answered(place: Place, syncer: ScriptedSyncer) -> None:
     """gRPC alone would wait for the answer for a minute, whatever the keepalive's time-out."""
     options = client_options(Keepalive(0.5, 0.5), contract.syncer_host_name(place.job.name, place.job.namespace))

@@ -57,6 +57,7 @@ def test_a_follower_may_come_before_its_leader_listens(place: Place) -> None:
     unit.leader.left()
 
 
+@pytest.mark.slow
 def test_who_does_not_come_is_named(unit: Unit) -> None:
     first, second = unit.meets(unit.leader, timeout=1.0), unit.meets(unit.follower(1))
     for future in (first, second):
@@ -66,6 +67,7 @@ def test_who_does_not_come_is_named(unit: Unit) -> None:
         assert "unit u waited for rank 2 in vain" in error.message
 
 
+@pytest.mark.slow
 def test_a_leader_that_does_not_come_is_named_with_its_address(place: Place) -> None:
     unit = Unit(place, 2)
     error = unit.meets(unit.follower(1), timeout=0.5).exception(WAIT_TIMEOUT)
@@ -152,6 +154,7 @@ def test_only_this_attempt_of_the_unit_is_let_in(unit: Unit, who: str, tmp_path:
     assert 1 not in unit.leader._heres
 
 
+@pytest.mark.slow
 def test_a_follower_does_not_take_a_stranger_for_its_leader(place: Place) -> None:
     stranger = Unit(place, 2, place.certificates.learner("v"))
     follower = stranger.follower(1, place.certificates.learner("u"))

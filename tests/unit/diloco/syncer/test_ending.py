@@ -154,6 +154,7 @@ def test_a_damaged_word_is_said_with_what_to_do(tmp_path: Path) -> None:
 # --- the token budget ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_ends_once_its_token_budget_is_committed(tmp_path: Path) -> None:
     place = place_for(tmp_path, tokens=2_000)
     with LocalSyncer(place) as syncer:

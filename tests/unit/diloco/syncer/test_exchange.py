@@ -484,6 +484,7 @@ def test_more_work_than_was_leased_cannot_be_committed(tmp_path: Path) -> None:
         assert syncer.report().tokens == 0
 
 
+@pytest.mark.slow
 def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) -> None:
     """An evaluation of the final parameters may take longer than the farewell."""
     place = Place(tmp_path, job_file(training(1, quorum=1)))

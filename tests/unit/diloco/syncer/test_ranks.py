@@ -202,6 +202,7 @@ def test_what_the_leader_reports_while_a_rank_is_away_counts_when_it_is_back(tmp
         assert two.pulled().t == 1
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_whole_when_its_exchange_closes_is_forgotten_and_refused_once(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(100_000, quorum=1)))
     with LocalSyncer(place) as syncer, RawUnit(syncer, None, "u-0") as one, RawUnit(syncer, rows(2), "u-1") as two:

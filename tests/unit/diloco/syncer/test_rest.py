@@ -26,6 +26,7 @@ def resting(syncer: LocalSyncer, unit: str) -> bool:
     return found is not None and found.resting_seconds > 0
 
 
+@pytest.mark.slow
 def test_a_learner_whose_quorum_is_missing_rests_says_so_and_trains_on_with_the_second_learner(
     tmp_path: Path, learners: list[LocalLearner], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -62,6 +62,7 @@ def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tm
         assert (unit.unit, unit.steps, unit.contributions) == ("u", before.units[0].steps, before.units[0].contributions)
 
 
+@pytest.mark.slow
 def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, steps=400), free_port()
     units = [LocalLearner(place, f"127.0.0.1:{port}", f"u-{i}").start() for i in range(2)]
@@ -308,6 +309,7 @@ def test_the_last_step_has_one_snapshot_and_the_result_names_it(tmp_path: Path, 
     assert len(stored(place).paths()) == 2, "the one before is kept"
 
 
+@pytest.mark.slow
 def test_a_restart_after_the_end_and_another_evaluation_leave_one_snapshot_of_the_last_step(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, steps=10), free_port()
     with LocalSyncer(place, port=port) as syncer:
@@ -404,6 +406,7 @@ def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_pa
     assert stored(place).paths()[0].name.endswith("-t50")
 
 
+@pytest.mark.slow
 def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, steps=10), free_port()
     with LocalSyncer(place, port=port) as syncer:

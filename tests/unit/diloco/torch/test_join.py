@@ -59,6 +59,7 @@ def test_frozen_parameters_several_optimizers_and_tied_parameters_are_allowed() 
         diloco.torch.join(net, optimizer=optimizers, environment={})
 
 
+@pytest.mark.slow
 def test_a_program_is_told_which_parameters_were_overwritten(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(60)))
     net = nn.Linear(3, 2)
@@ -195,6 +196,7 @@ def test_a_step_for_each_micro_batch_ends_the_program(tmp_path: Path) -> None:
         accumulate(tmp_path, 1000, step_at_each_batch=True)
 
 
+@pytest.mark.slow
 def test_updates_of_a_wrapped_optimizer_count_and_those_of_a_compiled_one_do_not() -> None:
     class Wrapper(torch.optim.Optimizer):
         """As accelerate's: it is an optimizer, and holds the real one."""

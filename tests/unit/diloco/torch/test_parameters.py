@@ -67,6 +67,7 @@ def test_an_optimizer_may_hold_frozen_parameters_and_must_not_train_what_the_fil
         diloco.torch.join(module, optimizer=adam, trained=lambda name: name.startswith("down"), environment={})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_the_names_of_wrappers_are_no_part_of_the_layout() -> None:
     class Model(nn.Module):

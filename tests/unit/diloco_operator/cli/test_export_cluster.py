@@ -210,6 +210,7 @@ async def test_the_pod_is_read_only_restricted_and_ends_by_itself(desk: Desk) ->
     assert "diloco.dev/job" not in desk.cluster.created[0]["metadata"]["labels"], "the operator would take it for one of its own"
 
 
+@pytest.mark.slow
 async def test_the_image_is_the_syncers_or_the_operators_or_the_releases(desk: Desk) -> None:
     images = []
     for config_maps, pods, image in (
@@ -241,6 +242,7 @@ async def test_without_a_claim_the_copies_are_named_or_nothing_is_there(desk: De
     assert await desk.export() == "s3://bucket/jobs/jobs-quad-u1"
 
 
+@pytest.mark.slow
 async def test_the_command_reads_the_copies_when_there_is_no_claim(desk: Desk) -> None:
     base = desk.folder.parent
     save_snapshot(base / "copies" / "jobs-quad-u1", 30, a_model(3), job="quad")
@@ -309,6 +311,7 @@ async def test_a_missing_right_is_named(desk: Desk) -> None:
     desk.assert_nothing_stays()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("found", "said"),
     [

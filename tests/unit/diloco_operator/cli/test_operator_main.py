@@ -137,6 +137,7 @@ def test_the_installed_program_shows_its_version() -> None:
     assert installed("version").stdout == shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "other"), [("--metrics-address", "--health-address"), ("--health-address", "--metrics-address")])
 def test_a_taken_port_is_one_line_that_names_the_option(tmp_path: Path, option: str, other: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

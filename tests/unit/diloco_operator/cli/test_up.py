@@ -77,6 +77,7 @@ def test_options_that_make_no_sense_are_refused(unplaced: str, option: str, valu
     assert message in refused(unplaced, option, value)
 
 
+@pytest.mark.slow
 async def test_programs_get_the_variables_that_the_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_HERE", "taken over")
     monkeypatch.setenv("NOT_NAMED", "stays here")

@@ -42,6 +42,7 @@ def test_a_clipped_text_ends_with_an_ellipsis_and_says_the_rest_in_order() -> No
     assert clip("x" * 5000) == "x" * (TEXT_LIMIT - 1) + "…"
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_what_a_field_is_read_as_is_what_comes_out_or_the_field_is_named(value: Any) -> None:
     holder = {"field": value}

@@ -243,6 +243,7 @@ async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone
     assert last["status"]["phase"] == "Failed"
 
 
+@pytest.mark.slow
 async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: LocalNodes) -> None:
     deaf = local.context.state_dir / "deaf"
     os.mkfifo(deaf)

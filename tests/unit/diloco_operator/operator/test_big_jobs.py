@@ -136,6 +136,7 @@ def test_a_job_of_few_pods_is_reconciled_at_once() -> None:
     run_virtual(scenario())
 
 
+@pytest.mark.slow
 def test_the_first_decision_for_a_job_that_becomes_big_is_offloaded_and_a_small_jobs_is_not() -> None:
     async def scenario() -> None:
         pods_then: list[int] = []

@@ -39,6 +39,7 @@ def test_what_goes_on_without_end_is_told_once() -> None:
     assert told.count(True) == 1
 
 
+@pytest.mark.slow
 def test_a_status_that_another_controller_always_changes_back_is_written_twice_a_second_and_the_operator_says_so() -> None:
     async def run() -> None:
         async with a_hostile_cluster() as world:

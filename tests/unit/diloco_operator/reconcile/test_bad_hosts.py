@@ -403,6 +403,7 @@ def test_only_host_of_a_pool_is_not_avoided() -> None:
     assert hosts(stage) == {"tpu-0": (3, False)}
 
 
+@pytest.mark.slow
 def test_large_job_with_a_bad_program_ends_too() -> None:
     """More hosts are suspects than status has room for."""
     stage = a_stage(18, 24, limit=3)

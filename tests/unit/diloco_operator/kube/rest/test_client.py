@@ -69,6 +69,7 @@ async def test_watch_that_is_cut_off_inside_an_event_is_no_clean_end(tmp_path: P
             await _watched(client)
 
 
+@pytest.mark.slow
 async def test_watch_that_the_server_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "REQUESTS", replace(REQUESTS, watch_margin=0.1))
 
