@@ -1,24 +1,27 @@
-"""Learners that hold no model: they drop what they receive, and answer every pull with the same bytes. All of them run in one
-event loop. For figures of a syncer alone, on a machine whose memory does not hold the models of many learners."""
+"""Learners that hold no model: they drop what they receive, and answer every pull with the same bytes. They acknowledge chunks and keep to
+the window of their own, as real ones do. All of them run in one event loop. For figures of a syncer alone, on a machine whose memory does
+not hold the models of many learners."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 import numpy as np
-from builders.chunks import chunk_of
 from diloco import contract
 from diloco.algorithm.codec import Coding, coding_for, encode
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.protocol.channel import Keepalive, client_options
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Tensor, WorkWanted
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.protocol.chunks import DataChunk, divide
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Taken, Tensor, Welcome, WorkWanted
 from diloco.protocol.framing import split
+from diloco.protocol.rpc import exchange
+from diloco.protocol.window import Receipts, Window
 
 from benchmarks.exchange_rig import ExchangeRig
 from benchmarks.fixed_step_learner import BATCH, shapes
@@ -65,6 +68,10 @@ class LightLearner:
         self._call: Any
         self._writing = asyncio.Lock()
         self._transfers: asyncio.Queue[tuple[Chunk, memoryview]] = asyncio.Queue()
+        self._window = Window()
+        self._opened = asyncio.Event()
+        """The window may have opened since it was last looked at."""
+        self._receipts = Receipts()
         self.complete = asyncio.Event()
         """It holds every fragment."""
         self.contributions = 0
@@ -75,7 +82,7 @@ class LightLearner:
         options = client_options(Keepalive(), contract.syncer_host_name(rig.job.name, rig.job.namespace))
         credentials = rig.certificates.learner(self._unit).read().channel_credentials()
         async with grpc.aio.secure_channel(rig.address, credentials, options=options) as channel:
-            self._call = SyncerStub(channel).Exchange(wait_for_ready=True)
+            self._call = exchange(channel)(wait_for_ready=True)
             await self._say(FromLearner(hello=self._hello()))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read())
@@ -91,28 +98,43 @@ class LightLearner:
             framework="none",
             tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in self._layout.tensors],
             fingerprint=self._layout.fingerprint,
+            acknowledges=True,
         )
 
-    async def _say(self, message: FromLearner) -> None:
+    async def _say(self, message: FromLearner | DataChunk) -> None:
         async with self._writing:
             await self._call.write(message)
 
     async def _read(self) -> None:
         async for message in self._call:
+            if isinstance(message, DataChunk):
+                await self._receive(message)
+                continue
             match message.WhichOneof("message"):
-                case "welcome" if message.welcome.seed_wanted:
-                    self._seed()
-                case "chunk":
-                    self._receive(message.chunk)
+                case "welcome":
+                    self._begin(message.welcome)
+                case "taken":
+                    self._window.taken(message.taken.bytes, time.monotonic())
+                    self._opened.set()
                 case "work":
                     self._leased += message.work.end - message.work.start
                 case "pull":
                     self._push(message.pull.fragment, message.pull.t)
         raise RuntimeError(f"the syncer has ended the stream of unit {self._unit}: {message}")
 
-    def _receive(self, chunk: Chunk) -> None:
-        if chunk.offset + len(chunk.data) == chunk.total:
-            self._holds(chunk.fragment, chunk.t)
+    def _begin(self, welcome: Welcome) -> None:
+        if welcome.acknowledges:
+            self._window.limit()
+        if welcome.seed_wanted:
+            self._seed()
+
+    async def _receive(self, chunk: DataChunk) -> None:
+        header, count = chunk.header, len(chunk.data)
+        self._receipts.take(count)
+        if header.offset + count == header.total:
+            self._holds(header.fragment, header.t)
+        if self._receipts.due:
+            await self._say(FromLearner(taken=Taken(bytes=self._receipts.tell())))
 
     def _holds(self, p: int, version: int) -> None:
         self._held[p] = version
@@ -147,7 +169,14 @@ class LightLearner:
         while True:
             header, payload = await self._transfers.get()
             for piece in split(header, payload):
-                await self._say(FromLearner(chunk=chunk_of(piece)))
+                rest: DataChunk | None = piece
+                while rest is not None:
+                    while not self._window.is_open(time.monotonic()):
+                        self._opened.clear()
+                        await self._opened.wait()
+                    chunk, rest = divide(rest, self._window.chunk_bytes(time.monotonic()))
+                    self._window.sent(len(chunk.data), time.monotonic())
+                    await self._say(chunk)
 
     async def _train(self) -> None:
         await self.complete.wait()

@@ -5,7 +5,7 @@ See docs/decisions/0154-chunks-past-protobuf.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 import grpc
@@ -28,9 +28,9 @@ class SyncerService(Protocol):
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None: ...  # noqa: N802
 
 
-def exchange(channel: grpc.Channel) -> Callable[[Iterator[FromLearner | DataChunk | bytes]], Call]:
-    """Opens a learner's stream: call the result with what to send."""
-    opened: Callable[[Iterator[FromLearner | DataChunk | bytes]], Call] = channel.stream_stream(
+def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Call]:
+    """Opens a learner's stream: call the result with an iterator of `FromLearner | DataChunk | bytes`, and gRPC's options of a call."""
+    opened: Callable[..., Call] = channel.stream_stream(
         f"/{_SERVICE}/Exchange", request_serializer=to_wire, response_deserializer=to_learner
     )
     return opened
