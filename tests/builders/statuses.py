@@ -33,6 +33,7 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         ended_at=MOMENT,
         not_before=None if idle else MOMENT,
         unschedulable=999_999,
+        grantor_said=message if parked else "",
         recover_seconds=1234567.123,
         template_hash="1.263f907b9a28deec",
         tokens_per_second=1234567890.1,

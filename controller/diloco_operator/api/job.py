@@ -456,6 +456,12 @@ class UnitStatus(_Api):
     unschedulable: int | None = Field(
         None, ge=1, description="Slices in a row that it gave up without a failure, until a scheduler has bound all its pods; absent: none."
     )
+    grantor_said: str | None = Field(
+        None,
+        max_length=4096,
+        description="What the grantor had said of its nodes or quota when the last asking ended without a place. Absent: it is asked for "
+        "now, it has had a place since, or it was never asked for.",
+    )
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
 

@@ -38,6 +38,7 @@ class UnitStatusRecord(NamedTuple):
     ended_at: float | None = None
     not_before: float | None = None
     unschedulable: int = 0
+    grantor_said: str = ""
     paused_until: float | None = None
     recover_seconds: float | None = None
     template_hash: str = ""
@@ -86,6 +87,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         ended_at=_time(get("endedAt")),
         not_before=_time(get("notBefore")),
         unschedulable=get("unschedulable", 0),
+        grantor_said=get("grantorSaid", ""),
         paused_until=_time(get("pausedUntil")),
         recover_seconds=get("recoverSeconds"),
         template_hash=get("templateHash", ""),
@@ -132,6 +134,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         found["ownData"] = True
     if record.unschedulable:
         found["unschedulable"] = record.unschedulable
+    if record.grantor_said:
+        found["grantorSaid"] = record.grantor_said
     if record.failed_attempt:
         found["failedAttempt"] = record.failed_attempt
     if record.recover_seconds is not None:

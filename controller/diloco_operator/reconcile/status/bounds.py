@@ -22,11 +22,14 @@ from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 
 MESSAGE_LIMIT = 4096
 """Characters of the message of a unit or pool, as the CRD limits it."""
+_SAID = "grantorSaid"
+_TEXTS = ("message", _SAID)
+"""What a unit says in words. Few have the second."""
 CONDITION_LIMIT = 8000
 """Characters of a condition's message; an eighth of what the CRD allows is more than a person reads."""
 _REFUSED_KEYS = 10
 _REFUSED_KEY = 32
-_FIGURES = 150
+_FIGURES = 170
 """Bytes that a unit's figures take at most, without `refused`."""
 _PROGRESS = 500
 """The same of the job's."""
@@ -120,8 +123,8 @@ def _within_crd(status: dict[str, Any]) -> dict[str, Any]:
     found = status
     for key, limit in (("units", MESSAGE_LIMIT), ("pools", MESSAGE_LIMIT), ("conditions", CONDITION_LIMIT)):
         entries = status.get(key) or ()
-        if any(len(each.get("message", "")) > limit for each in entries):
-            found = {**found, key: [{**each, "message": _first(each.get("message", ""), limit)} for each in entries]}
+        if any(len(each.get(text, "")) > limit for each in entries for text in _TEXTS):
+            found = {**found, key: [{**each, **{text: _first(each[text], limit) for text in _TEXTS if text in each}} for each in entries]}
     units = found.get("units") or ()
     if any(len(unit["slice"]) > SLICE_LIMIT or not _is_small(unit["refused"]) for unit in units):
         short = [{**unit, "refused": _few(unit["refused"]), "slice": _clip_slice(unit["slice"], SLICE_LIMIT)} for unit in units]
@@ -159,7 +162,7 @@ def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> i
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
     found += _POINT * sum(len(progress.get(key) or ()) for key in (LOSS_HISTORY, HELD_OUT_LOSS_HISTORY))
     for unit in units:
-        texts = len(unit["message"]) + len(unit["slice"])
+        texts = len(unit["message"]) + len(unit["slice"]) + len(unit.get(_SAID, ""))
         found += UNIT_FLOOR + 6 * texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)
     return found
 
@@ -180,7 +183,7 @@ class _Sizes:
     @staticmethod
     def of(status: Mapping[str, Any], units: Sequence[dict[str, Any]]) -> _Sizes:
         texts = [each for key in _OTHER_TEXTS for each in status.get(key) or ()]
-        messages = tuple(_text_bytes(unit["message"]) for unit in units)
+        messages = tuple(_text_bytes(unit[text]) for unit in units for text in _TEXTS if text in unit)
         slices = tuple(_text_bytes(unit["slice"]) for unit in units)
         others = tuple(_text_bytes(each.get("message", "")) for each in texts)
         found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "progress": {}}) + _PROGRESS + _FIGURES * len(units)
@@ -210,9 +213,15 @@ def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
         if key in status:
             found[key] = [{**each, "message": clip_bytes(each.get("message", ""), limits.other)} for each in status[key] or ()]
     units = [_essential(unit) for unit in status["units"]] if limits.last else status["units"]
-    found["units"] = [
-        {**unit, "message": clip_bytes(unit["message"], limits.unit), "slice": _clip_slice(unit["slice"], limits.slice)} for unit in units
-    ]
+    found["units"] = [_with_short_texts(unit, limits) for unit in units]
+    return found
+
+
+def _with_short_texts(unit: dict[str, Any], limits: _Limits) -> dict[str, Any]:
+    texts = {text: clip_bytes(unit[text], limits.unit) for text in _TEXTS if text in unit}
+    found = {**unit, **texts, "slice": _clip_slice(unit["slice"], limits.slice)}
+    if not found.get(_SAID, True):  # absent, as of a unit of which nothing was said
+        del found[_SAID]
     return found
 
 

@@ -29,7 +29,6 @@ from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
-from diloco_operator.reconcile.units.unschedulable import NEXT_STARTS
 from diloco_operator.timeouts import RECONCILE
 
 _GROWS = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
@@ -219,19 +218,11 @@ def asked_message(grantor: Grantor, at: float) -> str:
     return f"asked {grantor.asked} for {grantor.gives} at {format_timestamp(at)}"
 
 
-_UNTIL_THEN = "; until then: "
-
-
-def not_needed(record: UnitStatusRecord, why: str) -> str:
-    """Of a unit that the job has no room for any more: `why`, and what its grantor had said until then. That would be lost with the unit's
-    last message, and a pool that is not used could not say what was wrong with it."""
-    if record.reason == UnitReason.SCALED_DOWN:
-        words = record.message.partition(_UNTIL_THEN)[2]
-    elif is_waiting(record) or record.reason == UnitReason.NOT_PROVISIONED:
-        words = record.message.partition(NEXT_STARTS)[0]
-    else:
-        words = ""
-    return f"{why}{_UNTIL_THEN}{words}" if words else why
+def not_needed(record: UnitStatusRecord, why: str) -> UnitStatusRecord:
+    """A unit that the job has no room for any more, with the message `why`, and what its grantor had said until then: without that a pool
+    that is not used could not say what was wrong with it."""
+    said = record.message if is_waiting(record) else record.grantor_said
+    return record._replace(grantor_said=said, message=f"{why}; until then: {said}" if said else why)
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:
@@ -255,11 +246,10 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             reason = PoolReason.WAITING_FOR_QUOTA if grantor is Grantor.KUEUE else PoolReason.WAITING_FOR_NODES
             outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, reason, f"{lacks}; {why}", lacks, why)
         elif outcome.reason == PoolReason.JOB_AT_MAXIMUM:
-            given_up = (record for record in mine if record.reason == UnitReason.SCALED_DOWN and _UNTIL_THEN in record.message)
+            given_up = (record for record in mine if record.reason == UnitReason.SCALED_DOWN and record.grantor_said)
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)
             if last is not None:
-                words = last.message.partition(_UNTIL_THEN)[2]
-                outcome = replace(outcome, message=f"{outcome.message}; {last.name}{_UNTIL_THEN.lstrip(';')}{words}")
+                outcome = replace(outcome, message=f"{outcome.message}; {last.name} until then: {last.grantor_said}")
         elif pauses and outcome.why:
             more = f"{grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
             outcome = with_cause(outcome, more)

@@ -66,7 +66,14 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     if record.state is UnitState.COMPLETED:
         return record
     fresh = record._replace(
-        slice="", not_before=None, failures=(), unschedulable=0, ended_at=None, reason=UnitReason.SUSPENDED, message=message
+        slice="",
+        not_before=None,
+        failures=(),
+        unschedulable=0,
+        grantor_said="",
+        ended_at=None,
+        reason=UnitReason.SUSPENDED,
+        message=message,
     )
     return fresh if record.state is UnitState.PENDING else fresh._replace(state=UnitState.PENDING, since=now)
 
@@ -85,6 +92,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
         slice="",
         not_before=None,
         ended_at=None,
+        grantor_said="",
         reason="",
         message="" if worked else "the job is over",
         since=now,

@@ -156,6 +156,7 @@ def _adopt(
         slice=next((pod.slice for pod in mine if pod.slice), ""),
         since=first.created,
         not_before=None,
+        grantor_said="",
         template_hash=first.template_hash,
     )
 

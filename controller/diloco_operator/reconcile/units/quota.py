@@ -8,6 +8,7 @@ See docs/decisions/0174-kueue.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from diloco_operator.api import names
@@ -68,13 +69,6 @@ def _is_replaceable(pod: PodView) -> bool:
     return pod.phase == "Failed" or pod.never_runs
 
 
-def pods_given_up(context: ReconcileContext) -> list[Patch]:
-    """Pods that Kueue counts, that were asked to go, and whose node does not answer: they are called Failed, as Kubernetes' garbage
-    collector does it with pods of nodes that are gone. Their kubelet cannot, and until somebody does, Kueue takes no successor in their
-    place, and their group is not over. It is safe, since the syncer refuses what an old attempt sends."""
-    return [_failed(pod) for pods in context.learners.values() for pod in pods if pod.deletion is not None and _awaits_end(context, pod)]
-
-
 def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
     """Whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no longer."""
     return counts_on(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
@@ -94,21 +88,14 @@ def still_there(context: ReconcileContext, record: UnitStatusRecord) -> str:
 
 def quota_changes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
     """What Kueue must be told of the pods of a job, given the records as they will be once this plan's status is written."""
-    ended = pods_given_up(context)
-    told = {patch.name for patch in ended}
-    return [*ended, *(mark for mark in _released_groups(context, records) if mark.name not in told)]
-
-
-def _released_groups(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
-    """Marks of the groups that nothing follows in, given the records as they will be once this plan's status is written."""
-    over = (
-        _mark(group)
+    unneeded = (
+        group
         for unit, pods in context.learners.items()
         for group in _groups(pods)
-        if not _is_over(group) and not _is_needed(context, records.get(unit), group, pods)
+        if not _is_needed(context, records.get(unit), group, pods)
     )
-    # One that the API server rejects is tried again later, and nothing waits for it.
-    return [mark for mark in over if context.rejection((mark.resource.kind, mark.name)) is None]
+    pods = itertools.chain.from_iterable(context.learners.values())
+    return _tell(pods, context.unreachable, unneeded, lambda key: context.rejection(key) is not None)
 
 
 def release_all(context: ReconcileContext) -> list[Patch]:
@@ -123,9 +110,19 @@ def orphan_releases(
     whether a node does not. `owner`: uid of the job that has its name now; "": there is none. `rejected`: whether a write must not be tried
     now."""
     foreign = [pod for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner != owner and pod.deletion is not None]
-    ended = [_failed(pod) for pod in foreign if counts_on(pod) and unreachable(pod.node)]
+    return _tell(foreign, unreachable, _groups(foreign), rejected)
+
+
+def _tell(
+    pods: Iterable[PodView], unreachable: Callable[[str], bool], unneeded: Iterable[list[PodView]], rejected: Callable[[WriteKey], bool]
+) -> list[Patch]:
+    """Marks of groups that nothing follows in, `unneeded`, and pods that are called Failed, as Kubernetes' garbage collector does it with
+    pods of nodes that are gone: those of `pods` that Kueue counts, that were asked to go, and whose node does not answer. Their kubelet
+    cannot, and until somebody does, Kueue takes no successor in their place, and their group is not over. It is safe, since the syncer
+    refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
+    ended = [_failed(pod) for pod in pods if pod.deletion is not None and counts_on(pod) and unreachable(pod.node)]
     told = {patch.name for patch in ended}
-    marks = [_mark(group) for group in _groups(foreign) if not _is_over(group)]
+    marks = (_mark(group) for group in unneeded if not _is_over(group))
     patches = (*ended, *(mark for mark in marks if mark.name not in told))
     return [patch for patch in patches if not rejected((patch.resource.kind, patch.name))]
 

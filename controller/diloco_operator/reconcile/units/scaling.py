@@ -164,9 +164,9 @@ def _delegate(
     decided = delegate(context, request, placement, scaling.records)
     scaling.deadlines += decided.deadlines
     for unit in decided.withdrawn:
-        record = scaling.records[unit]
-        text = not_needed(record, "its nodes are not needed any more: the job has, or asks for, as many units as it wants")
-        scaling.records[unit] = _set(record, UnitState.DRAINING, UnitReason.SCALED_DOWN, text, context.now)
+        text = "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
+        record = not_needed(scaling.records[unit], text)
+        scaling.records[unit] = _set(record, UnitState.DRAINING, UnitReason.SCALED_DOWN, record.message, context.now)
     for pool, unit in decided.asked:
         known = scaling.records.get(unit)
         if known is None and not room_on_record(scaling.records):
@@ -205,7 +205,7 @@ def _with_cause(record: UnitStatusRecord, waits: str) -> str:
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     attempt = max(record.attempt, record.ended_attempt) + 1
-    started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool].current, not_before=None)
+    started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool].current, not_before=None, grantor_said="")
     return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been created", context.now)
 
 
@@ -215,8 +215,11 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
     if record.not_before is not None and context.now < record.not_before and left.reason == UnitReason.NO_CAPACITY:
         scaling.deadlines.append(record.not_before)
         return record._replace(slice="")
-    why = _with_cause(record, left.message) if left.reason == UnitReason.NO_CAPACITY else not_needed(record, left.message)
-    return _set(record._replace(slice="", not_before=None), UnitState.PENDING, left.reason, why, context.now)
+    record = record._replace(slice="", not_before=None)
+    if left.reason == UnitReason.NO_CAPACITY:
+        return _set(record, UnitState.PENDING, left.reason, _with_cause(record, left.message), context.now)
+    record = not_needed(record, left.message)
+    return _set(record, UnitState.PENDING, left.reason, record.message, context.now)
 
 
 def _set(record: UnitStatusRecord, state: UnitState, reason: str, message: str, now: float) -> UnitStatusRecord:

@@ -24,8 +24,6 @@ from diloco_operator.reconcile.units.timeouts import NoPlace
 
 GAVE_UP = frozenset({UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN, UnitReason.NOT_PROVISIONED})
 """Reasons of units that gave their slice up, or that no slice came for."""
-NEXT_STARTS = "; the next one starts at "
-"""Stands in their messages before the time of the next attempt."""
 
 
 def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
@@ -54,13 +52,15 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
     in_a_row = record.unschedulable + 1
     not_before = context.now + _pause(context, record, in_a_row)
     times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
-    did = "was withdrawn" if why.reason is UnitReason.NOT_PROVISIONED else "gave its slice up"
+    withdrawn = why.reason is UnitReason.NOT_PROVISIONED
+    words = f"attempt {record.attempt} {'was withdrawn' if withdrawn else 'gave its slice up'}{times}: {why.message}"
     return record._replace(
         state=UnitState.PENDING,
         ended_attempt=record.attempt,
         slice="",
         reason=why.reason,
-        message=f"attempt {record.attempt} {did}{times}: {why.message}{NEXT_STARTS}{format_timestamp(not_before)}",
+        message=f"{words}; the next one starts at {format_timestamp(not_before)}",
+        grantor_said=words if withdrawn else "",
         since=context.now,
         not_before=not_before,
         unschedulable=in_a_row,

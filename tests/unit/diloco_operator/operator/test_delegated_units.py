@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, gpu_pool, tpu_pool
-from builders.nodes import a_gpu_node, a_node, a_tpu_slice
+from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
+from diloco_operator.cli.explain import explained
+from diloco_operator.cli.explanation_text import explanation_text
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
 
@@ -127,6 +129,28 @@ def test_pinned_unit_of_another_job_and_one_that_waits_never_share_a_host() -> N
             await scene.trains("waits", 2)
             await scene.trains("pinned")
             assert len(scene.nodes_of("waits") | scene.nodes_of("pinned")) == 3
+
+    play(scenario)
+
+
+def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            await scene.apply("one", gpu_pool(max=1, provisioning=AUTOSCALER), tpu_pool(topology="2x2x1", max=1))
+            await scene.when("one", lambda status: "the scheduler says" in status.get("units", [{}])[0].get("message", ""))
+            await scene.cluster.add([a_tpu_node("tpu-0")])
+            await scene.trains("one")
+            await scene.when("one", lambda status: status["units"][0]["state"] == "Pending")
+        told = explanation_text(await explained(scene.api, "default", "one", wall_clock), wall_clock()).splitlines()
+        pool, unit = (next(at for at, line in enumerate(told) if line.startswith(head)) for head in ("POOL h100 ", "UNIT h100-0:"))
+        asked = "one-h100-0-a1-0: asked the autoscaler for nodes at "
+        assert told[pool + 1].startswith(
+            f"  why not more    JobAtMaximum: the job has the 1 unit of learners.max; pool h100 has 0; h100-0 until then: {asked}"
+        )
+        assert told[unit] == "UNIT h100-0: Pending, ScaledDown"
+        assert f"; until then: {asked}" in told[unit + 1]
+        for line in (told[pool + 1], told[unit + 1]):
+            assert line.endswith("; the scheduler says: 0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.")
 
     play(scenario)
 

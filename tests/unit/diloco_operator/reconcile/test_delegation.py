@@ -387,6 +387,50 @@ def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
     pool = stage.status["pools"][0]
     assert pool["reason"] == "JobAtMaximum"
     assert pool["message"] == f"the job has the 1 unit of learners.max; pool h100 has 0; h100-0 until then: {asked}"
+    assert unit["grantorSaid"] == asked
+
+
+def withdrawn() -> Stage:
+    """h100-0 asked for nodes, and pool v5p was faster."""
+    stage = a_stage(a_growing_pool(), tpu_pool(topology="2x2x1"))
+    is_unschedulable(stage.pod("h100-0", 1), WORDS)
+    stage.settle()
+    stage.set_node(a_tpu_node("tpu-0"))
+    stage.settle()
+    assert stage.unit("h100-0")["reason"] == "ScaledDown"
+    return stage
+
+
+def test_what_a_grantor_said_outlives_a_message_that_was_cut_and_the_operator() -> None:
+    stage = withdrawn()
+    told = stage.status["pools"][0]["message"]
+    stage.unit("h100-0")["message"] = "cut for lack of room"
+    stage.restart_operator()
+    stage.settle()
+    assert told.endswith(WORDS)
+    assert stage.status["pools"][0]["message"] == told
+    assert stage.unit("h100-0")["message"].endswith(f"; until then: {stage.unit('h100-0')['grantorSaid']}")
+
+
+def test_message_of_an_operator_that_had_no_field_for_the_words_of_a_grantor_is_no_record_of_them() -> None:
+    stage = withdrawn()
+    del stage.unit("h100-0")["grantorSaid"]
+    stage.restart_operator()
+    stage.settle()
+    plain = "the job has the 1 unit of learners.max; pool h100 has 0"
+    assert (stage.unit("h100-0")["message"], stage.status["pools"][0]["message"]) == (plain, plain)
+
+
+def test_what_a_grantor_said_is_forgotten_when_the_unit_is_asked_for_again_or_the_job_is_suspended() -> None:
+    stage = withdrawn()
+    stage.edit(suspend=True)
+    stage.settle()
+    assert "grantorSaid" not in stage.unit("h100-0")
+    stage = withdrawn()
+    stage.scale(min=2, max=2)
+    stage.settle()
+    unit = stage.unit("h100-0")
+    assert (unit["reason"], "grantorSaid" in unit) == ("WaitingForNodes", False)
 
 
 def test_scale_down_withdraws_the_newest_of_those_that_wait() -> None:

@@ -335,6 +335,7 @@ def test_pool_whose_request_failed_says_so_while_another_pool_has_the_units() ->
     assert (pool["reason"], stage.unit("h100-0")["reason"]) == ("JobAtMaximum", "ScaledDown")
     assert pool["message"].endswith(f"; h100-0 until then: attempt 1 was withdrawn: {said}")
     assert stage.unit("h100-0")["message"].endswith(f"; until then: attempt 1 was withdrawn: {said}")
+    assert stage.unit("h100-0")["grantorSaid"] == f"attempt 1 was withdrawn: {said}"
     # once it is needed again, it asks again, and nothing of that is said any more
     stage.scale(min=2, max=2)
     stage.settle()
