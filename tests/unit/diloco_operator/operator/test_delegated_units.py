@@ -155,6 +155,55 @@ def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() 
     play(scenario)
 
 
+async def two_halves(scene: Scene, *pools: Obj) -> float:
+    """Two units of two hosts have one host each, and no more come. Returns until when they were asked for."""
+    await scene.apply("one", gpu_pool(hosts=2, max=2, provisioning=AUTOSCALER), *pools, units=2)
+    await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 2)
+    asked = wall_clock()
+    for index in range(2):  # hosts of a unit are in one zone, so that neither unit can have both
+        await scene.cluster.add([a_gpu_node(f"gpu-{index}", labels={names.NODE_ZONE: f"zone-{index}"})])
+    while len(bound_units(scene)) < 2:
+        await asyncio.sleep(0.5)
+    return asked + 600
+
+
+def bound_units(scene: Scene) -> list[str]:
+    """Units of the pool of two hosts with their bound pods, each as often as it has one."""
+    pods = [pod for pod in scene.cluster.pods(("default", "one")) if pod["spec"].get("nodeName", "").startswith("gpu-")]
+    return sorted(pod["metadata"]["labels"][names.LABEL_UNIT] for pod in pods)
+
+
+def test_of_two_units_with_half_of_their_hosts_each_one_has_all_once_their_time_is_up() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            due = await two_halves(scene)
+            assert bound_units(scene) == ["h100-0", "h100-1"]
+            same = {"metadata": {"labels": {names.NODE_ZONE: "zone-0"}}}
+            await scene.api.patch(names.NODES, "", "gpu-1", same, type=PatchType.MERGE)  # now they are one group, and both halves are taken
+            await asyncio.sleep(due - wall_clock() - 5)
+            assert bound_units(scene) == ["h100-0", "h100-1"]
+            (slice_,) = await scene.trains("one")
+            assert set(slice_.split("+")) == {"gpu-0", "gpu-1"}
+            assert len(set(bound_units(scene))) == 1
+            assert wall_clock() < due + 30
+            assert [unit["failures"] for unit in (await scene.status("one"))["units"]] == [[], []]
+
+    play(scenario)
+
+
+def test_two_units_with_half_of_their_hosts_each_give_them_back_and_train_in_the_next_pool() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            due = await two_halves(scene, tpu_pool(topology="2x2x1", max=2, provisioning=AUTOSCALER))
+            await scene.when("one", lambda status: [u["pool"] for u in status["units"] if u["reason"] == "WaitingForNodes"] == ["v5p"] * 2)
+            await scene.cluster.add([a_tpu_node(f"tpu-{index}") for index in range(2)])
+            assert sorted(await scene.trains("one", 2)) == ["tpu-0", "tpu-1"]
+            assert wall_clock() < due + 30
+            assert bound_units(scene) == []
+
+    play(scenario)
+
+
 def test_job_whose_pool_gets_no_nodes_trains_in_the_next_one() -> None:
     async def scenario(scene: Scene) -> None:
         async with running(an_operator_of(scene)):

@@ -237,6 +237,21 @@ def test_pods_that_were_granted_and_find_no_node_are_withdrawn_in_time() -> None
     assert (stage.learner_pods(), stage.requests) == ([], {})
 
 
+def test_half_a_unit_of_a_request_that_was_granted_is_withdrawn_in_time() -> None:
+    stage = a_stage(a_pool(hosts=2))
+    answers(stage, a_condition("Provisioned"))
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.advance(599)
+    stage.settle()
+    assert len(stage.learner_pods()) == 2
+    stage.advance(1)
+    stage.settle()
+    stage.kubelets_finish_deletions()
+    assert stage.unit("h100-0")["reason"] == "NotProvisioned"
+    assert (stage.learner_pods(), stage.requests) == ([], {})
+
+
 OLD = "2026-11-20T11:00:00Z"
 """An hour before a stage begins."""
 

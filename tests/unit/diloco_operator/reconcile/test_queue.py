@@ -171,6 +171,28 @@ def test_unit_waits_for_its_quota_as_long_as_that_takes_and_for_nodes_no_longer_
     assert queue.admitted == []
 
 
+def test_units_with_quota_and_half_of_their_hosts_each_give_both_back_and_one_has_all() -> None:
+    queue = a_queued_stage(quota=2, hosts=2, provisioning={"mode": "Autoscaler", "timeout": "10m"})
+    stage = queue.stage
+    for unit, node in ((ONE, "gpu-0"), (TWO, "gpu-1")):
+        stage.binds(unit, 1, node)
+        starts(stage.pod(unit, 1), stage.now)
+    stage.advance(599)
+    queue.play()
+    assert {unit["reason"] for unit in stage.status["units"]} == {"WaitingForNodes"}
+    stage.advance(1)
+    stage.settle()
+    assert {unit["reason"] for unit in stage.status["units"]} == {"NotProvisioned"}
+    stage.kubelets_finish_deletions()
+    queue.play()
+    assert queue.admitted == []
+    stage.advance(30)  # the pause
+    queue.play()
+    assert queue.admitted == [group(stage, ONE, 2), group(stage, TWO, 2)]
+    trains(queue, ONE, 2, "gpu-0", "gpu-1")
+    assert stage.unit(ONE)["state"] == "Training"
+
+
 def test_job_without_kueue_says_so_and_makes_no_learner_pod() -> None:
     stage = Stage(a_job().with_spec(queueName="team-a").with_pools(gpu_pool()), *map(a_gpu_node, NODES))
     stage.without = {names.WORKLOADS: "the API server has no workloads in kueue.x-k8s.io/v1beta2"}
