@@ -22,6 +22,7 @@ from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolReque
 HELP = ". What would help: "
 """Stands in a pool's message before what a person can do about it."""
 _MOST_HELPS = 3
+_MORE_NODES = "more nodes"
 WAITS = "waits for a slice; the message of pool {} says why"
 """Message of a unit without a slice, for the name of its pool: the explanation stands once, in the pool's message."""
 
@@ -46,8 +47,9 @@ def pool_outcome(
         return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
     if job_room <= 0:
         text = f"the job has the {plural(job.max, 'unit')} of learners.max; pool {pool.name} has {placed}"
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text)
-    missing = len(pool.units) - placed
+        remedy = "" if placed else f"{HELP}raise learners.max, or learners.min of the pool, which comes before other pools"
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, f"{text}{remedy}")
+    missing = len(pool.units) - placed + pool.asked
     if missing <= 0:
         return PoolOutcome(job.key, pool.name, placed, "", "")
     needed = min(missing, pool.max - pool.reserved - placed, job_room)
@@ -72,14 +74,27 @@ def pool_outcome(
 def _short(job: JobRequest, pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
     """Of a pool that would have more units if it had more slices."""
     helps = list(dict.fromkeys(part.help for part in parts if part.help))[:_MOST_HELPS]
-    message = f"{lacks}; {why}{HELP}{'; '.join([*helps, 'more nodes'])}"
+    message = f"{lacks}; {why}{HELP}{'; '.join([*helps, _MORE_NODES])}"
     return PoolOutcome(job.key, pool.name, placed, reason, message, lacks, why)
 
 
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
-    """Of a pool that is short of slices, with one more cause; what would help stays at the end."""
+    """With one more cause; what would help stays at the end."""
     causes, sign, helps = outcome.message.partition(HELP)
-    return replace(outcome, message=f"{causes}; {cause}{sign}{helps}", why=f"{outcome.why}; {cause}")
+    return replace(outcome, message=f"{causes}; {cause}{sign}{helps}", why=f"{outcome.why}; {cause}" if outcome.why else "")
+
+
+def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
+    """Of a pool for which `lacks` was asked for, and of whom, `asked`: why there was none, and what would help besides."""
+    why = f"{outcome.why}; {asked}" if outcome.why else asked
+    helps = [each for each in outcome.message.partition(HELP)[2].split("; ") if outcome.why and each != _MORE_NODES]
+    message = f"{lacks}; {why}{HELP if helps else ''}{'; '.join(helps)}"
+    return PoolOutcome(outcome.job, outcome.pool, outcome.placed, reason, message, lacks, why)
+
+
+def causes(message: str) -> str:
+    """A pool's message, for one of its units: without what would help the pool."""
+    return message.partition(HELP)[0]
 
 
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
@@ -123,7 +138,7 @@ def _users(counts: SliceCounts) -> str:
         return text
     named = ", ".join(f"{node} by {pod}" for node, pod in hosts.users)
     more = f" and {hosts.used - len(hosts.users)} more" if hosts.used > len(hosts.users) else ""
-    return f"{text} ({hosts.used} of {hosts.hosts} hosts of {hosts.slice} are used: {named}{more})"
+    return f"{text} ({hosts.used} of {hosts.hosts} hosts of {hosts.slice} {'is' if hosts.used == 1 else 'are'} used: {named}{more})"
 
 
 def _help_of_holders(holders: Sequence[Holder]) -> str:

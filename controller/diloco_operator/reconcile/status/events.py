@@ -10,7 +10,7 @@ from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, SHORT_OF_SLICES, TRUE, UNKNOWN, EventReason, Severity
+from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, SHORT_OF_SLICES, TRUE, UNKNOWN, EventReason, PoolReason, Severity
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
@@ -75,7 +75,10 @@ def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
         if reason in SHORT_OF_SLICES:
             found.append(Event.of(EventReason.POOL_CHANGED, _said(reason, pool["message"])))
         elif was in SHORT_OF_SLICES:
-            found.append(Event.of(EventReason.POOL_CHANGED, f"pool {pool['name']}: no unit of it waits for a slice any more"))
+            unused = pool["message"] if reason == PoolReason.JOB_AT_MAXIMUM else ""
+            found.append(
+                Event.of(EventReason.POOL_CHANGED, _said(f"pool {pool['name']}: no unit of it waits for a slice any more", unused))
+            )
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from diloco.wording import plural
@@ -22,7 +21,7 @@ from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement import JobRequest, Placement, PoolOutcome, PoolRequest
-from diloco_operator.placement.explain import with_cause, with_remedy
+from diloco_operator.placement.explain import while_asked, with_cause, with_remedy
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import Grantor, cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.state import PodView
@@ -242,14 +241,14 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
         elif waiting:
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             verb = "was" if grantor is Grantor.KUEUE else "were"
-            why = f"{grantor.gives} for {'it' if waiting == 1 else 'them'} {verb} asked of {grantor.asked}"
+            asked = f"{grantor.gives} for {'it' if waiting == 1 else 'them'} {verb} asked of {grantor.asked}"
             reason = PoolReason.WAITING_FOR_QUOTA if grantor is Grantor.KUEUE else PoolReason.WAITING_FOR_NODES
-            outcome = PoolOutcome(outcome.job, pool.name, outcome.placed, reason, f"{lacks}; {why}", lacks, why)
+            outcome = while_asked(outcome, reason, lacks, asked)
         elif outcome.reason == PoolReason.JOB_AT_MAXIMUM:
             given_up = (record for record in mine if record.reason == UnitReason.SCALED_DOWN and record.grantor_said)
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)
             if last is not None:
-                outcome = replace(outcome, message=f"{outcome.message}; {last.name} until then: {last.grantor_said}")
+                outcome = with_cause(outcome, f"{last.name} until then: {last.grantor_said}")
         elif pauses and outcome.why:
             more = f"{grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
             outcome = with_cause(outcome, more)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from builders.fake_cluster import FakeCluster, FakeTelemetry
 from builders.jobs import a_manifest, gpu_pool, tpu_pool
+from builders.kube_objects import eventually
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
@@ -149,8 +150,41 @@ def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() 
         )
         assert told[unit] == "UNIT h100-0: Pending, ScaledDown"
         assert f"; until then: {asked}" in told[unit + 1]
+        assert told[pool + 2] == "  what would help - raise learners.max, or learners.min of the pool, which comes before other pools"
         for line in (told[pool + 1], told[unit + 1]):
             assert line.endswith("; the scheduler says: 0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.")
+
+    play(scenario)
+
+
+def test_scale_down_through_the_api_withdraws_all_demand_beyond_it() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            await scene.apply("one", gpu_pool(max=3, provisioning=AUTOSCALER), units=3)
+            await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 3)
+            fewer = {"spec": {"learners": {"min": 1, "max": 1}}}
+            await scene.api.patch(names.DILOCO_JOBS, "default", "one", fewer, type=PatchType.MERGE)
+            after = ["WaitingForNodes", "ScaledDown", "ScaledDown"]
+            await scene.when("one", lambda status: [unit["reason"] for unit in status["units"]] == after)
+
+            async def one_is_left() -> bool:
+                return {pod["metadata"]["name"] for pod in scene.cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
+
+            await eventually(one_is_left, "the pods of two units to go")
+
+    play(scenario)
+
+
+def test_nodes_of_two_autoscalers_for_one_unit_cost_the_job_nothing() -> None:
+    async def scenario(scene: Scene) -> None:
+        async with running(an_operator_of(scene)):
+            await scene.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER))
+            await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+            await scene.cluster.add([*SLICES[0], *SLICES[1]])
+            (slice_,) = await scene.trains("one")
+            assert scene.nodes_of("one") == {f"{slice_}-0", f"{slice_}-1"}
+            await asyncio.sleep(600)  # whoever made the other slice takes it back: nothing of the job is there
+            assert len(scene.cluster.pods(("default", "one"))) == 3
 
     play(scenario)
 
@@ -162,8 +196,11 @@ async def two_halves(scene: Scene, *pools: Obj) -> float:
     asked = wall_clock()
     for index in range(2):  # hosts of a unit are in one zone, so that neither unit can have both
         await scene.cluster.add([a_gpu_node(f"gpu-{index}", labels={names.NODE_ZONE: f"zone-{index}"})])
-    while len(bound_units(scene)) < 2:
-        await asyncio.sleep(0.5)
+
+    async def bound() -> bool:
+        return len(bound_units(scene)) == 2
+
+    await eventually(bound, "both nodes to have a pod")
     return asked + 600
 
 

@@ -335,6 +335,14 @@ def test_request_is_withdrawn_when_another_pool_is_faster() -> None:
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
 
 
+def test_scale_down_withdraws_the_requests_beyond_it() -> None:
+    stage = a_stage(a_pool(), min=3, max=3)
+    assert len(stage.requests) == 3
+    stage.scale(min=1, max=1)
+    stage.settle()
+    assert (list(stage.requests), len(stage.templates)) == (["bytes-lm-h100-0-a1"], 1)
+
+
 def test_pool_whose_request_failed_says_so_while_another_pool_has_the_units() -> None:
     stage = a_stage(a_pool(), tpu_pool(topology="2x2x1"))
     answers(stage, a_condition("Failed", message="quota exceeded"))
@@ -348,7 +356,7 @@ def test_pool_whose_request_failed_says_so_while_another_pool_has_the_units() ->
     said = "ProvisioningRequest bytes-lm-h100-0-a1 failed; it says: Failed=True: Said: quota exceeded"
     pool = stage.status["pools"][0]
     assert (pool["reason"], stage.unit("h100-0")["reason"]) == ("JobAtMaximum", "ScaledDown")
-    assert pool["message"].endswith(f"; h100-0 until then: attempt 1 was withdrawn: {said}")
+    assert f"; h100-0 until then: attempt 1 was withdrawn: {said}. What would help: raise learners.max, or " in pool["message"]
     assert stage.unit("h100-0")["message"].endswith(f"; until then: attempt 1 was withdrawn: {said}")
     assert stage.unit("h100-0")["grantorSaid"] == f"attempt 1 was withdrawn: {said}"
     # once it is needed again, it asks again, and nothing of that is said any more
