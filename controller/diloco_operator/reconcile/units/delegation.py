@@ -174,8 +174,10 @@ class _Asking:
         return grantor_of(spec, pools[pool.name]) if not cannot_ask(spec, pools[pool.name], self._context.observed.without) else None
 
     def _room(self, pool: PoolRequest) -> int:
+        """A unit of the pool's minimum needs none in the job: once it has its nodes, one leaves that is beyond the minimum of its pool."""
+        mine = self._settled[pool.name] + self._waits[pool.name]
         in_job = self._job.max - self._total - self._waits.total()
-        return min(in_job, pool.max - self._settled[pool.name] - self._waits[pool.name])
+        return min(max(in_job, pool.min - mine), pool.max - mine)
 
     def _candidates(self, pool: PoolRequest) -> list[str]:
         """Units without hardware that may start now; the next one stands last."""

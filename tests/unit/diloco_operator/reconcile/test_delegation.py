@@ -132,6 +132,25 @@ def test_minimum_of_a_pool_is_asked_for_before_that_of_the_job() -> None:
     assert stage.states() == {"one-0": "Starting", "two-0": "Starting"}
 
 
+def test_minimum_of_a_pool_is_asked_for_although_another_pool_has_all_units() -> None:
+    pools = (tpu_pool(topology="2x2x1"), a_growing_pool(min=1))
+    stage = a_stage(*pools, nodes=[a_tpu_node("tpu-0"), a_tpu_node("tpu-1")], min=2, max=2)
+    assert stage.states() == {"v5p-0": "Starting", "v5p-1": "Starting", "h100-0": "Starting"}
+    assert (stage.unit("h100-0")["reason"], stage.status["pools"][1]["reason"]) == ("WaitingForNodes", "WaitingForNodes")
+    for index in range(2):
+        starts(stage.pod(f"v5p-{index}", 1), stage.now)
+    stage.all_contribute()
+    stage.advance(599)
+    stage.settle()
+    assert stage.unit("h100-0")["reason"] == "WaitingForNodes"  # the job trains with both meanwhile, and nothing is withdrawn
+    assert [stage.unit(f"v5p-{index}")["state"] for index in range(2)] == ["Training", "Training"]
+    stage.set_node(a_gpu_node("new-0"))
+    stage.binds("h100-0", 1, "new-0")
+    stage.settle()
+    assert stage.unit("h100-0")["slice"] == "new-0"
+    assert [stage.unit(f"v5p-{index}")["state"] for index in range(2)] == ["Training", "Draining"]
+
+
 def test_pods_of_a_tpu_slice_ask_for_one_node_pool_of_their_own() -> None:
     stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
     gang = stage.pod("v5p-0", 1)["metadata"]["labels"][names.LABEL_GANG]
