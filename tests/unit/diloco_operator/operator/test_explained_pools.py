@@ -123,8 +123,10 @@ def test_pool_that_is_not_used_because_another_one_has_all_units_says_so_and_wha
             assert status["pools"][1]["message"].endswith(f". What would help: {helps}")
             learners = {"spec": {"pools": [tpu_pool(topology="2x2x1", max=1), gpu_pool(min=1, max=1, provisioning=AUTOSCALER)]}}
             await scene.api.patch(names.DILOCO_JOBS, "default", "lm", learners, type=PatchType.MERGE)
-            await scene.when(
-                "lm", lambda status: [unit["reason"] for unit in status["units"] if unit["pool"] == "h100"] == ["WaitingForNodes"]
-            )
+            await scene.when("lm", lambda status: status["pools"][1]["reason"] == "WaitingForNodes")
+            assert await scene.trains("lm") == ["tpu-0"]
+            await scene.cluster.add([a_gpu_node("gpu-0")])
+            await scene.when("lm", lambda status: ("gpu-0", "Training") in [(unit["slice"], unit["state"]) for unit in status["units"]])
+            assert await scene.trains("lm") == ["gpu-0"]
 
     play(scenario)
