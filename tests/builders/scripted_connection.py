@@ -18,7 +18,7 @@ from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
 from diloco.learner.session import Session
 from diloco.learner.solo import SoloMember
 from diloco.learner.step_timer import StepTimer
-from diloco.learner.store import Float32Array, Staged
+from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
 from diloco.protocol.tls import TlsFiles
 
@@ -91,9 +91,15 @@ class ScriptedConnection:
 class ScriptedSession:
     """A session of a model of two fragments, each of one tensor, and its training loop, step by step."""
 
-    def __init__(self, on_adopt: Callable[[Sequence[str]], None] | None = None, arrays: dict[str, Float32Array] | None = None) -> None:
+    def __init__(
+        self,
+        on_adopt: Callable[[Sequence[str]], None] | None = None,
+        arrays: dict[str, Float32Array] | None = None,
+        store: ParameterStore | None = None,
+    ) -> None:
+        """`store`: of a framework, whose program the test runs; default: of `arrays`."""
         self.arrays = arrays if arrays is not None else {"a": np.zeros(3, np.float32), "b": np.zeros((1, 2), np.float32)}
-        self.store = ArrayStore(self.arrays)
+        self.store = store or ArrayStore(self.arrays)
         job = job_file(training(1000))
         self.fragments = make_fragments(Layout(self.store.specs()), job.training.fragments)
         self.connection = ScriptedConnection()

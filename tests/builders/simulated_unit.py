@@ -106,6 +106,13 @@ class _Record:
     def owned(self) -> Sequence[Piece]:
         return [whole(spec) for spec in self._layout.tensors]
 
+    @property
+    def lent(self) -> bool:
+        return False
+
+    def reclaim(self) -> None:
+        pass
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         pass
 

@@ -105,9 +105,9 @@ def main() -> None:
         mine = portions[rank].cut(values)
         assert store.rounded(names, mine).tobytes() == portions[rank].cut(twin.rounded(names, values)).tobytes(), "rounded"
         held = store.hand_out()
+        store.take_back(jax.tree.map(add, held))
         store.apply(store.prepare(names, mine))
         store.fill(names)
-        store.take_back(jax.tree.map(add, held))  # written while the program held the older values
         twin.apply(twin.prepare(names, values))
         after, expected = store.hand_out(), twin.hand_out()
         assert all(leaf.sharding.is_equivalent_to(placements[name], leaf.ndim) for name, leaf in after.items())

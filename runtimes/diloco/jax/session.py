@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from diloco.jax.masters import Masters
 from diloco.jax.store import TreeStore
 from diloco.learner.data_feed import LeasedBatches, Shard
-from diloco.learner.loop_check import MOST_AHEAD
+from diloco.learner.loop_check import MOST_AHEAD, LoopError
 
 
 class Driver(Protocol):
@@ -70,13 +70,19 @@ class Session[Tree, State]:
 
     @property
     def params(self) -> Tree:
-        """The current parameters: after `join` the job's, after `step` what it returned, after the loop the final ones when `done`."""
-        return self._hand_out()
+        """The current parameters: after `join` the job's, after `step` what it returned, after the loop the final ones when `done`. Raises
+        LoopError where the program has donated them to a step whose result `step` has not got."""
+        self._hand_out_once()
+        if self._store.lent:
+            raise _donated("session.params", "the parameters")
+        return self._store.held()
 
     @property
     def opt_state(self) -> State:
-        """The optimizer's state that belongs to `params`."""
-        self._hand_out()
+        """The optimizer's state that belongs to `params`. Raises LoopError where the program has donated it."""
+        self._hand_out_once()
+        if _is_deleted(self._opt_state):
+            raise _donated("session.opt_state", "the optimizer's state")
         return self._opt_state
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
@@ -117,9 +123,11 @@ class Session[Tree, State]:
         """
         if (forms := _forms(opt_state)) != self._forms:
             raise ValueError(f"the optimizer's state changed its form {_difference(self._forms, forms)}")
+        if _is_deleted(opt_state):
+            raise LoopError("the optimizer's state was donated to a step. Give session.step what that step returned")
+        self._store.take_back(params)
         if self._masters is not None:
             self._masters.look_again(params, opt_state)
-        self._store.take_back(params)
         self._opt_state = opt_state
         ready: float | None = None
         if isinstance(loss, jax.Array):
@@ -196,9 +204,16 @@ class Session[Tree, State]:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._driver.__exit__(kind, error, traceback)
 
+    def _hand_out_once(self) -> None:
+        """What is adopted while the program holds its parameters comes with its next step: it goes on with those that it holds."""
+        if not self._store.handed_out:
+            self._hand_out()
+
     def _hand_out(self) -> Tree:
         paths = self._store.applied_paths()
         params = self._store.hand_out()
+        if _is_deleted(self._opt_state):
+            return params  # the job was done while the program was in a step, which counts for nothing
         if paths and self._masters is not None:
             self._opt_state = self._masters.follow(paths, params, self._opt_state)
         if paths and self._on_adopt is not None:
@@ -207,6 +222,17 @@ class Session[Tree, State]:
                 raise ValueError(f"on_adopt changed the form of the optimizer's state {_difference(self._forms, forms)}")
             self._opt_state = opt_state
         return params
+
+
+def _is_deleted(tree: object) -> bool:
+    return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree_util.tree_leaves(tree))
+
+
+def _donated(asked: str, what: str) -> LoopError:
+    return LoopError(
+        f"{asked} was asked for, but the program has donated {what} to a step whose result it has not given to session.step. Go on with "
+        f"that result, call session.step with it, and ask for {asked} afterwards"
+    )
 
 
 type _Forms = tuple[object, list[tuple[object, object]]]

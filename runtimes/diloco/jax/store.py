@@ -21,6 +21,7 @@ from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
+from diloco.learner.loop_check import LoopError
 from diloco.learner.store import Float32Array, Ready, check_size
 
 
@@ -69,7 +70,7 @@ class TreeStore[Tree]:
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
-        """What was applied since the tree was handed out."""
+        """What was applied since the tree was handed out last."""
         self.adoptions: Adoptions | None = None
         """Looks at what is applied; None: nobody does."""
         self._handed_out = False
@@ -78,18 +79,44 @@ class TreeStore[Tree]:
         """Times that the program gave back other arrays than it was handed out."""
         self._to_host = ThreadPoolExecutor(1, "diloco-to-host")
 
+    @property
+    def handed_out(self) -> bool:
+        """The program holds the tree, and computes the next one from it."""
+        return self._handed_out
+
+    @property
+    def lent(self) -> bool:
+        """The program has donated leaves to a step whose result it has not given back."""
+        return self._handed_out and any(leaf.is_deleted() for leaf in self._leaves.values())
+
+    def reclaim(self) -> None:
+        """The tree is not the program's any more. What it donated is made anew, for all of it to be overwritten."""
+        if not self._handed_out:
+            return
+        self._handed_out = False
+        self._leaves = {path: _anew(leaf) if leaf.is_deleted() else leaf for path, leaf in self._leaves.items()}
+        for ready in self._applied:
+            self._put(ready)
+
     def hand_out(self) -> Tree:
         """The tree as it is now, for the program to compute with."""
+        if self._handed_out:
+            for ready in self._applied:
+                self._put(ready)
         self._applied.clear()
         self._handed_out = True
+        return self.held()
+
+    def held(self) -> Tree:
+        """The tree that the program was handed out last, without what was applied since."""
         leaves = [self._leaves[path] if path in self._leaves else self._frozen[path] for path in self._paths]
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
     def take_back(self, params: Tree) -> None:
-        """The tree after a step on what was handed out last. What was written in between, while the program held the older values, is
-        written again over them. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when the
-        program undoes what was applied (`Adoptions`)."""
+        """The tree after a step on what was handed out last. What was applied in between, while the program held the older values, is put
+        over it. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when it was donated, or when
+        the program undoes what was applied (`Adoptions`)."""
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
@@ -98,6 +125,8 @@ class TreeStore[Tree]:
             leaf, shape, kind = every[path], self._shapes[path], self._types[path]
             if leaf.shape != shape or leaf.dtype != kind:
                 raise ValueError(f"parameter {path!r} was {kind}{list(shape)} and became {leaf.dtype}{list(leaf.shape)}")
+            if isinstance(leaf, jax.Array) and leaf.is_deleted():
+                raise LoopError(f"parameter {path!r} was donated to a step. Give session.step what that step returned")
         self.updates += any(every[path] is not leaf for path, leaf in self._leaves.items())
         self._leaves = {path: _array(path, every[path], self._spread) for path in self._leaves}
         self._frozen = {path: every[path] for path in self._frozen}
@@ -105,8 +134,7 @@ class TreeStore[Tree]:
         self._handed_out = False
         if self.adoptions is not None:
             self.adoptions.stepped(self._leaves)
-        applied, self._applied = self._applied, []
-        for ready in applied:
+        for ready in self._applied:
             self._put(ready)
 
     def specs(self) -> Sequence[TensorSpec]:
@@ -140,8 +168,10 @@ class TreeStore[Tree]:
         return Ready(tuple(names), tuple(self._native(part, value) for part, value in self._cut(names, values)))
 
     def apply(self, ready: Ready) -> None:
-        """Put the new values into the tree that is handed out next."""
-        self._put(ready)
+        """Put the new values into the tree that is handed out next. While the program holds the tree, they wait: it may have donated the
+        leaves, and what it gives back is computed from what it holds."""
+        if not self._handed_out:
+            self._put(ready)
         self._applied.append(ready)
 
     def fill(self, names: Sequence[str]) -> None:
@@ -166,7 +196,7 @@ class TreeStore[Tree]:
     def write(self, values: Mapping[str, Float32Array]) -> None:
         """Overwrite the named tensors with values in canonical shape, for use outside of a job. Raises KeyError for an unknown name,
         ValueError for another shape."""
-        self.apply(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
+        self._overwrite(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
 
     def watch(self) -> None:
         """From now on see whether the program undoes what is applied."""
@@ -176,10 +206,14 @@ class TreeStore[Tree]:
         """The paths of the leaves that were overwritten since the tree was handed out, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for ready in self._applied for name in ready.names))
 
+    def _overwrite(self, ready: Ready) -> None:
+        """Put the values in, also while the program holds the tree, and then again over what it gives back."""
+        self._put(ready)
+        self._applied.append(ready)
+
     def _put(self, ready: Ready) -> None:
         updated = self._updated(ready)
         if self.adoptions is not None and not self._handed_out:
-            # Otherwise the program may have donated the leaves, and what is put is put again over those that it gives back.
             self.adoptions.adopted(self._leaves, updated)
         self._leaves |= updated
 
@@ -327,6 +361,15 @@ def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Arra
         its = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
         pieces = [value[shard.device] for _, value in its if isinstance(value, dict)]
         shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], NOTHING) if its else shard.data)
+    return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
+
+
+def _anew(leaf: jax.Array) -> jax.Array:
+    """An array of the shape, type and placement of one that was donated."""
+    if not leaf.committed:
+        return jnp.zeros(leaf.shape, leaf.dtype)
+    shape = leaf.sharding.shard_shape(leaf.shape)
+    shards = [jax.device_put(np.zeros(shape, leaf.dtype), device) for device in leaf.sharding.addressable_devices]
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 

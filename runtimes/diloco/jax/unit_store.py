@@ -163,7 +163,7 @@ class UnitStore[Tree](TreeStore[Tree]):
             if value.shape != part.spec.shape:
                 raise ValueError(f"tensor {name!r} has shape {part.spec.shape}, got {value.shape}")
             targets += [(place, self._on_devices(place, np.ascontiguousarray(place.piece.of(value)))) for place in self._held[name]]
-        self.apply(Ready(tuple(values), tuple(targets)))
+        self._overwrite(Ready(tuple(values), tuple(targets)))
 
     def _exchange(self, pieces: Sequence[Sequence[Piece]], size: int, dtype: np.dtype[Any]) -> None:
         own = [self._place(piece) for piece in pieces[self._rank]]

@@ -37,6 +37,14 @@ class ArrayStore:
     def owned(self) -> Sequence[Piece]:
         return [whole(spec) for spec in self.specs()]
 
+    @property
+    def lent(self) -> bool:
+        """Never: steps change the parameters in place."""
+        return False
+
+    def reclaim(self) -> None:
+        """Nothing: steps change the parameters in place."""
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         for staged in [self.stage(max(groups, key=self._size)) for _ in range(2)]:
             staged.release()

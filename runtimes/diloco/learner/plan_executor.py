@@ -108,6 +108,7 @@ class PlanExecutor:
         """Take the final parameters, also again. The last broadcasts came before: all learners end with the same values, without what they
         trained since."""
         self._arrived.clear()
+        self._store.reclaim()
         for names, value in zip(self._names, self._link.received() or (), strict=True):
             self._apply(self._store.prepare(names, value))
 

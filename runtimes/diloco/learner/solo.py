@@ -46,6 +46,7 @@ class SoloMember:
         training = config.job.training
         self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
         self._progress = JobProgress(self._table, training.tokens)
+        self._store = store
         self._inbox = inbox
         self._link = link
         self._work = LeasedWork()
@@ -105,7 +106,7 @@ class SoloMember:
         events = self._inbox.drain()
         self._executor.take(events)
         generation = self._state.generation
-        plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._step_seconds))
+        plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._step_seconds), readable=not self._store.lent)
         if generation not in (0, self._state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
         self._executor.carry_out(plan, self._state)

@@ -72,6 +72,17 @@ class ParameterStore(Protocol):
         """What of the tensors this process stages and applies. Of one process: all, each tensor as one piece."""
         ...
 
+    @property
+    def lent(self) -> bool:
+        """The program uses the values up in a step whose result it has not given yet, so that `stage` cannot be called. Never where steps
+        change the parameters in place."""
+        ...
+
+    def reclaim(self) -> None:
+        """The job is over: a step that the program is in counts for nothing. What is applied from now on is the model. Where steps change
+        the parameters in place, there is nothing to do."""
+        ...
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Do now what would make the first `stage` and `apply` of these groups slow: allocate, compile. The values stay the same."""
         ...

@@ -156,13 +156,13 @@ def new_unit(fragments: int, steps: int) -> UnitState:
 
 
 def plan_boundary(
-    state: UnitState, events: Sequence[InboxEvent], table: Timetable, most: int, *, reads_ahead: bool = True
+    state: UnitState, events: Sequence[InboxEvent], table: Timetable, most: int, *, reads_ahead: bool = True, readable: bool = True
 ) -> tuple[UnitPlan, UnitState]:
     """The plan for this boundary, and the state once it is carried out.
 
     `events` came since the last boundary, in this order. A boundary moves at most `most` elements, in order of arrival, and then reads
     ahead with what is left of them, if `reads_ahead`; but always one fragment, and all of them while the model lacks some. The rest
-    waits for the next boundary.
+    waits for the next boundary. `readable`: the program has not given its values away for a step; reads wait until then.
     """
     work, seed, finish, refused = Work(), False, False, None
     heard = state.pace.t
@@ -193,12 +193,12 @@ def plan_boundary(
                 refused = event
     if seed or finish:
         state = replace(state, missing=frozenset())
-    reads, adoptions, waiting = _moves(state, table.sizes, most)
+    reads, adoptions, waiting = _moves(state, table.sizes, most, readable=readable)
     state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
     if seed:  # after the adoptions: what the unit sends is what it adopted last, and becomes version 0
         state = replace(state, versions=(0,) * len(state.versions))
     moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
-    ahead = None if state.step == state.planned or not reads_ahead else _ahead(state, table, most, moved)
+    ahead = None if state.step == state.planned or not reads_ahead or not readable else _ahead(state, table, most, moved)
     repeat = bool(state.quorum) and state.step == state.planned and not state.done
     plan = UnitPlan(state.step, replace(work, quorum=state.quorum), reads, adoptions, ahead, seed, finish, repeat, refused)
     return plan, replace(state, planned=state.step)
@@ -239,7 +239,7 @@ def _welcomed_work(work: Work, event: Welcomed, *, resumed: bool) -> Work:
 
 
 def _moves(
-    state: UnitState, sizes: Sequence[int], most: int
+    state: UnitState, sizes: Sequence[int], most: int, *, readable: bool
 ) -> tuple[tuple[Read, ...], tuple[Adoption, ...], tuple[PullWanted | Adoption, ...]]:
     """(reads, adoptions, what waits on)."""
     reads: list[Read] = []
@@ -249,8 +249,9 @@ def _moves(
     full = False
     for move in state.waiting:
         fragment = move.fragment
-        if isinstance(move, PullWanted) and (not state.fragment_steps[fragment] or any(x.fragment == fragment for x in adoptions)):
-            waiting.append(move)  # just adopted: there is nothing to send before the next step
+        just_adopted = not state.fragment_steps[fragment] or any(x.fragment == fragment for x in adoptions)
+        if isinstance(move, PullWanted) and (just_adopted or not readable):
+            waiting.append(move)  # there is nothing to send before the next step
             continue
         full = full or bool(moved and not state.missing and moved + sizes[fragment] > most)
         if full:

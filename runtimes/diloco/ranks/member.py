@@ -318,6 +318,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     def _finish(self) -> None:
         """Take the final parameters: all ranks have received the last version of everything."""
+        self._parts.store.reclaim()
         for fragment, value in enumerate(self._parts.link.received() or ()):
             self._adopt(fragment, self._parts.store.prepare(self._names[fragment], value))
 

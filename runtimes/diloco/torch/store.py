@@ -117,6 +117,14 @@ class ModuleStore:
             FrozenTensor(name, (*shape, 2) if name in complex_ones else shape, sums.get(name, 0) & MASK) for name, shape in shapes.items()
         ]
 
+    @property
+    def lent(self) -> bool:
+        """Never: steps change the parameters in place."""
+        return False
+
+    def reclaim(self) -> None:
+        """Nothing: steps change the parameters in place."""
+
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Allocate the host memory, and on CUDA the device's, for two groups at once."""
         largest = max(groups, key=lambda names: sum(self._tensor(place).nbytes for place in self._places(names)))
