@@ -12,6 +12,7 @@ RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbe
 RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
 RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
+RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, and takes batches once the file RANKS_GATE exists
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
 
@@ -93,10 +94,14 @@ def main() -> None:
     raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
     finish_at = int(os.environ.get("RANKS_FINISH_AT_STEP", "0"))
     batches = int(os.environ.get(f"RANKS_BATCHES_OF_{rank}", os.environ.get("RANKS_BATCHES", "1")))
+    takes_from = int(os.environ.get("RANKS_TAKES_FROM_STEP", "0")) if rank == 1 else 0
     with session:
         numbers: list[int] = []
         for count, batch in enumerate(_batches(session, batch_size), 1):
             numbers += batch
+            if takes_from and session.step_count >= takes_from:
+                _wait_for(Path(os.environ["RANKS_GATE"]))
+                continue
             if count % batches:
                 continue
             if session.step_count + 1 == raise_at:
@@ -121,9 +126,13 @@ def _meet(variable: str, rank: int, ranks: int, number: int) -> None:
     """A collective, as a program has them: it waits for the other ranks, and the session does not see it."""
     if folder := os.environ.get(variable):
         (Path(folder) / f"{rank}-{number}").touch()
-        others = [Path(folder) / f"{other}-{number}" for other in range(ranks)]
-        while not all(other.exists() for other in others):
-            time.sleep(0.001)
+        for other in range(ranks):
+            _wait_for(Path(folder) / f"{other}-{number}")
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.001)
 
 
 def _batches(session: Session, batch_size: int) -> Iterator[list[int]]:

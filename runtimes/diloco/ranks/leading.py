@@ -25,7 +25,7 @@ from diloco.ranks.counts import Reached
 from diloco.ranks.dealing import Dealing
 from diloco.ranks.leader import Leader
 from diloco.ranks.member import RankMember, RankParts
-from diloco.ranks.orders import Order, Version
+from diloco.ranks.orders import LAST, Adopt, Begin, Last, Order, ReadOut, Release, Seed, Version
 from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule, ahead
@@ -163,12 +163,24 @@ class LeaderMember(RankMember[Leader]):
         last = self._schedule.last
         if not self._dealt and last is not None and self._cut is None and self._in_step:
             # No rank can finish the step that it is in, as there are no samples for it any more: it ends here, on all of them.
-            self._cut = last
-            self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
+            self._cut_short(last)
         self._channel.send()
         if self._shards and self._cut is None and self._settled.most_steps(self._dealing.dealt) < self._schedule.state.step:
             return None  # a rank could come to a step with no shard, while this one waits for it in the step's collectives
         return super().take(count)
+
+    def _cut_short(self, last: Last) -> None:
+        """All ranks end where they are once they have no batch any more, also within a step."""
+        self._cut = last
+        self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
+
+    def _carry_out(self, action: Adopt | ReadOut | Seed | Begin | Last | Release) -> None:
+        if isinstance(action, LAST) and self._cut is None:
+            # A rank that is in an earlier step and wants more batches for it than this one took would wait for ever. The others hear of it
+            # before this one waits for them in a collective.
+            self._cut_short(action)
+            self._channel.send()
+        super()._carry_out(action)
 
     def _say_counted(self) -> None:
         for counted in self._schedule.counts.ready():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.exchange import Place, Processes, job_file, training, until
+from builders.exchange import WAIT_TIMEOUT, Place, Processes, job_file, training, until
 from builders.rank_units import RankUnit
 from diloco.contract import ENDED_BY_PROGRAM, Exit
 from diloco.protocol.diloco_pb2 import UnitReport
@@ -137,6 +137,24 @@ def test_a_rank_that_wants_more_batches_than_the_others_gets_them_while_its_lead
     assert set(unit.wait()) <= {1, Exit.RANK_LOST}
     said = "in local step 1 rank 0 settled 1 batch, and rank 1 settled 20 batches"
     assert all(said in program.text for program in unit.programs)
+
+
+def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_path: Path) -> None:
+    """Its leader has done all steps and is gone, so that nobody deals it another batch."""
+    job = a_job(tmp_path, 100_000)
+    try:
+        syncer = job.syncer()
+        gate = tmp_path / "gate"
+        unit = RankUnit(job, "u", 2).start(RANKS_FINISH_AT_STEP="5", RANKS_TAKES_FROM_STEP="5", RANKS_GATE=str(gate), RANKS_STEP_MS="100")
+        leader, other = unit.programs
+        assert leader.wait(3 * WAIT_TIMEOUT) == 0
+        gate.touch()
+        assert other.wait(3 * WAIT_TIMEOUT) == 0
+        assert syncer.wait() == 0
+        assert len(unit.of(1)) == 5 < len(unit.of(0))
+        assert unit.final().keys() == {"embedding", "layer", "scale"}
+    finally:
+        job.end()
 
 
 @pytest.mark.parametrize("stray", [1, 0])
