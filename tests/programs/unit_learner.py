@@ -8,7 +8,8 @@ processes, or one). These, all optional, say how to behave:
 UNIT_STEP_MS     a step lasts this long at least (default 5)
 UNIT_TRACE       append one JSON line {"unit", "attempt", "rank", "step", "t", "numbers"} a step to this file
 UNIT_KEEPS       "1": of `jax`: go on from the program's own parameters, and not from those that it gets back
-
+UNIT_AHEAD       "1": of `jax`: fetch a batch between an update, to which the parameters are donated, and its `step`
+UNIT_DEVICES     of `jax`: so many local devices must be there
 UNIT_DIE         "UNIT:RANK:STEP": this rank of the unit's first attempt kills itself at this local step
 
 At the end each rank prints one JSON line: {"unit", "rank", "digest" of all parameters, "steps" of this process, "held_out"}.
@@ -22,6 +23,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +204,7 @@ def with_jax(step_seconds: float) -> None:
         outputs = jnp.tanh(inputs @ params["first"] + params["bias"]) @ params["second"]
         return jnp.mean(jnp.square(outputs - targets))
 
-    @jax.jit
+    @partial(jax.jit, donate_argnums=0)
     def train(params: dict[str, jax.Array], inputs: jax.Array, targets: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
         loss, gradient = jax.value_and_grad(loss_of)(params, inputs, targets)
         moved = {name: params[name] - RATE * gradient[name] for name in params}
@@ -210,19 +212,25 @@ def with_jax(step_seconds: float) -> None:
         return {name: constrain(value, shardings[name]) for name, value in moved.items()}, loss
 
     from_local: Any = jax.make_array_from_process_local_data
+    assert jax.local_device_count() == int(os.environ.get("UNIT_DEVICES", jax.local_device_count()))
+    ahead = bool(os.environ.get("UNIT_AHEAD"))
     last = 0.0
     with diloco.join(params, ()) as session:
         params = session.params
-        for numbers in session.batches(lambda numbers: numbers, BATCH // count):
+        batches = session.batches(lambda numbers: numbers, BATCH // count)
+        numbers = next(batches, None)
+        while numbers is not None:
             until = time.monotonic() + step_seconds
             inputs, targets = (from_local(batched, one) for one in samples(numbers))
             params, loss = train(params, inputs, targets)
             last = float(loss)
             die_when_told(session, index)
             pause(until)
+            following = next(batches, None) if ahead else None
             got, _ = session.step(params, (), tokens=len(numbers) * INPUT, loss=last)
             params = params if os.environ.get("UNIT_KEEPS") else got
             trace(session, index, numbers)
+            numbers = following if ahead else next(batches, None)
         if session.done:
             final = {name: np.asarray(value) for name, value in multihost_utils.process_allgather(session.params, tiled=True).items()}
             report(session, index, final)

@@ -1,14 +1,16 @@
-"""Units of several JAX processes: what they stage, apply and fill is what one process would."""
+"""Units of several JAX processes: what they stage, apply and fill is what one process would. And a process of several devices."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from builders.exchange import PROGRAMS
+from builders.exchange import PROGRAMS, Place, Processes, job_file, training
 
 
 @pytest.mark.slow
@@ -31,3 +33,24 @@ def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() ->
             process.kill()
             process.wait()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_process_of_two_devices_that_donates_and_fetches_ahead_ends_with_the_bytes_of_the_other_unit(tmp_path: Path) -> None:
+    processes = Processes(Place(tmp_path, job_file(training(200, sync_interval=4, quorum=2))))
+    try:
+        syncer = processes.syncer()
+        more = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "UNIT_DEVICES": "2", "UNIT_AHEAD": "1"}
+        command = [sys.executable, str(PROGRAMS / "unit_learner.py")]
+        units = [
+            processes._start([*command, kind], processes.place.of_learner(processes.address, kind, 1, **environment), kind)
+            for kind, environment in (("jax", more), ("numpy", {}))
+        ]
+        assert [unit.wait(150) for unit in units] == [0, 0]
+        assert syncer.wait() == 0
+        said = [json.loads(line) for unit in units for line in unit.text.splitlines() if line.startswith('{"unit"')]
+        assert {line["unit"] for line in said} == {"jax", "numpy"}
+        assert len({line["digest"] for line in said}) == 1
+    finally:
+        processes.end()

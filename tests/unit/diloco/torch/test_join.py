@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import diloco.torch
 import numpy as np
 import pytest
 import torch
 from builders.exchange import LocalLearner, LocalSyncer, Place, connection_of, job_file, training
+from diloco.algorithm.fragments import make_fragments
+from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
 from diloco.learner.session import Session
+from diloco.torch import ModuleStore
 from diloco.torch.optimizers import UpdateCounts
 from torch import nn
 
@@ -214,3 +218,43 @@ def test_updates_of_a_wrapped_optimizer_count_and_those_of_a_compiled_one_do_not
     assert list(counts()) == [2, 1]
     torch.compile(plain.step, backend="eager")()
     assert list(counts()) == [2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [True, False])
+def test_a_model_that_is_compiled_before_or_after_joining_computes_with_what_it_adopts(tmp_path: Path, before: bool) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+    net, graphs = model(), 0
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    compiled = torch.compile(net, backend=backend)
+    inputs = torch.arange(6.0).view(2, 3)
+    adopted = 0
+    with LocalSyncer(place) as syncer:
+        optimizer = adam(net.parameters())
+        joins = compiled if before else net
+        with diloco.torch.join(joins, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            if not before:
+                compiled = torch.compile(net, backend=backend)
+            for batch in session.batches(lambda numbers: numbers, 2):
+                compiled(inputs).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                version = session.t
+                session.step(tokens=len(batch))
+                adopted += session.t > version
+        held = connection_of(session).received()
+        assert held is not None
+    assert session.done
+    assert adopted > 10
+    assert graphs == 1, "neither joining nor what is adopted compiles it again"
+    plain = model()
+    values = np.concatenate(held)
+    store = ModuleStore(plain)
+    names = [spec.name for fragment in make_fragments(Layout(store.specs()), 2) for spec in fragment.tensors]
+    store.apply(store.prepare(names, values))
+    assert torch.equal(compiled(inputs), plain(inputs)), "with the job's final values"
