@@ -198,7 +198,7 @@ def plan_boundary(
     if seed:  # after the adoptions: what the unit sends is what it adopted last, and becomes version 0
         state = replace(state, versions=(0,) * len(state.versions))
     moved = sum(table.sizes[x.fragment] for x in reads) + sum(table.sizes[x.fragment] for x in adoptions)
-    ahead = None if state.step == state.planned or not reads_ahead or not readable else _ahead(state, table, most, moved)
+    ahead = None if state.step == state.planned or not reads_ahead else _ahead(state, table, most, moved)
     repeat = bool(state.quorum) and state.step == state.planned and not state.done
     plan = UnitPlan(state.step, replace(work, quorum=state.quorum), reads, adoptions, ahead, seed, finish, repeat, refused)
     return plan, replace(state, planned=state.step)

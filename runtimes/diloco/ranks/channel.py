@@ -204,8 +204,15 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         return True
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._main())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._main())
+        except Exception as error:  # noqa: BLE001 - a mistake of any kind ends the unit
+            # Without this thread nobody would hear of a lost rank any more, and the program's thread might wait for ever.
+            _log.exception("the side channel of %s has failed", self.me.name(self.me.rank))
+            if not self._over:
+                why = f"{self.me.name(self.me.rank)} ends, as its side channel has failed: {reason(error)}"
+                self._finish(Cause(self.me.rank, why), End(rank=self.me.rank, status=Exit.RANK_LOST, message=why))
 
     def _release(self) -> None:
         atexit.unregister(self._at_exit)

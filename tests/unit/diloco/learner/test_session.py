@@ -13,7 +13,7 @@ import pytest
 from builders.exchange import until
 from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
 from diloco.contract import Exit
-from diloco.learner.inbox import Finished, Leased, PullWanted, RefusedForGood, RestWanted
+from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RefusedForGood, RestWanted
 from diloco.learner.leave import Leave
 from diloco.learner.loop_check import LoopError
 from diloco.learner.step_timer import StepTimer
@@ -378,6 +378,80 @@ def test_what_a_new_generation_has_asked_for_already_is_not_asked_for_again() ->
     learner.train()
     assert (learner.member._work.asked, learner.member._work.remaining) == (asked - 4, 4)
     assert not learner.connection.wanted
+
+
+def while_it_waits(learner: ScriptedSession, monkeypatch: pytest.MonkeyPatch, *then: Callable[[], None]) -> None:
+    """Each time that it waits one of these is called."""
+    calls = iter(then)
+    monkeypatch.setattr(learner.member, "wait", lambda seconds: next(calls)())
+
+
+def test_work_that_could_not_be_asked_for_is_asked_for_while_the_program_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = ScriptedSession().join()
+    learner.connection.has_stream = False
+    learner.train(50)  # all that is leased
+
+    def comes_back() -> None:
+        learner.connection.has_stream = True
+
+    def answers() -> None:
+        assert learner.connection.wanted
+        learner.comes(Leased(100, 110))
+
+    while_it_waits(learner, monkeypatch, comes_back, answers)
+    assert learner.train() == [100, 101]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_the_time_of_a_step_has_neither_the_wait_for_its_batch_nor_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("diloco.learner.session.time", clock)
+    learner = ScriptedSession().join()
+    learner.session._timer = StepTimer(1.0, clock.monotonic)
+
+    def step() -> float:
+        """The time that it measures of a step that computes for 2 s."""
+        learner.batch()
+        clock.now += 2
+        learner.step()
+        return learner.session._timer.step_seconds
+
+    def comes_after_a_minute(event: InboxEvent) -> Callable[[], None]:
+        def call() -> None:
+            clock.now += 60
+            learner.comes(event)
+
+        return call
+
+    learner.train(49)
+    assert step() == 2
+    while_it_waits(learner, monkeypatch, comes_after_a_minute(Leased(100, 110)), comes_after_a_minute(RestWanted(0)))
+    assert step() == 2, "after a minute without work"
+    learner.comes(RestWanted(2))
+    step()
+    assert step() == 2, "after a rest of a minute"
+
+
+def test_the_programs_own_handler_of_sigterm_is_back_after_close() -> None:
+    came: list[int] = []
+    former = signal.signal(signal.SIGTERM, lambda signum, frame: came.append(signum))
+    try:
+        learner = ScriptedSession().join()
+        signal.raise_signal(signal.SIGTERM)
+        assert (came, learner.session.draining) == ([], True)
+        with pytest.raises(Leave):
+            learner.session.close()
+        signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 # --- misuse, the end ----------------------------------------------------------------------------------------------------

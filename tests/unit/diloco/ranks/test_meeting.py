@@ -50,6 +50,26 @@ def test_all_learn_the_session_and_who_owns_what(unit: Unit) -> None:
         assert from_messages(met.result().owned) == deal(LAYOUT.tensors, 3)
 
 
+def test_a_side_channel_that_fails_ends_its_process_with_the_reason(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the program would wait for ever in the meeting, and after it for a rank whose loss nobody notices."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    said = "ends, as its side channel has failed: ZeroDivisionError: a mistake"
+    unit = Unit(place, 2)
+    alone = unit.follower(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(alone, "_connect", fail)
+        error = unit.meets(alone).exception(WAIT_TIMEOUT)
+    assert isinstance(error, Leave)
+    assert (error.status, error.message) == (Exit.RANK_LOST, f"rank 1 of unit u {said}")
+    met = [unit.meets(channel) for channel in (unit.leader, unit.follower(1))]
+    assert [one.result(WAIT_TIMEOUT).session for one in met] == [b"session", b"session"]
+    monkeypatch.setattr(unit.leader, "_look", fail)
+    assert unit.ends[0].result() == (Exit.RANK_LOST, f"rank 0 (the leader) of unit u {said}")
+
+
 def test_a_follower_may_come_before_its_leader_listens(place: Place) -> None:
     unit = Unit(place, 2)
     met = unit.meets(unit.follower(1))

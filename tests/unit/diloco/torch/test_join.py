@@ -231,7 +231,7 @@ def test_a_model_that_is_compiled_before_or_after_joining_computes_with_what_it_
         graphs += 1
         return graph.forward
 
-    compiled = torch.compile(net, backend=backend)
+    compiled: nn.Module = torch.compile(net, backend=backend)  # type: ignore[assignment]
     inputs = torch.arange(6.0).view(2, 3)
     adopted = 0
     with LocalSyncer(place) as syncer:
@@ -239,7 +239,7 @@ def test_a_model_that_is_compiled_before_or_after_joining_computes_with_what_it_
         joins = compiled if before else net
         with diloco.torch.join(joins, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
             if not before:
-                compiled = torch.compile(net, backend=backend)
+                compiled = torch.compile(net, backend=backend)  # type: ignore[assignment]
             for batch in session.batches(lambda numbers: numbers, 2):
                 compiled(inputs).square().mean().backward()
                 optimizer.step()
