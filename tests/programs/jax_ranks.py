@@ -120,6 +120,23 @@ def main() -> None:
     for name, leaf in store.hand_out().items():
         for shard in leaf.addressable_shards:
             assert np.asarray(shard.data).tobytes() == np.asarray(twin.hand_out()[name])[shard.index].tobytes(), name
+    for name, leaf in store.hand_out().items():
+        if trained(name):
+            add(leaf)
+    assert store.lent
+    store.reclaim()  # as at the end of the job: everything is overwritten
+    [fragment] = make_fragments(layout, 1)
+    values = np.random.default_rng(10).standard_normal(fragment.size, np.float32)
+    names = [tensor.name for tensor in fragment.tensors]
+    store.apply(store.prepare(names, portion(fragment, owned[rank]).cut(values)))
+    store.fill(names)
+    twin.apply(twin.prepare(names, values))
+    expected = twin.hand_out()
+    for name, leaf in store.hand_out().items():
+        assert leaf.sharding.is_equivalent_to(placements[name], leaf.ndim)
+        for shard in leaf.addressable_shards if trained(name) else ():
+            assert np.asarray(shard.data).tobytes() == np.asarray(expected[name])[shard.index].tobytes(), f"{name} made anew"
+    store.write(every)
     moved = store.hand_out() | {"local": spread(mesh, tree()["local"], ())}
     try:
         store.take_back(moved)

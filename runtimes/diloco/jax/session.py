@@ -73,9 +73,10 @@ class Session[Tree, State]:
         """The current parameters: after `join` the job's, after `step` what it returned, after the loop the final ones when `done`. Raises
         LoopError where the program has donated them to a step whose result `step` has not got."""
         self._hand_out_once()
-        if self._store.lent:
+        params = self._store.held()
+        if _is_deleted(params):  # at the end of the job those that are frozen still may be: nobody else has them
             raise _donated("session.params", "the parameters")
-        return self._store.held()
+        return params
 
     @property
     def opt_state(self) -> State:

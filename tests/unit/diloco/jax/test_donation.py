@@ -107,6 +107,16 @@ def test_the_end_of_the_job_gives_the_final_parameters_to_a_program_that_has_don
     program.session.close()
 
 
+def test_what_is_frozen_and_donated_is_the_programs_alone() -> None:
+    store = TreeStore({"adapter": jnp.ones(3), "scale": jnp.ones(1), "base": jnp.ones(2)}, trained=lambda path: path != "base")
+    session: Session[Params, tuple[()]] = Session(ScriptedSession(store=store).session, store, ())
+    held = session.params
+    held["base"].delete()
+    store.reclaim()  # as at the end of the job
+    with pytest.raises(LoopError, match="Go on with that result"):
+        _ = session.params
+
+
 def test_parameters_that_are_donated_cannot_be_asked_for_and_the_error_says_what_to_do() -> None:
     program = Program()
     next(program.batches)
