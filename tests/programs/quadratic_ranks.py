@@ -12,7 +12,7 @@ RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbe
 RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
 RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
-RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, and takes batches once the file RANKS_GATE exists
+RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, and takes batches once the file RANKS_GATE is there
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
 
@@ -104,7 +104,9 @@ def main() -> None:
         for count, batch in enumerate(_batches(session, batch_size), 1):
             numbers += batch
             if takes_from and session.step_count >= takes_from:
-                _wait_for(Path(os.environ["RANKS_GATE"]))
+                while not Path(os.environ["RANKS_GATE"]).exists():
+                    session.evaluate(0.25, 100)  # comes to boundaries, as a rank does that waits for a batch
+                    time.sleep(0.01)
                 continue
             if count % batches:
                 continue

@@ -92,7 +92,7 @@ def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membersh
     """This rank's end. A unit of one host needs no address: the leader takes a free port, and the framework's collective says which."""
     address = config.leader_address
     host, _, port = address.rpartition(":") if address else (_LOOPBACK, "", "0")
-    if not host or not port.isdecimal():
+    if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise ContractError(f"the leader's address must be host:port, not {address!r}")
     leader: Leader | None = None
     if me.rank == 0:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from builders.exchange import WAIT_TIMEOUT, Place, Processes, job_file, training, until
 from builders.rank_units import RankUnit
-from diloco.contract import ENDED_BY_PROGRAM, Exit
+from diloco.contract import ENDED_BY_PROGRAM, ENV_LEADER_ADDRESS, Exit
 from diloco.protocol.diloco_pb2 import UnitReport
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -145,7 +145,7 @@ def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_
     try:
         syncer = job.syncer()
         gate = tmp_path / "gate"
-        unit = RankUnit(job, "u", 2).start(RANKS_FINISH_AT_STEP="5", RANKS_TAKES_FROM_STEP="5", RANKS_GATE=str(gate), RANKS_STEP_MS="100")
+        unit = RankUnit(job, "u", 2).start(RANKS_FINISH_AT_STEP="5", RANKS_TAKES_FROM_STEP="5", RANKS_GATE=str(gate), RANKS_STEP_MS="300")
         leader, other = unit.programs
         assert leader.wait(3 * WAIT_TIMEOUT) == 0
         gate.touch()
@@ -233,6 +233,14 @@ def test_a_program_whose_framework_does_not_know_the_other_processes_is_told_wha
     learner = job.learner("u", WORLD_SIZE="2", DILOCO_HOSTS="2")
     assert learner.wait() == Exit.BAD_CONTRACT
     assert "unit u runs as 2 processes on 2 hosts, and numpy knows of 1" in learner.text
+
+
+@pytest.mark.parametrize("address", ["nowhere", "10.0.0.1:99999"])
+def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, address: str) -> None:
+    unit = RankUnit(job, "u", 2).start(**{ENV_LEADER_ADDRESS: address})
+    assert unit.wait() == [Exit.BAD_CONTRACT] * 2
+    for program in unit.programs:
+        assert f"the leader's address must be host:port, not {address!r}" in program.text
 
 
 def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_then(tmp_path: Path) -> None:
