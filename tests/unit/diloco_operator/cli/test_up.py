@@ -12,6 +12,7 @@ import pytest
 import yaml
 from builders.catalogues import NPU, a_file
 from builders.jobs import a_manifest, cpu_pool, gpu_pool, tpu_pool
+from builders.local import WAIT_SECONDS
 from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner
 from diloco_operator.cli.up import hints, up
@@ -185,7 +186,7 @@ async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path) -> N
     stubborn = write(tmp_path / "job.yaml", a_manifest("stubborn", min=1, max=1, pools=[pool], steps=10))
     running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not deaf.exists():  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.01)
     running.process.send_signal(signal.SIGINT)
@@ -203,7 +204,7 @@ async def test_nothing_outlives_a_killed_up(sleeping: str, tmp_path: Path) -> No
     assert len(started) >= 3  # the supervisor, the syncer, the learner
     running.process.kill()
     await running.process.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while {p.pid for p in processes() if p.alive} & started:  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.01)
     await asyncio.create_task(again(sleeping, tmp_path))

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from builders.local import condition, has_phase, is_true, wait_for
+from builders.local import WAIT_SECONDS, condition, has_phase, is_true, wait_for
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
 from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PODS, VOLUME_CLAIMS
@@ -84,7 +84,7 @@ async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, ca
     client = MemoryApi()
     async with serving(client, tmp_path, a_fleet_node("one"), a_fleet_node("two")) as nodes:
         await client.delete(NODES, "", "one")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while "node one was deleted" not in caplog.text:  # noqa: ASYNC110 - a log has no event
                 await asyncio.sleep(0.01)
         stranger = await client.create(NODES, a_fleet_node("one"))
@@ -114,7 +114,7 @@ async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Pa
     odd["metadata"]["annotations"] = {"local.diloco.dev/simulate": "dead"}
     async with serving(client, tmp_path, odd):
         await wait_for(client, NODES, "", "one", is_true("Ready"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while "write 'stopped' or 'partitioned'" not in caplog.text:  # noqa: ASYNC110 - a log has no event
                 await asyncio.sleep(0.01)
 

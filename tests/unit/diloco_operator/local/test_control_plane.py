@@ -45,7 +45,7 @@ async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path) -> None:
         await cluster.unit("sleeps", "cpu-0", in_state("Joining"))
         assert await cluster.node_of("sleeps", "cpu-0") == "a"
         await cluster.fail_node("a")
-        unit = await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2), timeout=20)
+        unit = await cluster.unit("sleeps", "cpu-0", in_state("Joining", attempt=2))
     assert unit["slice"] == "b"
 
 

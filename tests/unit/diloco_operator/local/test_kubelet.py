@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.local import Holds, LocalNodes, condition, has_phase, is_gone, is_gone_after, is_true, local_nodes
+from builders.local import WAIT_SECONDS, Holds, LocalNodes, condition, has_phase, is_gone, is_gone_after, is_true, local_nodes
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
 from diloco_operator.api.names import CONFIG_MAPS, PODS, SECRETS, VOLUME_CLAIMS
@@ -51,14 +51,14 @@ def waits_for(reason: str) -> Holds:
 
 async def nothing_runs(text: str) -> None:
     """Returns when no process has `text` in its command line."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while any(text in command_line(p.pid) for p in processes() if p.alive):  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.005)
 
 
 async def logged(local: LocalNodes, text: str) -> None:
     """Returns when the pod's log is `text`. A pod is Ready as soon as its process has started, before a shell has set a trap."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while local.log("pod") != text:  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.005)
 
@@ -117,7 +117,7 @@ async def test_two_pods_listen_on_the_same_port(local: LocalNodes) -> None:
         await local.create(PODS, a_pod(name, "python", "-c", script, container={"env": env}))
     for name in ("one", "two"):
         pod = await local.pod(name, is_true("Ready"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 try:
                     _, writer = await asyncio.open_connection(pod["status"]["podIP"], 7077)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from builders.local import WAIT_SECONDS
 from diloco_operator.local.processes import Exited, Process, StartFailed, Supervisor
 from diloco_operator.local.supervisor import has_mark, processes
 
@@ -55,7 +56,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 async def appears(path: Path) -> str:
     """The content of a file as soon as it is there. A file of another process has no event, so poll."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while (text := text_of(path)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return text
@@ -63,7 +64,7 @@ async def appears(path: Path) -> str:
 
 def stand_still_until(path: Path) -> str:
     """The content of a file as soon as it is there; meanwhile the event loop does nothing, so that what comes to it waits."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_SECONDS
     while (text := text_of(path)) is None:
         assert time.monotonic() < deadline, f"{path} did not come"
         time.sleep(0.005)
@@ -76,7 +77,7 @@ def text_of(path: Path) -> str | None:
 
 async def gone(*pids: int) -> None:
     """Returns when none of the processes lives."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while {process.pid for process in processes() if process.alive} & set(pids):  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.005)
 
