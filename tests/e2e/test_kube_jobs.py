@@ -113,7 +113,7 @@ async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_co
     async with kube_cluster(plane, tmp_path, fleet) as cluster:
         with operator(plane, tmp_path):
             await cluster.apply(job)
-            trained = await cluster.job("bytes-lm", all_took_part, timeout=150)
+            trained = await cluster.job("bytes-lm", all_took_part, timeout=300)
             told = json.loads(await cluster.kubectl("get", "events", "--field-selector=involvedObject.kind=DiLoCoJob", "-o", "json"))[
                 "items"
             ]
