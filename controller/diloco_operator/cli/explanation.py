@@ -15,7 +15,7 @@ from diloco_operator.cli.status_text import headline
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
-from diloco_operator.placement.explain import HELP
+from diloco_operator.placement.request import HELP
 
 _FAILURES = frozenset({EventReason.UNIT_CRASHED, EventReason.UNIT_FAILED, EventReason.UNIT_LOST, EventReason.UNIT_GAVE_SLICE_UP})
 _COMBINED = "(combined from similar events) "

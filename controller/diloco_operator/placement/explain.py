@@ -19,8 +19,6 @@ from diloco_operator.placement.barred import MAX_NAMED, Part, free_elsewhere, jo
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
 
-HELP = ". What would help: "
-"""Stands in a pool's message before what a person can do about it."""
 _MOST_HELPS = 3
 _MORE_NODES = "more nodes"
 WAITS = "waits for a slice; the message of pool {} says why"
@@ -47,11 +45,11 @@ def pool_outcome(
         return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
     if job_room <= 0:
         text = f"the job has the {plural(job.max, 'unit')} of learners.max; pool {pool.name} has {placed}"
-        remedy = "" if placed else f"{HELP}raise learners.max, or learners.min of the pool, which comes before other pools"
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, f"{text}{remedy}")
+        helps = () if placed else ("raise learners.max, or learners.min of the pool, which comes before other pools",)
+        return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text, helps=helps)
     missing = len(pool.units) - placed + pool.asked
     if missing <= 0:
-        return PoolOutcome(job.key, pool.name, placed, "", "")
+        return PoolOutcome(job.key, pool.name, placed, "")
     needed = min(missing, pool.max - pool.reserved - placed, job_room)
     lacks = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
     counts = fleet.counts(pool.shape, job.key, own)
@@ -74,32 +72,26 @@ def pool_outcome(
 def _short(job: JobRequest, pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
     """Of a pool that would have more units if it had more slices."""
     helps = list(dict.fromkeys(part.help for part in parts if part.help))[:_MOST_HELPS]
-    message = f"{lacks}; {why}{HELP}{'; '.join([*helps, _MORE_NODES])}"
-    return PoolOutcome(job.key, pool.name, placed, reason, message, lacks, why)
+    return PoolOutcome(job.key, pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
 
 
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
-    """With one more cause; what would help stays at the end."""
-    causes, sign, helps = outcome.message.partition(HELP)
-    return replace(outcome, message=f"{causes}; {cause}{sign}{helps}", why=f"{outcome.why}; {cause}" if outcome.why else "")
+    """With one more cause."""
+    if outcome.why:
+        return replace(outcome, why=f"{outcome.why}; {cause}")
+    return replace(outcome, lacks=f"{outcome.lacks}; {cause}")
 
 
 def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
     """Of a pool for which `lacks` was asked for, and of whom, `asked`: why there was none, and what would help besides."""
     why = f"{outcome.why}; {asked}" if outcome.why else asked
-    helps = [each for each in outcome.message.partition(HELP)[2].split("; ") if outcome.why and each != _MORE_NODES]
-    message = f"{lacks}; {why}{HELP if helps else ''}{'; '.join(helps)}"
-    return PoolOutcome(outcome.job, outcome.pool, outcome.placed, reason, message, lacks, why)
-
-
-def causes(message: str) -> str:
-    """A pool's message, for one of its units: without what would help the pool."""
-    return message.partition(HELP)[0]
+    helps = tuple(each for each in outcome.helps if each != _MORE_NODES) if outcome.why else ()
+    return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
 
 
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
-    """Of a pool that is short of slices, with one more thing that would help."""
-    return replace(outcome, message=f"{outcome.message}; {remedy}")
+    """With one more thing that would help."""
+    return replace(outcome, helps=(*outcome.helps, remedy))
 
 
 def _at_maximum(pool: PoolRequest, placed: int) -> str:

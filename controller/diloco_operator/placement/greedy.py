@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import Slice
-from diloco_operator.placement.explain import WAITS, causes, pool_outcome, unplaced_reason
+from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason
 from diloco_operator.placement.matching import Matching, SliceRequirements, slice_requirements
 from diloco_operator.placement.request import (
     JobRequest,
@@ -193,5 +193,5 @@ class _JobPlacement:
                 if unit.name not in pool.placed:
                     dropped = unit.name in undecided
                     reason = UnitReason.SCALED_DOWN if dropped else unplaced_reason(outcome)
-                    message = WAITS.format(pool.request.name) if reason is UnitReason.NO_CAPACITY else causes(outcome.message)
+                    message = WAITS.format(pool.request.name) if reason is UnitReason.NO_CAPACITY else outcome.causes
                     unplaced.append(UnplacedUnit(self.job.key, pool.request.name, unit.name, reason, message))

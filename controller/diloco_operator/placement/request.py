@@ -116,6 +116,10 @@ class UnplacedUnit:
     message: str
 
 
+HELP = ". What would help: "
+"""Stands in a pool's message before what a person can do about it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolOutcome:
     """Why a pool does not have more units."""
@@ -125,11 +129,22 @@ class PoolOutcome:
     placed: int
     reason: PoolReason | Literal[""]
     """Empty when every candidate is placed."""
-    message: str
     lacks: str = ""
-    """Of a pool that is short of slices: what it lacks, the first part of `message`."""
+    """Of a pool that is short of slices: what it lacks. Of any other: all that is to be said."""
     why: str = ""
-    """The second part: why. It is the same for pools to which the same slices are barred for the same causes."""
+    """Of a pool that is short of slices: why. It is the same for pools to which the same slices are barred for the same causes."""
+    helps: tuple[str, ...] = ()
+    """What a person can do about it."""
+
+    @property
+    def causes(self) -> str:
+        """Without what would help."""
+        return f"{self.lacks}; {self.why}" if self.why else self.lacks
+
+    @property
+    def message(self) -> str:
+        """For people; empty if there is nothing to say."""
+        return f"{self.causes}{HELP}{'; '.join(self.helps)}" if self.helps else self.causes
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from builders.virtual_time import run_virtual
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.placement.explain import HELP
+from diloco_operator.placement.request import HELP
 
 type Scenario = Callable[[MemoryApi, FakeCluster], Awaitable[None]]
 
