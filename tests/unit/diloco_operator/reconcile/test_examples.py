@@ -1,5 +1,6 @@
 """Every example job is accepted, and pods can be made from it that an API server takes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,18 @@ def test_example_is_valid_and_so_are_its_pods(path: Path) -> None:
 
 
 def test_examples_of_fabrics_keep_what_they_show() -> None:
-    found = {path.stem: pods_of(path)[0]["spec"] for path in EXAMPLES if path.stem in ("host-network", "shared-memory", "rdma")}
+    fabrics = ("host-network", "shared-memory", "rdma", "gpudirect-tcpxo")
+    pods = {path.stem: pods_of(path)[0] for path in EXAMPLES if path.stem in fabrics}
+    found = {name: pod["spec"] for name, pod in pods.items()}
     assert found["host-network"]["hostNetwork"] is True
     assert found["host-network"]["dnsPolicy"] == "ClusterFirstWithHostNet"
-    for name in ("shared-memory", "rdma"):
+    for name in ("shared-memory", "rdma", "gpudirect-tcpxo"):
         [learner] = found[name]["containers"]
         assert "/dev/shm" in [mount["mountPath"] for mount in learner["volumeMounts"]]
     [learner] = found["rdma"]["containers"]
     assert learner["resources"]["limits"] == {"rdma/ib": "8", "nvidia.com/gpu": "8"}
     assert learner["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    networks = json.loads(pods["gpudirect-tcpxo"]["metadata"]["annotations"]["networking.gke.io/interfaces"])
+    assert [each["interfaceName"] for each in networks] == [f"eth{index}" for index in range(9)], "the host's card, and one for each GPU"
+    [daemon] = found["gpudirect-tcpxo"]["initContainers"]
+    assert daemon["restartPolicy"] == "Always", "or the pod would not end with its learner"
