@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -42,3 +43,24 @@ def test_a_process_that_is_forked_takes_sigterm_although_its_parent_held_it_back
     program = PROGRAM.format(before="", child="print(signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "0", "drains"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "modules", ["diloco.torch", "diloco.jax", "diloco.syncer.main", "diloco_operator.cli.operator_main, diloco_operator.telemetry"]
+)
+def test_grpc_does_nothing_at_forks_where_it_is_imported_with_us(modules: str) -> None:
+    """What gRPC registers at forks it calls in C, where a test sees nothing of it. So this looks at when it reads its variable."""
+    program = f"""
+import builtins, os, sys
+original = builtins.__import__
+def watched(name, *rest):
+    if name == "grpc" and "grpc" not in sys.modules:
+        print(os.environ.get("GRPC_ENABLE_FORK_SUPPORT"), flush=True)
+    return original(name, *rest)
+builtins.__import__ = watched
+import {modules}
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert set(done.stdout.split()) == {"0"}
