@@ -25,9 +25,11 @@ def let_forked_children_end(handler: Callable[[int, FrameType | None], object]) 
         signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
 
     def reset() -> None:
-        drain = draining()
-        if drain is not None and signal.getsignal(signal.SIGTERM) == drain:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        release()
+        try:
+            drain = draining()
+            if drain is not None and signal.getsignal(signal.SIGTERM) == drain:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        finally:
+            release()
 
     os.register_at_fork(before=hold, after_in_parent=release, after_in_child=reset)
