@@ -72,7 +72,7 @@ def test_torch_and_jax_train_a_llama_on_text_and_transformers_loads_the_checkpoi
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     job = json.loads(ran.stdout.splitlines()[-1])["jobs"][0]
     assert ran.returncode == 0, job
-    assert {unit["name"]: unit["weight"] > 0 for unit in job["units"]} == {"v5p-0": True, "h100-0": True}
+    assert {unit["name"]: unit["tokens"] > 0 for unit in job["units"]} == {"v5p-0": True, "h100-0": True}
     # Each of the 32 words is as likely as any other: ln 32 = 3.47 nats a word, which is one token or more. A uniform guess costs
     # ln 300 = 5.70 a token.
     held_out = job["progress"]["heldOutLoss"]
