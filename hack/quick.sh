@@ -10,6 +10,6 @@ unset PYTHONDONTWRITEBYTECODE  # see hack/test.sh
 cores=$(env -u OMP_NUM_THREADS nproc)
 # Modules that are slow as a whole are not even imported: transformers, lightning and datasets take each process 8 s of a core.
 slow=$(grep -rlE '^pytestmark = \[?pytest\.mark\.slow\b' tests/unit --include='test_*.py')
-# One process more than cores, for tests of connections and of processes wait at times.
+# One process more than cores: some tests wait for a connection or a process.
 # shellcheck disable=SC2086 # one word for each module
 OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses=$((cores + 1)) --dist=loadgroup -q "$@"

@@ -19,7 +19,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk, divide
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, Progress, Taken, Tensor, Welcome, WorkWanted
-from diloco.protocol.framing import split
+from diloco.protocol.framing import is_last, split
 from diloco.protocol.rpc import exchange
 from diloco.protocol.window import Receipts, Window
 
@@ -129,10 +129,9 @@ class LightLearner:
             self._seed()
 
     async def _receive(self, chunk: DataChunk) -> None:
-        header, count = chunk.header, len(chunk.data)
-        self._receipts.take(count)
-        if header.offset + count == header.total:
-            self._holds(header.fragment, header.t)
+        self._receipts.take(len(chunk.data))
+        if is_last(chunk):
+            self._holds(chunk.header.fragment, chunk.header.t)
         if self._receipts.due:
             await self._say(FromLearner(taken=Taken(bytes=self._receipts.tell())))
 
