@@ -182,13 +182,13 @@ async def until_gone(client: Client, resource: Resource, namespace: str, name: s
 async def changes(
     client: Client, resource: Resource, namespace: str, version: str, count: int, *, label_selector: str = "", field_selector: str = ""
 ) -> list[WatchEvent]:
-    """The first `count` events after `version`, bookmarks left out; fewer only if they do not come within 5 s."""
+    """The first `count` events after `version`, bookmarks left out; fewer only if they do not come within 60 s."""
     found: list[WatchEvent] = []
     stream = client.watch(
         resource,
         namespace,
         resource_version=version,
-        timeout_seconds=5,
+        timeout_seconds=60,
         label_selector=label_selector,
         field_selector=field_selector,
     )

@@ -66,9 +66,11 @@ async def test_watch_of_a_namespace_sees_nothing_of_others(client: Client, names
 
 async def test_watch_over_all_namespaces_sees_each(client: Client, namespace: str) -> None:
     version = (await client.list(WIDGETS)).resource_version
-    await client.create(WIDGETS, widget("default", f"x-{namespace}"))
-    await client.create(WIDGETS, widget(namespace, "a"))
-    assert seen(await changes(client, WIDGETS, "", version, 2)) == [("ADDED", f"x-{namespace}"), ("ADDED", "a")]
+    own = {"labels": {"test": namespace}}  # widgets of tests that ran before may still be going
+    await client.create(WIDGETS, widget("default", f"x-{namespace}", meta=own))
+    await client.create(WIDGETS, widget(namespace, "a", meta=own))
+    found = await changes(client, WIDGETS, "", version, 2, label_selector=f"test={namespace}")
+    assert seen(found) == [("ADDED", f"x-{namespace}"), ("ADDED", "a")]
     await client.delete(WIDGETS, "default", f"x-{namespace}")
 
 
@@ -194,7 +196,7 @@ async def test_list_after_compaction_gives_a_version_to_watch_from(backend: Back
 async def test_open_watch_survives_compaction(backend: Backend, namespace: str) -> None:
     client = backend.client
     version = (await client.list(WIDGETS, namespace)).resource_version
-    stream = aiter(client.watch(WIDGETS, namespace, resource_version=version, timeout_seconds=5, allow_bookmarks=False))
+    stream = aiter(client.watch(WIDGETS, namespace, resource_version=version, timeout_seconds=60, allow_bookmarks=False))
     await client.create(WIDGETS, widget(namespace, "a"))
     first = await anext(stream)
     await backend.compact()
