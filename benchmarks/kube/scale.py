@@ -109,7 +109,7 @@ async def one(bench: GrowingRig, run: int, units: int) -> Run:
     ours, bare = f"ours-{run}", f"bare-{run}"
     for namespace in (ours, bare):
         await asyncio.to_thread(bench.plane.kubectl, "create", "namespace", namespace)
-        await asyncio.to_thread(bench.plane.kubectl, "wait", "--for=create", "serviceaccount/default", "-n", namespace)
+        await asyncio.to_thread(bench.plane.kubectl, "wait", "--for=create", "serviceaccount/default", "-n", namespace, "--timeout=180s")
     for pool in (OURS, BARE):
         karpenter.consolidate_after(pool, "Never")
     from_zero = await seconds_to_train(bench, ours, "first", units, f"127.78.{run}.1")

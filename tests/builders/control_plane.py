@@ -42,8 +42,8 @@ PROGRAMS = ROOT / ".tools" / "kube" / "bin"
 PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CLIENTS = ("kubectl", "helm")
 
-START_SECONDS = 60.0
-"""How long a start may take before it is given up; the usual is 4 s. A limit for defects, not an expectation."""
+START_SECONDS = 180.0
+"""How long anything is waited for; a start usually takes 4 s. A limit for defects, not an expectation."""
 _POLL_SECONDS = 0.02
 _LOG_LINES = 25
 _SERVICE_RANGE = "10.96.0.0/16"

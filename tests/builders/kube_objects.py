@@ -159,7 +159,7 @@ def owned_by(owner: Obj, *, block: bool = False, controller: bool = False) -> Ob
     }
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], what: str, seconds: float = 60.0) -> None:
+async def eventually(check: Callable[[], Awaitable[bool]], what: str, seconds: float = 180.0) -> None:
     """Wait until `check` holds. A real garbage collector discovers new custom resources only every 30 s."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not await check():
@@ -182,13 +182,13 @@ async def until_gone(client: Client, resource: Resource, namespace: str, name: s
 async def changes(
     client: Client, resource: Resource, namespace: str, version: str, count: int, *, label_selector: str = "", field_selector: str = ""
 ) -> list[WatchEvent]:
-    """The first `count` events after `version`, bookmarks left out; fewer only if they do not come within 60 s."""
+    """The first `count` events after `version`, bookmarks left out; fewer only if they do not come within 180 s."""
     found: list[WatchEvent] = []
     stream = client.watch(
         resource,
         namespace,
         resource_version=version,
-        timeout_seconds=60,
+        timeout_seconds=180,
         label_selector=label_selector,
         field_selector=field_selector,
     )

@@ -56,7 +56,7 @@ class Kueue:
     def local_queue(self, name: str, cluster_queue: str, *, namespace: str = "default") -> None:
         """The queue that pods name, and returns once it takes them."""
         self._create("localqueues", "LocalQueue", name, {"clusterQueue": cluster_queue}, namespace)
-        self.plane.kubectl("-n", namespace, "wait", f"localqueue/{name}", "--for=condition=Active", "--timeout=30s")
+        self.plane.kubectl("-n", namespace, "wait", f"localqueue/{name}", "--for=condition=Active", "--timeout=180s")
 
     def set_quota(self, cluster_queue: str, flavor: str, resource: str, amount: str) -> None:
         """Another nominal quota."""

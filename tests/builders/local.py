@@ -24,7 +24,7 @@ from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.reconcile import OperatorConfig
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 """How long a condition may take before a test gives up. A limit for defects, not an expectation."""
 
 

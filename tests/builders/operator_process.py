@@ -20,7 +20,7 @@ from typing import Any
 
 from builders.child_processes import Launcher
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 """How long anything is waited for. A limit for defects, not an expectation."""
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 _POLL_SECONDS = 0.02
 _TYPED_SECONDS = 600.0
 """How long a command may take. A limit for defects, not an expectation."""
-_CLOSE_SECONDS = 60.0
+_CLOSE_SECONDS = 180.0
 
 
 class CommandRefused(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from builders.control_plane import ROOT, CommandFailed, ControlPlane, ControlPlaneError, RequestFailed, start
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 180
 """A limit for defects, not an expectation."""
 
 
@@ -24,7 +24,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """One that pods may be created in: its ServiceAccount is there."""
     made = control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "harness-"}})
     name: str = made["metadata"]["name"]
-    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name)
+    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
     yield name
     control_plane.request("DELETE", f"/api/v1/namespaces/{name}")
 
@@ -53,7 +53,7 @@ def test_a_pod_with_a_claim_is_placed_on_a_simulated_node(control_plane: Control
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     spec = {"containers": [container], "volumes": [volume], "nodeSelector": {"pool": namespace}}
     control_plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "learner"}, "spec": spec})
-    control_plane.kubectl("wait", "-n", namespace, "--for=condition=PodScheduled", "pod/learner", "--timeout=60s")
+    control_plane.kubectl("wait", "-n", namespace, "--for=condition=PodScheduled", "pod/learner", "--timeout=180s")
     placed = control_plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/learner")
     bound = control_plane.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data")
     control_plane.request("DELETE", "/api/v1/nodes/harness-tpu")

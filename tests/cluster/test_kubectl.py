@@ -219,10 +219,10 @@ def test_a_pool_is_switched_off_and_on_by_its_maximum(plane: ControlPlane, names
 def test_wait_for_complete_ends_when_the_job_does(plane: ControlPlane, namespace: str) -> None:
     applied(plane, namespace, a_manifest())
     set_status(plane, namespace, TRAINING)
-    command = [str(PROGRAMS / "kubectl"), "wait", "--for=condition=Complete", "dlj/bytes-lm", "-n", namespace, "--timeout=60s"]
+    command = [str(PROGRAMS / "kubectl"), "wait", "--for=condition=Complete", "dlj/bytes-lm", "-n", namespace, "--timeout=180s"]
     with subprocess.Popen(command, env=plane.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as waiting:
         set_status(plane, namespace, {"conditions": [condition("Complete", "True", "StepsReached", "all 2400 steps are done")]})
-        said = waiting.communicate(timeout=60)[0]
+        said = waiting.communicate(timeout=180)[0]
     assert (waiting.returncode, said) == (0, "dilocojob.diloco.dev/bytes-lm condition met\n")
 
 

@@ -79,7 +79,7 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 @pytest.fixture
 def team(plane: ControlPlane) -> Iterator[Team]:
     name: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "plugin-"}})["metadata"]["name"]
-    plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+    plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
     plane.request("POST", f"/apis/diloco.dev/v1alpha1/namespaces/{name}/dilocojobs", a_manifest())
     logs = {f"{name}/bytes-lm-v5p-0-a2-{host}/learner": f"step 1\nstep 2 of host {host}\n".encode() for host in (0, 1)}
     with serve_logs(plane.folder / "server.crt", plane.folder / "server.key", logs) as kubelet:
@@ -155,7 +155,7 @@ def test_drain_evicts_and_waits_until_the_unit_contributes_again(team: Team) -> 
         assert sorted(said[1:]) == ["pod/bytes-lm-v5p-0-a2-0 evicted\n", "pod/bytes-lm-v5p-0-a2-1 evicted\n"]
         team.plane.wait_for(lambda: team.pods() == [], "the evicted pods to be gone")
         team.set_status({"state": "Training", "attempt": 3, "slice": "np-v5p-2", "recoverSeconds": 4.2}, Training="True")
-        rest = draining.communicate(timeout=60)[0]
+        rest = draining.communicate(timeout=180)[0]
     assert draining.returncode == 0, rest
     assert rest.splitlines()[-1] == "unit v5p-0 contributes again after 4.2 s, on np-v5p-2; failures on its restart budget: 0"
     assert team.plane.request("GET", f"/api/v1/nodes/{NODE}")["spec"]["unschedulable"] is True
@@ -169,7 +169,7 @@ def test_drain_heeds_a_disruption_budget(team: Team) -> None:
         team.plane.request("PATCH", path, {"status": ready}, content_type="application/merge-patch+json")
     budget = {"metadata": {"name": "all"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"diloco.dev/job": "bytes-lm"}}}}
     team.plane.request("POST", f"/apis/policy/v1/namespaces/{team.namespace}/poddisruptionbudgets", budget)
-    team.plane.kubectl("wait", "--for=jsonpath={.status.currentHealthy}=2", "pdb/all", "-n", team.namespace, "--timeout=60s")
+    team.plane.kubectl("wait", "--for=jsonpath={.status.currentHealthy}=2", "pdb/all", "-n", team.namespace, "--timeout=180s")
     said = team.fails("drain", "bytes-lm", "v5p-0", "--timeout", "2s")
     assert "could not be evicted within 2s: a PodDisruptionBudget does not allow it" in said
     assert len(team.pods()) == 2

@@ -21,7 +21,7 @@ def restricted(control_plane: ControlPlane) -> Iterator[str]:
     meta = {"generateName": "n" * 57 + "-", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
     name: str = control_plane.request("POST", "/api/v1/namespaces", {"metadata": meta})["metadata"]["name"]
     assert len(name) == 63
-    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name)
+    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
     yield name
     control_plane.request("DELETE", f"/api/v1/namespaces/{name}")
 
@@ -68,7 +68,7 @@ def test_template_that_asks_for_more_meets_the_clusters_policy_and_not_ours(cont
     assert "pod-security.kubernetes.io/enforce" in advice(RejectedWrite(403, message, 0.0, 1))
     for pod in pods:
         pod["metadata"]["namespace"] = "default"
-    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "default")
+    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "default", "--timeout=180s")
     assert dry_run(control_plane, pods) == ""  # where the policy allows it, it is what the template says
 
 
@@ -140,7 +140,7 @@ def test_scheduler_binds_a_unit_to_the_node_that_placement_chose_whatever_its_ho
             del pod["metadata"]["ownerReferences"]  # there is no such job, and the garbage collector would see to it
             control_plane.request("POST", f"/api/v1/namespaces/{restricted}/pods", pod)
         for pod in chosen:
-            control_plane.kubectl("wait", "-n", restricted, "--for=condition=PodScheduled", f"pod/{pod}", "--timeout=60s")
+            control_plane.kubectl("wait", "-n", restricted, "--for=condition=PodScheduled", f"pod/{pod}", "--timeout=180s")
         bound = {pod: control_plane.request("GET", f"/api/v1/namespaces/{restricted}/pods/{pod}")["spec"]["nodeName"] for pod in chosen}
         assert bound == chosen
     finally:

@@ -35,7 +35,7 @@ def namespaces(control_plane: ControlPlane) -> Iterator[list[str]]:
     made = [plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "contended-"}}) for _ in range(3)]
     found = [each["metadata"]["name"] for each in made]
     for name in found:
-        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name)
+        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
     yield found
     plane.kubectl("delete", "namespace", *found, "--wait=false")
 

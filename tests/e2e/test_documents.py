@@ -23,7 +23,8 @@ from builders.nodes import a_fleet_node
 from builders.operator_pods import system_node
 from builders.terminal import CommandRefused, Terminal, terminal
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
+
 
 LONG = 1_000_000
 """Outer steps that no job reaches before it is told to end."""
@@ -121,7 +122,7 @@ def test_the_chart_is_installed_shared_upgraded_and_removed_as_the_documents_say
 
         shown = reader.type("README.md#install-on-a-cluster")
         assert "cpu-lm" in last(shown)
-        trains = "kubectl --namespace training wait --for=condition=Training dlj/cpu-lm --timeout=60s"
+        trains = "kubectl --namespace training wait --for=condition=Training dlj/cpu-lm --timeout=180s"
         reader.shell.type(trains)
         reader.type("docs/stopping.md#remove-the-operator")
         left = reader.shell.type("kubectl get crd,clusterroles,clusterrolebindings,namespaces --output name")
@@ -139,7 +140,7 @@ def test_the_chart_is_installed_shared_upgraded_and_removed_as_the_documents_say
         assert list(map(str.strip, list(shown.values())[1:])) == ["yes", "yes"]
         reader.type("docs/sharing.md#priority")
         reader.type("docs/sharing.md#priority/2")
-        reader.shell.type("kubectl --namespace vision wait --for=condition=Training dlj/cpu-lm --timeout=60s")
+        reader.shell.type("kubectl --namespace vision wait --for=condition=Training dlj/cpu-lm --timeout=180s")
         shown = reader.type("docs/sharing.md#quota")
         assert "exceeded quota: team, requested: requests.cpu=1" in shown["kubectl diloco units cpu-lm --namespace language"]
         shown = reader.type("docs/sharing.md#who-holds-what")
@@ -167,11 +168,11 @@ def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_do
         reader.type(guide, {"kubectl get dlj --watch": "bytes-lm"})
         unit = """'{.status.units[?(@.name=="h100-0")].%s}'=%s"""
         for field, value in (("failedAttempt", 1), ("state", "Training")):
-            reader.shell.type(f"kubectl wait --for=jsonpath={unit % (field, value)} dlj/bytes-lm --timeout=2m")
+            reader.shell.type(f"kubectl wait --for=jsonpath={unit % (field, value)} dlj/bytes-lm --timeout=5m")
         shown = reader.type("docs/guide.md#logs-also-after-the-end")
         assert "crash as requested at this step" in next(said for command, said in shown.items() if " -p " in command)
         reader.type(f"{guide}/2")
-        drained = reader.shell.type("kubectl diloco drain bytes-lm v5p-0 --timeout 2m").splitlines()
+        drained = reader.shell.type("kubectl diloco drain bytes-lm v5p-0 --timeout 5m").splitlines()
         assert drained[0] == "pod/bytes-lm-v5p-0-a1-0 evicted"
         assert re.fullmatch(r"unit v5p-0 contributes again after .*; failures on its restart budget: 0", drained[-1])
         reader.shell.type("kubectl patch storageclass diloco-local --patch '{\"allowVolumeExpansion\": true}'")

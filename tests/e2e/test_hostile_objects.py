@@ -117,7 +117,7 @@ def scene(control_plane: ControlPlane) -> Iterator[Scene]:
             plane.add_node(name, {**labels, "kubernetes.io/hostname": name}, {TPU: "4"}, wait=False)
         stack.callback(plane.kubectl, "delete", "node", *NODES)
         stack.callback(plane.kubectl, "delete", "namespace", namespace, "--wait=false")
-        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", namespace)
+        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", namespace, "--timeout=180s")
         scene = Scene(plane, namespace)
         stack.callback(scene.release)
         yield scene

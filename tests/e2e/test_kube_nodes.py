@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.local import Holds, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
+from builders.local import WAIT_SECONDS, Holds, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
 from diloco_operator.api.names import (
@@ -33,8 +33,6 @@ from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.local.cluster_nodes import LEASE_NAMESPACE, ForeignNodes
 from diloco_operator.local.simulated_nodes import SimulatedNodes
 from diloco_operator.local.supervisor import has_mark, processes
-
-pytestmark = pytest.mark.timeout(120)
 
 FLEET = [a_fleet_node("sim-one"), a_fleet_node("sim-two", tpu=4)]
 
@@ -101,7 +99,7 @@ def runs(pod: Obj) -> bool:
 
 async def test_nodes_are_ready_schedulable_and_named_by_kubectl(joined: Joined) -> None:
     async with joined.serving():
-        await joined.kubectl("wait", "node", "sim-one", "sim-two", "--for=condition=Ready", "--timeout=30s")
+        await joined.kubectl("wait", "node", "sim-one", "sim-two", "--for=condition=Ready", "--timeout=180s")
         listed = json.loads(await joined.kubectl("get", "nodes", "-l", LABEL_SERVER, "-o", "json"))
         assert {node["metadata"]["name"] for node in listed["items"]} == {"sim-one", "sim-two"}
         two = next(node for node in listed["items"] if node["metadata"]["name"] == "sim-two")
@@ -117,14 +115,14 @@ async def test_a_pod_that_the_scheduler_binds_runs_and_ends_as_kubectl_expects(j
         env = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
         limits = {"limits": {"google.com/tpu": "4"}}
         await joined.run("worker", script, container={"env": env, "resources": limits})
-        await joined.kubectl("wait", "pod/worker", "--for=condition=Ready", "--timeout=30s")
+        await joined.kubectl("wait", "pod/worker", "--for=condition=Ready", "--timeout=180s")
         pod = await joined.pod("worker", is_true("Ready"))
         await until(lambda: joined.log("worker").startswith("at "))  # Ready comes before the shell has set its trap
         assert pod["spec"]["nodeName"] == "sim-two", "the one with the accelerators"
         assert pod["status"]["qosClass"] == "BestEffort"
         seen: list[Obj] = []
         ending = asyncio.create_task(joined.pod("worker", is_gone_after(seen)))
-        await joined.kubectl("delete", "pod", "worker", "--timeout=30s")
+        await joined.kubectl("delete", "pod", "worker", "--timeout=180s")
         await ending
         assert joined.log("worker") == f"at {pod['metadata']['annotations'][ANNOTATION_ADDRESS]}\ndrained\n"
         last = seen[-1]
@@ -182,7 +180,7 @@ async def test_force_deletion_kills_and_eviction_is_marked_as_a_disruption(joine
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not holds():  # noqa: ASYNC110 - the end of a foreign process has no event
             await asyncio.sleep(0.01)
 
@@ -202,8 +200,8 @@ async def test_a_claim_gets_a_folder_that_outlives_the_pod_and_goes_with_the_cla
         volume = await joined.client.get(PERSISTENT_VOLUMES, "", bound["spec"]["volumeName"])
         folder = Path(volume["spec"]["local"]["path"])
         assert folder.is_relative_to(joined.state_dir)
-        await joined.kubectl("delete", "pod", "--all", "--timeout=30s")
-        await joined.kubectl("delete", "pvc", "state", "--timeout=30s")
+        await joined.kubectl("delete", "pod", "--all", "--timeout=180s")
+        await joined.kubectl("delete", "pvc", "state", "--timeout=180s")
         await wait_for(joined.client, PERSISTENT_VOLUMES, "", volume["metadata"]["name"], is_gone)
         assert not folder.exists()  # noqa: ASYNC240 - at once
 
@@ -294,7 +292,7 @@ async def test_pods_of_no_job_run_only_with_all_pods(joined: Joined) -> None:
         state = waiting["status"]["containerStatuses"][0]["state"]["waiting"]
         assert state["reason"] == "NotAdmitted"
         assert "--all-pods" in state["message"]
-        await joined.kubectl("delete", "pod", "foreign", "--timeout=30s")
+        await joined.kubectl("delete", "pod", "foreign", "--timeout=180s")
     async with joined.serving(all_pods=True):
         await joined.run("welcome", "echo here", metadata={"labels": {}})
         await joined.pod("welcome", has_phase("Succeeded"))

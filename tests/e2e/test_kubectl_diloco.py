@@ -15,7 +15,8 @@ from builders.kube_jobs import KubeCluster, install_chart, kube_cluster, operato
 from builders.local_jobs import a_fleet, a_quadratic_job
 from safetensors.numpy import load_file
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(1800)
+
 CRASHED = "RuntimeError: crash as requested at this step\n"
 
 
@@ -75,7 +76,7 @@ async def trains_on_after_a_crash(job: JobAtWork) -> None:
 
 async def is_suspended_exported_and_resumed(job: JobAtWork) -> None:
     plane, cluster, folder = job.plane, job.cluster, job.folder
-    said = await job.diloco("suspend", "quad", "--wait", "--timeout", "2m")
+    said = await job.diloco("suspend", "quad", "--wait", "--timeout", "5m")
     assert said.splitlines()[-1] == "dilocojob.diloco.dev/quad: no pod runs any more, the state is saved"
     parked = (await cluster.job("quad", contribute(0)))["status"]["progress"]["step"]
     assert listed(plane) == ["quad", "Suspended", "Suspended", "0", "0"]
@@ -93,7 +94,7 @@ async def is_suspended_exported_and_resumed(job: JobAtWork) -> None:
     left = plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/component=export")["items"]
     assert [pod for pod in left if "deletionTimestamp" not in pod["metadata"]] == []
 
-    said = await job.diloco("resume", "quad", "--wait", "--timeout", "2m")
+    said = await job.diloco("resume", "quad", "--wait", "--timeout", "5m")
     assert said.splitlines()[-1].startswith("dilocojob.diloco.dev/quad trains: ")
     resumed = (await cluster.job("quad", contribute(3)))["status"]
     assert resumed["progress"]["step"] >= parked
@@ -108,11 +109,11 @@ async def completes(job: JobAtWork) -> None:
     plane, cluster = job.plane, job.cluster
     steps = (await cluster.job("quad"))["status"]["progress"]["step"] + 20
     await cluster.change("quad", {"training": {"steps": steps}})
-    await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=120s")
+    await cluster.kubectl("wait", "dlj/quad", "--for=condition=Complete", "--timeout=180s")
     assert listed(plane)[:3] == ["quad", "Complete", "StepsReached"]
     ended = {unit: f"pod/quad-{unit}-a{attempt}-0" for unit, attempt in attempts(await cluster.job("quad")).items()}
     for pod in (*ended.values(), "pod/quad-syncer"):
-        await cluster.kubectl("wait", pod, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        await cluster.kubectl("wait", pod, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
     assert of_job(plane, "pods") == sorted([*ended.values(), "pod/quad-v5p-1-a1-0", "pod/quad-syncer"])
     ledger = "samples of sequence numbers 0 to"
     assert ledger in await cluster.kubectl("logs", "quad-syncer")
@@ -158,7 +159,7 @@ async def goes_on_fails_and_is_retried(job: JobAtWork) -> int:
     for change in ({"pools": good}, {"learners": {"max": 2}}, {"suspend": True}):
         assert "this change alone has no effect; set spec.retry above status.retry" in refused(**change)
     with pytest.raises(CommandFailed) as error:
-        await diloco("retry", "quad", "--wait", "--timeout", "2m")
+        await diloco("retry", "quad", "--wait", "--timeout", "5m")
     done = error.value.done
     assert done.stdout == f"dilocojob.diloco.dev/quad: retry 1: the job starts again from its last snapshot, of outer step {step}\n"
     assert done.stderr.startswith('Error: job "quad" failed: RestartsExhausted: 3 units have been given up')
@@ -182,9 +183,9 @@ async def leaves_its_model_when_it_is_deleted(job: JobAtWork, steps: int) -> Non
     assert f"{where} is deleted with the job (syncer.storage.retain: Delete)\n" in await job.diloco("status", "quad")
     assert "\n  the model as one file: kubectl diloco export quad -n default -o" in await job.diloco("status", "quad")
     await cluster.change("quad", {"syncer": {"storage": {"retain": "Keep"}}})
-    await cluster.kubectl("wait", "dlj/quad", "--for=jsonpath={.status.model.retain}=Keep", "--timeout=60s")
+    await cluster.kubectl("wait", "dlj/quad", "--for=jsonpath={.status.model.retain}=Keep", "--timeout=180s")
     assert f"{where} stays when the job is deleted (syncer.storage.retain: Keep)\n" in await job.diloco("status", "quad")
-    await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
+    await cluster.kubectl("delete", "dlj/quad", "--timeout=180s")
     objects = ("pods", "configmaps", "secrets", "services")
     plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the job but its claim to be gone")
     kept = plane.kubectl("get", "pvc", "-l", "diloco.dev/retain=Keep", "-o", "name").stdout
@@ -194,7 +195,7 @@ async def leaves_its_model_when_it_is_deleted(job: JobAtWork, steps: int) -> Non
     await cluster.apply(a_quadratic_job())
     second = await cluster.job("quad", lambda obj: "keeps the model of an earlier job" in str((obj or {}).get("status")))
     assert (of_job(plane, "pods"), "model" in second["status"]) == ([], False)
-    await cluster.kubectl("delete", "dlj/quad", "--timeout=60s")
+    await cluster.kubectl("delete", "dlj/quad", "--timeout=180s")
     plane.wait_for(lambda: of_job(plane, *objects) == [], "everything of the second job to be gone")
     assert of_job(plane, "pvc") == ["persistentvolumeclaim/quad-syncer"]
 

@@ -10,8 +10,6 @@ from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import Cluster, local_control_plane
 from builders.nodes import a_fleet_node
 
-pytestmark = pytest.mark.timeout(300)
-
 SLOW = 240
 """Seconds. Every rank imports torch, at the low priority of containers."""
 MEETING = str(Path(__file__).parents[1] / "programs" / "meeting.py")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from builders.local import is_true, local_control_plane
 from builders.local_jobs import a_fleet, a_quadratic_job
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import OperatorConfig
-
-pytestmark = pytest.mark.timeout(150)
 
 PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5, early_end_grace=1.0)
 COMPLETE = is_true("Complete")
@@ -39,7 +36,7 @@ async def test_compiling_and_pauses_are_no_stalls_and_a_program_ends_the_job_for
         assert paused["state"] == "Training"
         assert re.fullmatch("its program takes no steps for a while, until 20.*Z at most: evaluation", paused["message"])
         assert paused["pausedUntil"] > paused["since"]
-        job = await cluster.job("quad", COMPLETE, timeout=120)
+        job = await cluster.job("quad", COMPLETE)
     reason, message = complete(job)
     assert reason == "FinishedByProgram"
     assert "ended by unit v5p-0: as requested at this step" in message
@@ -60,7 +57,7 @@ async def test_a_program_that_leaves_early_is_started_again_and_the_job_ends_at_
         await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "Training" and unit["attempt"] == 2)
         tokens = (await cluster.job("quad"))["status"]["progress"]["tokens"] + 2_000
         await cluster.change("quad", {"training": {"tokens": tokens}})
-        done = await cluster.job("quad", COMPLETE, timeout=120)
+        done = await cluster.job("quad", COMPLETE)
     assert complete(done)[0] == "TokensReached"
     progress = done["status"]["progress"]
     assert (progress["tokenBudget"], progress["tokens"] >= tokens) == (tokens, True)

@@ -10,7 +10,7 @@ from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import is_true, local_control_plane
 from builders.nodes import a_fleet_node
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("many-learners")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("many-learners")]
 
 SLOW = 500
 """Seconds. Nine processes import torch or JAX, four of them twice, at the low priority of containers."""

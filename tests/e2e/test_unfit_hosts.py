@@ -76,7 +76,7 @@ def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
             stack.callback(plane.request, "DELETE", f"/api/v1/nodes/{name}")
         namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "unfit-"}})["metadata"]["name"]
         stack.callback(plane.kubectl, "delete", "namespace", namespace, "--wait=false")
-        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", namespace)
+        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", namespace, "--timeout=180s")
         options = ("--watch-namespace", namespace, "--leader-elect-namespace", namespace)
         yield Scene(plane, namespace, stack.enter_context(replica(tmp_path, namespace, plane.kubeconfig, *options)))
 

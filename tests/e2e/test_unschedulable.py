@@ -33,7 +33,7 @@ class Scene:
         made = self.plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "unschedulable-"}})
         name: str = made["metadata"]["name"]
         self._stack.callback(self.plane.kubectl, "delete", "namespace", name, "--wait=false")
-        self.plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name)
+        self.plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
         return name
 
     def operator(self, namespace: str) -> OperatorReplica:

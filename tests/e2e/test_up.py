@@ -26,7 +26,6 @@ type Obj = dict[str, Any]
 DILOCO = Path(sys.executable).parent / "diloco"
 _MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-pytestmark = pytest.mark.timeout(180)
 
 
 class Up:
@@ -83,7 +82,7 @@ def at_step(step: int) -> Callable[[Obj], bool]:
 
 
 @pytest.mark.xdist_group("many-learners")
-@pytest.mark.timeout(960)  # simulated speeds stretch each step by 17: beside other work it takes several times its usual 90 s
+@pytest.mark.timeout(1800)  # simulated speeds stretch each step by 17: beside other work it takes several times its usual 90 s
 def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_completes(up: Callable[..., Up], tmp_path: Path) -> None:
     jobs = list(yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text()))
     fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
@@ -202,7 +201,7 @@ def test_nothing_outlives_the_command_even_after_kill_9(up: Callable[..., Up], t
     gone = threading.Thread(target=wait_until_gone, args=(ours,))
     running.process.kill()
     gone.start()
-    gone.join(20)
+    gone.join(180)
     assert not gone.is_alive(), f"still there: {[pid for pid in ours if Path(f'/proc/{pid}').exists()]}"
 
 

@@ -87,7 +87,7 @@ def test_an_upgrade_deletes_nothing_and_restarts_nothing(plane: ControlPlane, tm
     namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "upgrade-"}})["metadata"]["name"]
     plane.kubectl("create", "clusterrolebinding", namespace, "--clusterrole=cluster-admin", f"--group=system:serviceaccounts:{namespace}")
     plane.kubectl("create", "serviceaccount", "operator", "-n", namespace)
-    plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", namespace)
+    plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", namespace, "--timeout=180s")
     move_in(plane, namespace, "mixed")
     before = pods(plane, namespace)
     assert len(before) == 8

@@ -20,8 +20,6 @@ from diloco_operator.api.names import NODES
 
 type Obj = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 async def running(cluster: GrowingCluster, tmp_path: Path) -> AsyncIterator[OperatorReplica]:
@@ -36,7 +34,7 @@ async def test_a_job_brings_its_nodes_from_none_trains_and_leaves_none_when_it_i
     assert autoscaler.claims == []
     await cluster.apply(a_growing_job("grow", "h100", "v6e", min=2))
     await cluster.unit("grow", "h100-0", lambda unit: unit.get("reason") == "WaitingForNodes")
-    job = await cluster.job("grow", lambda job: contributing(job) == 2, timeout=120)
+    job = await cluster.job("grow", lambda job: contributing(job) == 2)
     assert [len(autoscaler.claims_of(pool)) for pool in ("h100", "v6e", "v5p")] == [1, 1, 0]
     for unit in job["status"]["units"]:
         pod = await cluster.pod_of("grow", unit["name"])
@@ -58,7 +56,7 @@ async def test_a_pool_out_of_capacity_leaves_its_unit_to_the_next_pool(
         waits = await cluster.unit("fall", "v5p-0", lambda unit: unit.get("reason") == "NotProvisioned")
         assert (waits["state"], waits["failures"]) == ("Pending", [])
         assert "5s" in waits["message"]
-        await cluster.unit("fall", "h100-0", lambda unit: unit.get("state") == "Training", timeout=120)
+        await cluster.unit("fall", "h100-0", lambda unit: unit.get("state") == "Training")
     finally:
         autoscaler.limit("v5p", 100)
     assert len(autoscaler.claims_of("h100")) == 1
@@ -75,7 +73,7 @@ async def test_a_unit_that_waits_for_its_node_takes_one_that_becomes_free_and_as
                 await cluster.apply(a_growing_job("free", "h100", min=1))
                 await cluster.unit("free", "h100-0", lambda unit: unit.get("reason") == "WaitingForNodes")
                 await cluster.kubectl("uncordon", "gpu-0")
-                unit = await cluster.unit("free", "h100-0", lambda unit: unit.get("state") == "Training", timeout=120)
+                unit = await cluster.unit("free", "h100-0", lambda unit: unit.get("state") == "Training")
             assert (unit["slice"], unit["attempt"]) == ("gpu-0", 1)
             assert autoscaler.claims == []
     finally:
@@ -88,11 +86,11 @@ async def test_a_consolidation_drains_a_unit_that_may_be_moved_and_it_trains_on_
     # Pods of jobs ask autoscalers not to move them; a template may say otherwise.
     may_move = {"karpenter.sh/do-not-disrupt": "false"}
     await cluster.apply(a_growing_job("moved", "h100", min=1, annotations=may_move))
-    await cluster.job("moved", lambda job: contributing(job) == 1, timeout=120)
+    await cluster.job("moved", lambda job: contributing(job) == 1)
     assert [len(autoscaler.claims_of(pool)) for pool in ("h100", "h100-cheap")] == [1, 0]
     autoscaler.limit("h100-cheap", 1)
     try:
-        unit = await cluster.unit("moved", "h100-0", lambda unit: unit.get("state") == "Training" and unit["attempt"] == 2, timeout=150)
+        unit = await cluster.unit("moved", "h100-0", lambda unit: unit.get("state") == "Training" and unit["attempt"] == 2)
     finally:
         autoscaler.limit("h100-cheap", 0)
     assert unit["failures"] == [], "drained, not failed"
@@ -111,5 +109,5 @@ async def test_a_node_that_vanishes_at_its_binding_is_asked_for_again(
     await cluster.kubectl("patch", "node", node, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
     await cluster.kubectl("delete", "node", node)
     await wait_for(cluster.client, NODES, "", node, is_gone)
-    again = await cluster.unit("gone", "v5p-0", lambda unit: unit.get("state") == "Training" and unit["slice"] != node, timeout=150)
+    again = await cluster.unit("gone", "v5p-0", lambda unit: unit.get("state") == "Training" and unit["slice"] != node)
     assert again["failures"] == [], "the loss of a node is a disruption"

@@ -19,7 +19,6 @@ from diloco_operator.api import names
 
 type Obj = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(300)
 
 QUEUED = {"key": names.QUEUED_TAINT, "value": "true", "effect": "NoSchedule"}
 
@@ -52,7 +51,7 @@ async def test_hosts_of_a_slice_come_by_one_request_and_go_when_the_job_is_suspe
         unit = await cluster.unit("slice", "v5p-0", lambda unit: "the request is in the queue" in unit.get("message", ""))
         assert (unit["reason"], unit["slice"]) == ("WaitingForNodes", "")
         pools[0].in_stock = True
-        await cluster.unit("slice", "v5p-0", lambda unit: unit.get("slice") == "np-0", timeout=120)
+        await cluster.unit("slice", "v5p-0", lambda unit: unit.get("slice") == "np-0")
         for host in range(2):
             pod = await cluster.pod(f"slice-v5p-0-a1-{host}", lambda pod: bool(pod and pod["spec"].get("nodeName")))
             assert pod["metadata"]["annotations"][names.CONSUME_REQUEST] == "slice-v5p-0-a1"
@@ -70,7 +69,7 @@ async def test_request_that_fails_leaves_its_unit_to_the_next_pool_which_trains(
     async with growing_pools(cluster.client, [a_pool("gpus", "nvidia-h100-80gb", per_host=8)], answer=answers):
         gpus = gpu_pool("h100", hosts=1, acceleratorsPerHost=8, **by_request("5m"))
         await cluster.apply(a_job("refused", tpu_pool("v5p", "tpu-v5p", "2x2x2", **by_request("5m")), gpus))
-        unit = await cluster.unit("refused", "h100-0", lambda unit: unit.get("state") == "Training", timeout=120)
+        unit = await cluster.unit("refused", "h100-0", lambda unit: unit.get("state") == "Training")
         assert (unit["slice"], unit["failures"]) == ("gpus-0", [])
         said = await cluster.told("refused", "UnitGaveSliceUp", source=names.FIELD_MANAGER)
         assert "ProvisioningRequest refused-v5p-0-a1 failed" in said

@@ -21,7 +21,6 @@ from diloco_operator.api.names import DILOCO_JOBS, NODE_POOL, NODES
 
 type Obj = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(600)
 
 H100 = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
 V5P = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice"}
@@ -66,7 +65,7 @@ def a_job(name: str, queue: str, *pools: Obj, min: int = 2, restarts: int = 5) -
 
 
 async def trains(cluster: GrowingCluster, job: str, unit: str, attempt: int = 1) -> Obj:
-    return await cluster.unit(job, unit, lambda found: found.get("state") == "Training" and found["attempt"] == attempt, timeout=150)
+    return await cluster.unit(job, unit, lambda found: found.get("state") == "Training" and found["attempt"] == attempt)
 
 
 async def kill(cluster: GrowingCluster, job: str, unit: str) -> None:
@@ -91,7 +90,7 @@ async def one_trains(cluster: GrowingCluster, job: str) -> tuple[Obj, Obj]:
         units = ((obj or {}).get("status") or {}).get("units", ())
         return [unit for unit in units if unit["state"] == "Training"], [unit for unit in units if waits(unit)]
 
-    job_of_both = await cluster.job(job, lambda obj: [len(each) for each in found(obj)] == [1, 1], timeout=150)
+    job_of_both = await cluster.job(job, lambda obj: [len(each) for each in found(obj)] == [1, 1])
     [first], [second] = found(job_of_both)
     return first, second
 
@@ -147,7 +146,7 @@ async def test_a_preempted_unit_drains_the_job_goes_on_and_the_unit_comes_back(c
     def one_waits(job: Obj | None) -> bool:
         return sorted(unit["state"] for unit in ((job or {}).get("status") or {}).get("units", ())) == ["Starting", "Training"]
 
-    job = await cluster.job("preempted", one_waits, timeout=150)
+    job = await cluster.job("preempted", one_waits)
     [out] = [unit["name"] for unit in job["status"]["units"] if unit["state"] == "Starting"]
     again = await cluster.unit("preempted", out, waits)
     assert (again["failures"], again["restarts"], again["attempt"]) == ([], 1, 2)
@@ -188,7 +187,7 @@ async def test_two_hosts_of_a_unit_are_never_in_two_slices(cluster: GrowingClust
     await cluster.apply(a_job("slices", a_queue(queues, "tpus", units=2, tpus=True), pool))
     slices = set()
     for name in ("v5p-0", "v5p-1"):
-        unit = await cluster.unit("slices", name, lambda found: bool(found.get("slice")), timeout=150)
+        unit = await cluster.unit("slices", name, lambda found: bool(found.get("slice")))
         hosts = [pod for pod in await cluster.pods("slices") if pod["metadata"]["labels"].get(names.LABEL_UNIT) == name]
         pools = [(await cluster.client.get(NODES, "", pod["spec"]["nodeName"]))["metadata"]["labels"][NODE_POOL] for pod in hosts]
         assert pools == [pools[0]] * 2

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 from builders.growing_cluster import GrowingCluster
 from builders.growing_jobs import a_growing_job, contributing
 from builders.karpenter import Karpenter
@@ -22,7 +21,7 @@ AT_ONCE = 64
 
 async def fill(cluster: GrowingCluster) -> None:
     await cluster.client.create(NAMESPACES, {"metadata": {"name": "strangers"}})
-    await cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "strangers")
+    await cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "strangers", "--timeout=180s")
     left = iter(range(STRANGERS))
 
     async def work() -> None:
@@ -38,14 +37,13 @@ async def fill(cluster: GrowingCluster) -> None:
             group.create_task(work())
 
 
-@pytest.mark.timeout(600)
 async def test_ten_thousand_pending_pods_of_strangers_do_not_keep_a_job_from_its_nodes(
     cluster: GrowingCluster, autoscaler: Karpenter, tmp_path: Path
 ) -> None:
     await fill(cluster)
     with operator(cluster.control, tmp_path) as running:
         await cluster.apply(a_growing_job("among", "h100", min=1))
-        job = await cluster.job("among", lambda job: contributing(job) == 1, timeout=180)
+        job = await cluster.job("among", lambda job: contributing(job) == 1)
         [unit] = job["status"]["units"]
         assert (unit["attempt"], unit["failures"]) == (1, [])
         # As much as without strangers, 95 MiB, and half as much again: it keeps nothing of pods that have no node.

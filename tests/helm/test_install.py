@@ -122,7 +122,7 @@ def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane
     history = json.loads(plane.helm("history", RELEASE, "--namespace", space, "-o", "json").stdout)
     assert [entry["status"] for entry in history] == ["superseded", "superseded", "deployed"]
 
-    plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "60s")
+    plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "180s")
     assert everything(plane, space) - before == STAYS
     assert job_uid(plane, space) == uid
 
@@ -135,7 +135,7 @@ def test_without_keep_the_resource_and_every_job_go_with_the_release(plane: Cont
     said = install(plane, space, "--set", "crds.keep=false")
     assert "deletes the DiLoCoJob resource and with it EVERY job" in said
     apply_job(plane, space)
-    plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "60s")
+    plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "180s")
     assert get(plane, CRD) is None
 
 

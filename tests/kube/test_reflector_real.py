@@ -75,7 +75,7 @@ async def _following(kubeconfig: Path, timeouts: WatchTimeouts, *, without: str 
         followed = Followed(reflector, requests)
         running = asyncio.create_task(reflector.run())
         try:
-            await asyncio.wait_for(reflector.wait_synced(), 60)
+            await asyncio.wait_for(reflector.wait_synced(), 180)
             yield followed
         finally:
             running.cancel()

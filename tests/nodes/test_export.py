@@ -43,7 +43,6 @@ def export_pods(cluster: RealCluster) -> list[str]:
     return [pod["metadata"]["name"] for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
 
-@pytest.mark.timeout(300)
 def test_a_gibibyte_comes_whole_out_of_a_container(cluster: RealCluster, snapshots: Path, tmp_path: Path) -> None:
     done = cluster.plane.kubectl("diloco", "export", "--claim", CLAIM, "-n", JOBS, "-o", str(tmp_path))
     assert f"{TENSORS * ELEMENTS:,} parameters in 9 tensors, float32" in done.stdout
@@ -57,7 +56,6 @@ def test_a_gibibyte_comes_whole_out_of_a_container(cluster: RealCluster, snapsho
     assert export_pods(cluster) == []
 
 
-@pytest.mark.timeout(300)
 def test_a_program_that_is_killed_on_the_way_leaves_no_file_and_no_pod(cluster: RealCluster, snapshots: Path, tmp_path: Path) -> None:
     command = [str(PROGRAMS / "kubectl"), "diloco", "export", "--claim", CLAIM, "-n", JOBS, "-o", str(tmp_path)]
     export = subprocess.Popen(command, env=cluster.plane.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -73,7 +71,6 @@ def test_a_program_that_is_killed_on_the_way_leaves_no_file_and_no_pod(cluster: 
     assert export_pods(cluster) == []
 
 
-@pytest.mark.timeout(300)
 def test_ctrl_c_leaves_no_file_and_no_pod(cluster: RealCluster, snapshots: Path, tmp_path: Path) -> None:
     command = [str(PROGRAMS / "kubectl"), "diloco", "export", "--claim", CLAIM, "-n", JOBS, "-o", str(tmp_path)]
     export = subprocess.Popen(command, env=cluster.plane.environment, stderr=subprocess.PIPE, text=True)
@@ -85,7 +82,6 @@ def test_ctrl_c_leaves_no_file_and_no_pod(cluster: RealCluster, snapshots: Path,
     assert export_pods(cluster) == []
 
 
-@pytest.mark.timeout(120)
 def test_a_step_that_is_not_there_is_said_by_the_program_in_the_pod(cluster: RealCluster, snapshots: Path, tmp_path: Path) -> None:
     done = cluster.plane.kubectl("diloco", "export", "--claim", CLAIM, "-n", JOBS, "--step", "30", "-o", str(tmp_path), check=False)
     assert done.returncode == 1

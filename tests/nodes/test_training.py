@@ -140,7 +140,7 @@ class Training:
         return self.cluster.nodes[node].processes(pod, "learner")[0]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containers(
     cluster: RealCluster, project_images: Images, tmp_path: Path
 ) -> None:
@@ -184,13 +184,13 @@ def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containe
     assert len(training.unit("h100-0", 3)["failures"]) == 1, "a lost node is not the unit's fault"
 
     # Drain: the learner is evicted, hands back what it has and leaves.
-    kubectl("drain", "tpu-0", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
+    kubectl("drain", "tpu-0", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
     kubectl("uncordon", "tpu-0")
     assert len(training.unit("v5p-0", 4)["failures"]) == 1, "a drain is not the unit's fault"
 
     # The node of the operator and of the syncer is drained: both move, the syncer goes on from its volume, and the learners stay.
     before = training.syncer()
-    kubectl("drain", "cpu-0", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s")
+    kubectl("drain", "cpu-0", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s")
     kubectl("uncordon", "cpu-0")
     cluster.wait_for(lambda: training.syncer() not in ("", before), "another syncer to run")
     step = training.now()["status"]["progress"]["step"]
