@@ -15,7 +15,7 @@ from diloco.learner.ahead import StagedAhead
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
-from diloco.learner.session import Session
+from diloco.learner.session import Session, Updates
 from diloco.learner.solo import SoloMember
 from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import Float32Array, ParameterStore, Staged
@@ -96,8 +96,9 @@ class ScriptedSession:
         on_adopt: Callable[[Sequence[str]], None] | None = None,
         arrays: dict[str, Float32Array] | None = None,
         store: ParameterStore | None = None,
+        updates: Updates = lambda: None,
     ) -> None:
-        """`store`: of a framework, whose program the test runs; default: of `arrays`."""
+        """`store`: of a framework, whose program the test runs, and `updates` its optimizers'; default: of `arrays`."""
         self.arrays = arrays if arrays is not None else {"a": np.zeros(3, np.float32), "b": np.zeros((1, 2), np.float32)}
         self.store = store or ArrayStore(self.arrays)
         job = job_file(training(1000))
@@ -118,7 +119,7 @@ class ScriptedSession:
             relative_speed=1.0,
         )
         self.member = SoloMember(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
-        self.session = Session("u", self.member, StepTimer(1.0))
+        self.session = Session("u", self.member, StepTimer(1.0), updates)
         ticks = itertools.count()
         self.session._timer = StepTimer(1.0, lambda: float(next(ticks)))
         self._batches: Iterator[list[int]] = self.session.batches(lambda numbers: numbers.tolist(), BATCH)

@@ -140,6 +140,10 @@ class LoopCheck:
             self.unsettled.popleft()
         return count, None if self.feeds_itself else settled
 
+    def in_step(self, updates: Sequence[int] | None) -> bool:
+        """The program has updated its parameters, and no `step` has counted it yet. `updates`: as in `step`."""
+        return updates is not None and tuple(updates) != (self._last or (0,) * len(updates))
+
     def _compare(self, updates: tuple[int, ...]) -> None:
         """The weight of a contribution is tokens * tokens / steps: four steps for each update would make it a quarter."""
         self._updates = self._updates or (0,) * len(updates)

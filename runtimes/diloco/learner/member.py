@@ -61,8 +61,9 @@ class Member(Protocol):
         """Wait until there may be something to do at the boundary, at most `seconds`."""
         ...
 
-    def boundary(self) -> None:
-        """Do what is due between two steps. Raises `Leave` when the syncer refuses this unit for good."""
+    def boundary(self, *, in_step: bool = False) -> None:
+        """Do what is due between two steps. `in_step`: the program has updated its parameters, and `stepped` has not counted it yet. Raises
+        `Leave` when the syncer refuses this unit for good."""
         ...
 
     def take(self, count: int) -> NDArray[np.int64] | None:

@@ -159,13 +159,13 @@ class Session:
         self._stepped()
         self._timer.lap(lambda: self._member.draining)
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
-        self._member.boundary()
+        self._boundary()
         self._ask_for_work()
         self._wait_until_it_may_step()
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
-        self._member.boundary()
+        self._boundary()
         self._member.evaluated(held_out_loss, tokens)
 
     @contextlib.contextmanager
@@ -295,11 +295,14 @@ class Session:
         began = logged = time.monotonic()
         while not come():
             self._member.wait(_POLL)
-            self._member.boundary()
+            self._boundary()
             if (now := time.monotonic()) - logged > _WAIT_LOG_INTERVAL:
                 _log.log(level, "unit %s %s for %.0f s now", self._unit, why(), now - began)
                 logged = now
         return time.monotonic() - began
+
+    def _boundary(self) -> None:
+        self._member.boundary(in_step=self._check.in_step(self._updates()))
 
     def _drain(self, signum: int, frame: FrameType | None) -> None:
         self._member.drain()

@@ -102,11 +102,12 @@ class SoloMember:
     def wait(self, seconds: float) -> None:
         self._inbox.wait(seconds)
 
-    def boundary(self) -> None:
+    def boundary(self, *, in_step: bool = False) -> None:
         events = self._inbox.drain()
         self._executor.take(events)
         generation = self._state.generation
-        plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._step_seconds), readable=not self._store.lent)
+        readable = not (in_step or self._store.lent)
+        plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._step_seconds), readable=readable)
         if generation not in (0, self._state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
         self._executor.carry_out(plan, self._state)

@@ -125,6 +125,8 @@ class UnitState:
     """Local steps of the process at the last boundary."""
     quorum: int = 0
     """Not 0: the unit rests, as the outer clock waits for so many learners."""
+    seed_wanted: bool = False
+    """The syncer waits for the job's first parameters from this unit."""
     done: bool = False
     """The job is over."""
 
@@ -162,9 +164,10 @@ def plan_boundary(
 
     `events` came since the last boundary, in this order. A boundary moves at most `most` elements, in order of arrival, and then reads
     ahead with what is left of them, if `reads_ahead`; but always one fragment, and all of them while the model lacks some. The rest
-    waits for the next boundary. `readable`: the program has not given its values away for a step; reads wait until then.
+    waits for the next boundary. `readable`: the model is as after the last local step that was counted; else reads and a seed wait until
+    it is again.
     """
-    work, seed, finish, refused = Work(), False, False, None
+    work, finish, refused = Work(), False, None
     heard = state.pace.t
     for event in events:
         match event:
@@ -183,16 +186,16 @@ def plan_boundary(
                 work = _welcomed_work(work, event, resumed=resumed)
                 state = _welcomed(state, event)
                 heard = max(heard, event.t) if resumed else event.t
-                seed = event.seed_wanted
             case RestWanted():
                 state = replace(state, quorum=event.quorum)
             case Finished():
-                state = replace(state, t=event.t, done=True, waiting=())
+                state = replace(state, t=event.t, done=True, waiting=(), seed_wanted=False)
                 finish = True
             case RefusedForGood():
                 refused = event
+    seed = state.seed_wanted and readable
     if seed or finish:
-        state = replace(state, missing=frozenset())
+        state = replace(state, missing=frozenset(), seed_wanted=False)
     reads, adoptions, waiting = _moves(state, table.sizes, most, readable=readable)
     state = _adopted(replace(state, waiting=waiting, pace=state.pace.heard(state.step, heard)), adoptions)
     if seed:  # after the adoptions: what the unit sends is what it adopted last, and becomes version 0
@@ -215,7 +218,7 @@ def _received(state: UnitState, event: Received) -> UnitState:
 
 def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
     if event.generation == state.generation:
-        return replace(state, steps=event.steps, quorum=0)
+        return replace(state, steps=event.steps, quorum=0, seed_wanted=event.seed_wanted)
     nothing = (0,) * len(state.fragment_steps)
     return replace(
         state,
@@ -228,6 +231,7 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
         fragment_steps=nothing,
         fragment_tokens=nothing,
         quorum=0,
+        seed_wanted=event.seed_wanted,
         waiting=tuple(x for x in state.waiting if isinstance(x, Adoption)),
         pace=state.pace.restart(state.step, event.t),
     )

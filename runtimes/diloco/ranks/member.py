@@ -158,7 +158,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         with changed:
             changed.wait_for(lambda: self._channel.has_mail or len(self._parts.inbox), seconds)
 
-    def boundary(self) -> None:
+    def boundary(self, *, in_step: bool = False) -> None:
         # The collective of an adoption waits for the slowest rank. So what wakes other threads, or is for steps to come, follows it. But
         # the other ranks must hear of an order before this one waits for them in its collective.
         self._hear()

@@ -34,15 +34,17 @@ class Program:
     """A model of two stacked layers and a vector, which are three tensors in two fragments, in a job of 100 leased samples. Its state
     holds a float32 master of each parameter."""
 
-    def __init__(self, dtype: Any = jnp.float32, leased: int = 2 * BATCH) -> None:
+    def __init__(self, dtype: Any = jnp.float32, leased: int = 2 * BATCH, *, seeds: bool = False) -> None:
+        """`seeds`: the job begins with this program's own parameters; default: with 5 everywhere."""
         params = {"layers": jnp.ones((2, 3), dtype), "vector": jnp.ones(4, dtype)}
-        state = {name: leaf.astype(jnp.float32) for name, leaf in params.items()}
+        state = {name: jnp.array(leaf, jnp.float32) for name, leaf in params.items()}  # copies: both are donated
         state["seen"] = jnp.zeros(())
         self.store = TreeStore(params, canonical=STACKED)
         self.job = ScriptedSession(store=self.store)
         self.told: list[list[str]] = []
         self.session: Session[Params, Params] = Session(self.job.session, self.store, state, self._on_adopt, Masters(params, state))
-        self.job.comes(self.job.welcome(), *(self.job.broadcast(p, 4, 5.0) for p in (0, 1)), Leased(0, leased))
+        first = () if seeds else (self.job.broadcast(p, 4, 5.0) for p in (0, 1))
+        self.job.comes(self.job.welcome(seed_wanted=seeds), *first, Leased(0, leased))
         self.job.session._wait_for_parameters()
         self.batches: Iterator[list[int]] = self.session.batches(lambda numbers: numbers.tolist(), BATCH)
         self.params, self.state = self.session.params, self.session.opt_state
@@ -90,6 +92,18 @@ def test_a_program_that_donates_and_fetches_ahead_answers_a_pull_after_its_step_
     [(_, header, staged)] = program.job.connection.pushed
     assert (header.steps, header.tokens, header.samples_done) == (2, 2 * TOKENS, 2 * BATCH)
     assert set(staged.wait().tolist()) == {6.0}
+
+
+def test_a_job_that_begins_anew_gets_its_first_parameters_once_the_step_that_they_were_donated_to_is_done() -> None:
+    program = Program(seeds=True)
+    waits_with_donated_parameters(program)
+    program.job.comes(program.job.welcome(generation=2, t=0, seed_wanted=True), Leased(0, 4))
+    next(program.batches)
+    assert len(program.job.connection.seeded) == 1
+    program.step()
+    (_, first), (generation, second) = program.job.connection.seeded
+    assert [set(values.tolist()) for values in first] == [{1.0}, {1.0}]
+    assert (generation, [set(values.tolist()) for values in second]) == (2, [{2.0}, {2.0}]), "1, and one update"
 
 
 def test_the_end_of_the_job_gives_the_final_parameters_to_a_program_that_has_donated_its_own() -> None:

@@ -60,6 +60,21 @@ def test_a_unit_that_seeds_lacks_nothing() -> None:
     assert not boundary(state)[0].seed, "once"
 
 
+def test_a_pull_and_a_seed_wait_while_the_program_is_in_a_step_and_adoptions_do_not() -> None:
+    came: list[InboxEvent] = [pull(0, 9), received(1, 8), welcomed(2, seed=True), pull(2, 10, generation=2)]
+    plan, state = plan_boundary(trained(), came, TABLE, 1000, readable=False)
+    assert (plan.reads, plan.adoptions, plan.seed) == ((), (Adoption(1, 8),), False)
+    plan, state = boundary(state.take_batch(2).count(8))
+    assert (plan.reads, plan.adoptions, plan.seed) == ((Read(2, 10, 1, 8),), (), True)
+    assert not boundary(state)[0].seed, "once"
+
+
+def test_a_seed_that_is_not_wanted_any_more_is_not_sent() -> None:
+    for news in (welcomed(2), welcomed(3), Finished(11)):
+        _, state = plan_boundary(trained(), [welcomed(2, seed=True)], TABLE, 1000, readable=False)
+        assert not boundary(state, news)[0].seed
+
+
 def test_what_a_unit_adopts_beside_its_seed_is_version_0_like_the_rest_of_it() -> None:
     _, state = boundary(new_unit(3, 100), received(1, 9), welcomed(1, t=0, seed=True))
     assert state.versions == (0, 0, 0)
