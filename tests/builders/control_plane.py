@@ -419,10 +419,19 @@ class ControlPlane:
         self._etcd("compaction", {"revision": revision, "physical": True})
 
     def forget_history(self) -> None:
-        """Compact, and restart the API server: every watch breaks, and continuing from a version of before is refused with 410."""
+        """Compact, and restart the API server: every watch breaks, and continuing from a version of before is refused with 410.
+
+        Controllers and scheduler stand still meanwhile. Otherwise they would find nobody there, and wait longer each time they look again:
+        up to a minute after a slow start.
+        """
         self.compact()
+        others = [name for name in self._programs if name in PLANE[2:]]
+        for name in others:
+            self.pause(name)
         self.stop_api_server()
         self.start_api_server()
+        for name in others:
+            self.resume(name)
 
     @property
     def etcd_url(self) -> str:
@@ -520,7 +529,8 @@ class ControlPlane:
         self.wait_for(lambda: self._publishes("apis/diloco.dev/v1alpha1", "dev.diloco.v1alpha1.DiLoCoJob"), "the schema of DiLoCoJob")
 
     def wait_until_established(self, *names: str) -> None:
-        """Until the server serves what these CustomResourceDefinitions define. `kubectl wait` fails while one has no conditions yet."""
+        """Until the server serves what these CustomResourceDefinitions define, and says so to those who look for it. Both come a little
+        after the condition Established."""
         for name in names:
             self.wait_for(lambda name=name: self._is_established(name), f"the resource of {name}")  # type: ignore[misc]
 
@@ -532,7 +542,16 @@ class ControlPlane:
                 return False
             raise
         conditions = crd.get("status", {}).get("conditions") or []
-        return any(found["type"] == "Established" and found["status"] == "True" for found in conditions)
+        if not any(found["type"] == "Established" and found["status"] == "True" for found in conditions):
+            return False
+        group, plural = crd["spec"]["group"], crd["spec"]["names"]["plural"]
+        for version in (each["name"] for each in crd["spec"]["versions"] if each["served"]):
+            path = f"/apis/{group}/{version}"
+            if not self._exists(f"{path}/{plural}?limit=1") or not self._exists(path):
+                return False
+            if plural not in {resource["name"] for resource in self.request("GET", path)["resources"]}:
+                return False
+        return True
 
     def _publishes(self, group_version: str, schema: str) -> bool:
         published = self.request("GET", "/openapi/v3")["paths"].get(group_version)

@@ -29,6 +29,10 @@ class Link:
         """Connections that begin from now on are relayed."""
         self._silent = False
 
+    async def has_dropped(self) -> bool:
+        """Whether something came over a silenced connection and went nowhere."""
+        return self.dropped > 0
+
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

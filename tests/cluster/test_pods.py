@@ -100,7 +100,9 @@ def test_used_up_quota_gets_advice_that_fits(control_plane: ControlPlane, restri
     path = f"/api/v1/namespaces/{restricted}/resourcequotas/none"
     control_plane.wait_for(lambda: "hard" in control_plane.request("GET", path).get("status", {}), "the quota to be in force")
     objects = objects_of(a_job().with_pool(max=1), a_tpu_node("tpu-0"), namespace=restricted)
-    message = dry_run(control_plane, [obj for obj in objects if obj["kind"] == "Pod"])
+    pods = [obj for obj in objects if obj["kind"] == "Pod"]
+    control_plane.wait_for(lambda: bool(dry_run(control_plane, pods)), "admission to know of the quota")
+    message = dry_run(control_plane, pods)
     assert "exceeded quota" in message
     assert "raise the namespace's quota" in advice(RejectedWrite(403, message, 0.0, 1))
 

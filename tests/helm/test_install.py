@@ -23,6 +23,8 @@ STAYS = {
     "lease.coordination.k8s.io/diloco-operator",
 }
 """What docs/install.md says that uninstalling leaves."""
+MADE_BY_KUBERNETES = ("events", "apiservices", "ipaddresses", "servicecidrs")
+"""By itself, and when it gets to it."""
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/dilocojobs.diloco.dev"
 
 
@@ -31,6 +33,8 @@ def space(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace for one release; afterwards no release, no job and no CRD of it is left for the next test."""
     name = f"install-{zlib.crc32(request.node.name.encode()):08x}"
     plane.kubectl("create", "namespace", name)
+    for own in ("serviceaccount/default", "configmap/kube-root-ca.crt"):
+        plane.kubectl("wait", "--for=create", own, "--namespace", name, "--timeout=180s")
     yield name
     plane.helm("uninstall", RELEASE, "--namespace", name, "--ignore-not-found")
     plane.kubectl("delete", "crd", "dilocojobs.diloco.dev", "--ignore-not-found")
@@ -84,7 +88,7 @@ def everything(plane: ControlPlane, namespace: str) -> set[str]:
     found = set()
     for scope, options in (("true", ("--namespace", namespace)), ("false", ())):
         kinds = plane.kubectl("api-resources", f"--namespaced={scope}", "--verbs=list", "-o", "name").stdout.split()
-        wanted = ",".join(kind for kind in kinds if kind.partition(".")[0] not in ("events", "apiservices"))
+        wanted = ",".join(kind for kind in kinds if kind.partition(".")[0] not in MADE_BY_KUBERNETES)
         found |= set(plane.kubectl("get", wanted, *options, "-o", "name", "--ignore-not-found").stdout.split())
     return found
 
@@ -123,6 +127,8 @@ def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane
     assert [entry["status"] for entry in history] == ["superseded", "superseded", "deployed"]
 
     plane.helm("uninstall", RELEASE, "--namespace", space, "--wait", "--timeout", "180s")
+    # Helm waits for what is in the release, and not for what controllers have made of it.
+    plane.wait_for(lambda: everything(plane, space) - before <= STAYS, "the pods and endpoints of the release to be gone")
     assert everything(plane, space) - before == STAYS
     assert job_uid(plane, space) == uid
 

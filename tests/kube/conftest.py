@@ -11,8 +11,18 @@ from dataclasses import dataclass
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.kube_objects import CUSTOM_RESOURCES, NAMESPACES, SERVICE_ACCOUNTS, eventually, gone, note_definition, widget_definition
-from diloco_operator.kube.client import AlreadyExists, Client, Obj
+from builders.kube_objects import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCES,
+    NAMESPACES,
+    NODES,
+    SERVICE_ACCOUNTS,
+    eventually,
+    gone,
+    note_definition,
+    widget_definition,
+)
+from diloco_operator.kube.client import AlreadyExists, Client, NotFound, Obj, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.rest import RestClient, load_config
 
@@ -27,7 +37,7 @@ class Backend:
     forget: Callable[[], Awaitable[None]]
     """Compact, so that every earlier version is `Gone` for certain. Open watches may break."""
     settled: Callable[[str], Awaitable[None]]
-    """Wait until a new namespace has what its pods need."""
+    """Wait until a new namespace has what Kubernetes puts into each, so that all that comes later is the test's."""
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +48,7 @@ async def _memory(_: pytest.FixtureRequest) -> AsyncIterator[Backend]:
         api.compact()
 
     async def settled(namespace: str) -> None:
-        """Pods need nothing here."""
+        """Nothing is put into them here."""
 
     yield Backend(api, compact, compact, settled)
 
@@ -56,10 +66,11 @@ async def _real(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     async with RestClient.connect(load_config(plane.kubeconfig)) as client:
 
         async def settled(namespace: str) -> None:
-            async def has_account() -> bool:
-                return not await gone(client, SERVICE_ACCOUNTS, namespace, "default")
+            async def has_its_own() -> bool:
+                own = ((SERVICE_ACCOUNTS, "default"), (CONFIG_MAPS, "kube-root-ca.crt"))
+                return not any([await gone(client, resource, namespace, name) for resource, name in own])
 
-            await eventually(has_account, f"the ServiceAccount of namespace {namespace}")
+            await eventually(has_its_own, f"the ServiceAccount and the roots of namespace {namespace}")
 
         yield Backend(client, compact, forget, settled)
 
@@ -89,17 +100,36 @@ async def namespace(backend: Backend) -> AsyncIterator[str]:
     await client.delete(NAMESPACES, "", name)
 
 
+@pytest.fixture
+async def node(client: Client, namespace: str) -> AsyncIterator[str]:
+    """A node for the test's pods, to which no scheduler binds any. Of pods on a node that is not there, a real server's garbage collector
+    makes an end, at a moment of its own."""
+    name = f"node-of-{namespace}"
+    await client.create(NODES, {"metadata": {"name": name}, "spec": {"unschedulable": True}})
+    yield name
+    await client.delete(NODES, "", name)
+
+
 async def define(client: Client, crd: Obj) -> None:
-    """Register a custom resource and wait until it is served."""
+    """Register a custom resource and wait until it is served, which comes a little after its condition says so."""
     with contextlib.suppress(AlreadyExists):  # the server is used by more than one test
         await client.create(CUSTOM_RESOURCES, crd)
 
-    async def established() -> bool:
+    spec = crd["spec"]
+    resource = Resource(spec["group"], spec["versions"][0]["name"], spec["names"]["kind"], spec["names"]["plural"])
+
+    async def served() -> bool:
         found = await client.get(CUSTOM_RESOURCES, "", crd["metadata"]["name"])
         conditions = found.get("status", {}).get("conditions") or []
-        return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+        if not any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
+            return False
+        try:
+            await client.list(resource)
+        except NotFound:
+            return False
+        return True
 
-    await eventually(established, f"{crd['metadata']['name']} established")
+    await eventually(served, f"{crd['metadata']['name']} served")
 
 
 @pytest.fixture(autouse=True)

@@ -88,15 +88,15 @@ async def test_image_tolerations_and_labels_of_a_pod_may_change(client: Client, 
     assert changed["metadata"]["labels"] == {"a": "b"}
 
 
-async def test_binding_sets_the_node_once(client: Client, namespace: str) -> None:
+async def test_binding_sets_the_node_once(client: Client, namespace: str, node: str) -> None:
     await client.create(PODS, a_bare_pod(namespace, "a"))
-    await client.bind(namespace, "a", "node-1")
+    await client.bind(namespace, "a", node)
     bound = await client.get(PODS, namespace, "a")
-    assert bound["spec"]["nodeName"] == "node-1"
+    assert bound["spec"]["nodeName"] == node
     assert ("PodScheduled", "True") in [(each["type"], each["status"]) for each in bound["status"]["conditions"]]
     with pytest.raises(Conflict):
         await client.bind(namespace, "a", "node-2")
-    assert (await client.get(PODS, namespace, "a"))["spec"]["nodeName"] == "node-1"
+    assert (await client.get(PODS, namespace, "a"))["spec"]["nodeName"] == node
 
 
 async def test_pod_that_does_not_exist_cannot_be_bound(client: Client, namespace: str) -> None:
@@ -104,13 +104,13 @@ async def test_pod_that_does_not_exist_cannot_be_bound(client: Client, namespace
         await client.bind(namespace, "a", "node-1")
 
 
-async def test_gated_pod_is_bound_only_when_its_gates_are_removed(client: Client, namespace: str) -> None:
+async def test_gated_pod_is_bound_only_when_its_gates_are_removed(client: Client, namespace: str, node: str) -> None:
     await client.create(PODS, a_bare_pod(namespace, "a", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
     with pytest.raises(ApiError):
-        await client.bind(namespace, "a", "node-1")
+        await client.bind(namespace, "a", node)
     patch = {"spec": {"schedulingGates": [], "nodeSelector": {"pool": "x"}}}
     await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE)
-    await client.bind(namespace, "a", "node-1")
+    await client.bind(namespace, "a", node)
     assert (await client.get(PODS, namespace, "a"))["spec"]["nodeSelector"] == {"pool": "x"}
 
 

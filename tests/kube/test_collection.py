@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from builders.kube_objects import (
     CONFIG_MAPS,
@@ -33,6 +35,14 @@ async def _dependent(client: Client, namespace: str, name: str, *owners: Obj, bl
     return await client.create(CONFIG_MAPS, config_map(namespace, name, meta={"ownerReferences": refs}))
 
 
+async def _until_known(client: Client, namespace: str) -> None:
+    """Until the collector has seen every config map of before. It follows each kind of object by itself, so it may see the end of an owner
+    before the dependent."""
+    nobody = {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind, "metadata": {"name": "nobody", "uid": str(uuid.uuid4())}}
+    await _dependent(client, namespace, "last", nobody)
+    await until_gone(client, CONFIG_MAPS, namespace, "last")
+
+
 async def test_dependents_follow_their_owner(client: Client, namespace: str) -> None:
     owner = await _owner(client, namespace)
     await _dependent(client, namespace, "a", owner)
@@ -53,11 +63,11 @@ async def test_dependents_of_dependents_follow(client: Client, namespace: str) -
     await until_gone(client, CONFIG_MAPS, namespace, "middle")
 
 
-async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Client, namespace: str) -> None:
+async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Client, namespace: str, node: str) -> None:
     owner = await _owner(client, namespace)
     refs = {"ownerReferences": [owned_by(owner, controller=True, block=True)]}
     await client.create(PODS, a_bare_pod(namespace, "a", meta=refs, terminationGracePeriodSeconds=20))
-    await client.bind(namespace, "a", "node-1")
+    await client.bind(namespace, "a", node)
     await client.delete(WIDGETS, namespace, "owner")
 
     async def terminating() -> bool:
@@ -112,6 +122,7 @@ async def test_dependent_with_another_living_owner_stays_and_forgets_the_dead_on
 async def test_orphaned_dependents_live_on_without_the_reference(client: Client, namespace: str) -> None:
     owner = await _owner(client, namespace)
     await _dependent(client, namespace, "a", owner)
+    await _until_known(client, namespace)
     await client.delete(WIDGETS, namespace, "owner", propagation="Orphan")
     await until_gone(client, WIDGETS, namespace, "owner")
     assert not (await client.get(CONFIG_MAPS, namespace, "a"))["metadata"].get("ownerReferences")
@@ -121,6 +132,7 @@ async def test_foreground_owner_waits_for_blocking_dependents(client: Client, na
     owner = await _owner(client, namespace)
     refs = {"ownerReferences": [owned_by(owner, block=True)], "finalizers": [_FINALIZER]}
     await client.create(CONFIG_MAPS, config_map(namespace, "a", meta=refs))
+    await _until_known(client, namespace)
     await client.delete(WIDGETS, namespace, "owner", propagation="Foreground")
 
     async def terminating() -> bool:

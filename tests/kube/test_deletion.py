@@ -16,10 +16,12 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-async def _running_pod(client: Client, namespace: str, name: str = "a", *, grace: int = 30, finalizers: tuple[str, ...] = ()) -> str:
+async def _running_pod(
+    client: Client, namespace: str, node: str, name: str = "a", *, grace: int = 30, finalizers: tuple[str, ...] = ()
+) -> str:
     meta = {"finalizers": list(finalizers)} if finalizers else {}
     made = await client.create(PODS, a_bare_pod(namespace, name, meta=meta, terminationGracePeriodSeconds=grace))
-    await client.bind(namespace, name, "node-1")
+    await client.bind(namespace, name, node)
     uid: str = made["metadata"]["uid"]
     return uid
 
@@ -111,8 +113,8 @@ async def test_unscheduled_pod_goes_at_once(client: Client, namespace: str) -> N
     assert await gone(client, PODS, namespace, "a")
 
 
-async def test_running_pod_stays_until_its_kubelet_says_it_is_over(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace, grace=25)
+async def test_running_pod_stays_until_its_kubelet_says_it_is_over(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node, grace=25)
     await client.delete(PODS, namespace, "a")
     dying = await client.get(PODS, namespace, "a")
     assert dying["metadata"]["deletionGracePeriodSeconds"] == 25
@@ -121,8 +123,8 @@ async def test_running_pod_stays_until_its_kubelet_says_it_is_over(client: Clien
     assert await gone(client, PODS, namespace, "a")
 
 
-async def test_deletion_time_of_a_pod_is_when_its_grace_ends(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace)
+async def test_deletion_time_of_a_pod_is_when_its_grace_ends(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node)
     await client.delete(PODS, namespace, "a", grace_seconds=100)
     meta = (await client.get(PODS, namespace, "a"))["metadata"]
     ahead = (_time(meta["deletionTimestamp"]) - _time(meta["creationTimestamp"])).total_seconds()
@@ -130,8 +132,8 @@ async def test_deletion_time_of_a_pod_is_when_its_grace_ends(client: Client, nam
     await client.delete(PODS, namespace, "a", grace_seconds=0)
 
 
-async def test_grace_can_be_shortened_never_lengthened(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace)
+async def test_grace_can_be_shortened_never_lengthened(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node)
     await client.delete(PODS, namespace, "a", grace_seconds=60)
     first = (await client.get(PODS, namespace, "a"))["metadata"]
     await client.delete(PODS, namespace, "a", grace_seconds=10)
@@ -144,23 +146,23 @@ async def test_grace_can_be_shortened_never_lengthened(client: Client, namespace
     await client.delete(PODS, namespace, "a", grace_seconds=0)
 
 
-async def test_deletion_with_grace_zero_is_at_once(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace)
+async def test_deletion_with_grace_zero_is_at_once(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node)
     await client.delete(PODS, namespace, "a", grace_seconds=0)
     assert await gone(client, PODS, namespace, "a")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_pod_that_has_ended_goes_at_once(client: Client, namespace: str, phase: str) -> None:
-    await _running_pod(client, namespace)
+async def test_pod_that_has_ended_goes_at_once(client: Client, namespace: str, node: str, phase: str) -> None:
+    await _running_pod(client, namespace, node)
     await client.patch(PODS, namespace, "a", {"status": {"phase": phase}}, type=PatchType.MERGE, subresource="status")
     await client.delete(PODS, namespace, "a")
     assert await gone(client, PODS, namespace, "a")
 
 
-async def test_pod_with_finalizer_needs_both_its_kubelet_and_the_finalizer(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace, "a", finalizers=(_FINALIZER,))
-    await _running_pod(client, namespace, "b", finalizers=(_FINALIZER,))
+async def test_pod_with_finalizer_needs_both_its_kubelet_and_the_finalizer(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node, "a", finalizers=(_FINALIZER,))
+    await _running_pod(client, namespace, node, "b", finalizers=(_FINALIZER,))
     for name in ("a", "b"):
         await client.delete(PODS, namespace, name)
     await client.delete(PODS, namespace, "a", grace_seconds=0)
@@ -173,18 +175,18 @@ async def test_pod_with_finalizer_needs_both_its_kubelet_and_the_finalizer(clien
     assert await gone(client, PODS, namespace, "b")
 
 
-async def test_grace_zero_of_a_dead_pod_does_not_hit_its_successor(client: Client, namespace: str) -> None:
-    old = await _running_pod(client, namespace)
+async def test_grace_zero_of_a_dead_pod_does_not_hit_its_successor(client: Client, namespace: str, node: str) -> None:
+    old = await _running_pod(client, namespace, node)
     await client.delete(PODS, namespace, "a", grace_seconds=0)
-    new = await _running_pod(client, namespace)
+    new = await _running_pod(client, namespace, node)
     with pytest.raises(Conflict):
         await client.delete(PODS, namespace, "a", grace_seconds=0, uid=old)
     assert (await client.get(PODS, namespace, "a"))["metadata"]["uid"] == new
     await client.delete(PODS, namespace, "a", grace_seconds=0)
 
 
-async def test_pod_deletion_is_seen_as_modified_then_deleted(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace)
+async def test_pod_deletion_is_seen_as_modified_then_deleted(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node)
     version = (await client.get(PODS, namespace, "a"))["metadata"]["resourceVersion"]
     await client.delete(PODS, namespace, "a")
     await client.delete(PODS, namespace, "a", grace_seconds=0)
@@ -205,8 +207,8 @@ def _disruption(pod: Obj) -> list[tuple[str, str]]:
     return [(each["status"], each["reason"]) for each in pod["status"].get("conditions", ()) if each["type"] == "DisruptionTarget"]
 
 
-async def test_evicted_pod_is_marked_as_disrupted_and_terminates(client: Client, namespace: str) -> None:
-    await _running_pod(client, namespace, grace=25)
+async def test_evicted_pod_is_marked_as_disrupted_and_terminates(client: Client, namespace: str, node: str) -> None:
+    await _running_pod(client, namespace, node, grace=25)
     await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
     version = (await client.get(PODS, namespace, "a"))["metadata"]["resourceVersion"]
     await client.evict(namespace, "a")
@@ -218,12 +220,12 @@ async def test_evicted_pod_is_marked_as_disrupted_and_terminates(client: Client,
     await client.delete(PODS, namespace, "a", grace_seconds=0)
 
 
-async def test_eviction_takes_grace_and_spares_a_successor(client: Client, namespace: str) -> None:
+async def test_eviction_takes_grace_and_spares_a_successor(client: Client, namespace: str, node: str) -> None:
     await client.create(PODS, a_bare_pod(namespace, "b"))
     with pytest.raises(Conflict):
         await client.evict(namespace, "b", uid="00000000-0000-0000-0000-000000000000")  # a real server tries for 10 s before it says so
     assert _disruption(await client.get(PODS, namespace, "b")) == []
-    uid = await _running_pod(client, namespace)
+    uid = await _running_pod(client, namespace, node)
     await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
     await client.evict(namespace, "a", grace_seconds=3, uid=uid)
     evicted = await client.get(PODS, namespace, "a")

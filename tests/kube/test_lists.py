@@ -61,11 +61,11 @@ async def test_label_selector_that_cannot_be_read_is_a_bad_request(client: Clien
         await client.list(CONFIG_MAPS, namespace, label_selector=selector)
 
 
-async def test_field_selectors_of_pods(client: Client, namespace: str) -> None:
+async def test_field_selectors_of_pods(client: Client, namespace: str, node: str) -> None:
     for name in ("a", "b", "c"):
         await client.create(PODS, a_bare_pod(namespace, name))
-    await client.bind(namespace, "b", "node-1")
-    assert names((await client.list(PODS, namespace, field_selector="spec.nodeName=node-1")).items) == ["b"]
+    await client.bind(namespace, "b", node)
+    assert names((await client.list(PODS, namespace, field_selector=f"spec.nodeName={node}")).items) == ["b"]
     assert names((await client.list(PODS, namespace, field_selector="spec.nodeName=")).items) == ["a", "c"]
     assert names((await client.list(PODS, namespace, field_selector="metadata.name!=a,status.phase=Pending")).items) == ["b", "c"]
 

@@ -96,13 +96,13 @@ async def test_object_that_enters_and_leaves_a_label_selector(client: Client, na
     assert [event.type.value for event in found] == ["ADDED", "DELETED", "ADDED", "DELETED"]
 
 
-async def test_object_that_leaves_a_field_selector_is_deleted_for_it(client: Client, namespace: str) -> None:
+async def test_object_that_leaves_a_field_selector_is_deleted_for_it(client: Client, namespace: str, node: str) -> None:
     version = (await client.list(PODS, namespace)).resource_version
     await client.create(PODS, a_bare_pod(namespace, "a"))
-    await client.bind(namespace, "a", "node-1")
+    await client.bind(namespace, "a", node)
     unbound = await changes(client, PODS, namespace, version, 2, field_selector="spec.nodeName=")
     assert [event.type.value for event in unbound] == ["ADDED", "DELETED"]
-    bound = await changes(client, PODS, namespace, version, 1, field_selector="spec.nodeName=node-1")
+    bound = await changes(client, PODS, namespace, version, 1, field_selector=f"spec.nodeName={node}")
     assert seen(bound) == [("ADDED", "a")]
 
 
